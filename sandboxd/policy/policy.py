@@ -1,0 +1,136 @@
+"""The Policy: everything that was decided about what a sandbox may do, valid by construction.
+
+A `Policy` that exists is complete: every path is absolute and normalised, every host pattern parsed, every variable
+expanded. Nobody edits one; a reload makes a new one with the next generation number. It is built by
+`policy.build.build_policy` from merged settings, and by tests directly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sandboxd.policy.hosts import HostPattern
+from sandboxd.settings.origins import BUILT_IN, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """One path of a file list. `path` is absolute and normalised, without a trailing slash (`/` itself excepted), its
+    symlinks *not* resolved (that needs the host). With `glob` it is a pattern over absolute paths. `text` is the rule
+    as its author wrote it."""
+
+    path: str
+    origin: Origin
+    glob: bool = False
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("/"):
+            raise ValueError(f"path of a rule is not absolute: {self.path!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class FilePolicy:
+    """The four lists of design 5.2. The working directory and the session's temporary directory are not in them: they
+    belong to a command, and are added when it is planned."""
+
+    allow_write: tuple[PathRule, ...] = ()
+    deny_write: tuple[PathRule, ...] = ()
+    deny_read: tuple[PathRule, ...] = ()
+    allow_read: tuple[PathRule, ...] = ()
+    allow_git_config: bool = False
+    protected_search_depth: int = 3
+    settings_files: tuple[str, ...] = ()
+    """Every settings file that is read, or would be if it existed: protected in every writable root."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    pattern: HostPattern
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    first: int
+    last: int
+    origin: Origin = BUILT_IN
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRule:
+    """An allowed Unix socket, or a directory of them."""
+
+    path: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    allowed: tuple[HostRule, ...] = ()
+    denied: tuple[HostRule, ...] = ()
+    denied_reasons: tuple[tuple[HostPattern, str], ...] = ()
+    strict_allowlist: bool = False
+    """Never ask about a host that is on no list: deny it."""
+    denied_addresses: tuple[str, ...] = ()
+    """Networks in CIDR form that an allowed *name* must not resolve to, beside the built-in ones."""
+    allow_unix_sockets: tuple[SocketRule, ...] = ()
+    allow_all_unix_sockets: bool = False
+    allow_local_binding: bool = False
+    allow_local_ports: tuple[PortRange, ...] = ()
+    allow_mach_lookup: tuple[str, ...] = ()
+    http_proxy_port: int | None = None
+    socks_proxy_port: int | None = None
+    parent_proxy: str | None = None
+    transparent: bool = True
+    check_server_name: str = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRule:
+    """A `Bash(…)` rule or an excluded-command pattern: the text between the parentheses, and where it stands."""
+
+    pattern: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPolicy:
+    auto_allow: bool = True
+    allow_unsandboxed: bool = True
+    excluded: tuple[CommandRule, ...] = ()
+    allow: tuple[CommandRule, ...] = ()
+    ask: tuple[CommandRule, ...] = ()
+    deny: tuple[CommandRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformPolicy:
+    """Switches that weaken or shape a back end, each off unless a person turned it on."""
+
+    weaker_nested_sandbox: bool = False
+    weaker_network_isolation: bool = False
+    allow_apple_events: bool = False
+    allow_pty: bool = False
+    ripgrep_command: str | None = None
+    ripgrep_args: tuple[str, ...] = ()
+    bwrap_path: str | None = None
+    socat_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`enabled` answers `should_sandbox` only: `wrap` always sandboxes. `warnings` are sentences about rules that are
+    accepted and dangerous, or ignored for a stated reason."""
+
+    generation: int = 0
+    enabled: bool = False
+    enabled_origin: Origin = BUILT_IN
+    enabled_platforms: tuple[str, ...] | None = None
+    fail_if_unavailable: bool = True
+    files: FilePolicy = field(default_factory=FilePolicy)
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    commands: CommandPolicy = field(default_factory=CommandPolicy)
+    platform: PlatformPolicy = field(default_factory=PlatformPolicy)
+    ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,44 @@
+"""The one record of something that was blocked, whoever blocked it (design 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sandboxd.settings.origins import Origin
+
+
+class ViolationKind(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    CONNECT = "connect"
+    UNIX_SOCKET = "unix-socket"
+    NETWORK = "network"
+
+
+class ViolationSource(StrEnum):
+    PROXY = "proxy"
+    SECCOMP = "seccomp"
+    SEATBELT = "seatbelt"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`time` is seconds since the epoch. `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the
+    path or `host:port`, already neutralised for display. `inferred` marks a guess from program output."""
+
+    id: int
+    time: float
+    session_id: str
+    command_id: str
+    kind: ViolationKind
+    operation: str
+    target: str
+    outcome: str
+    source: ViolationSource
+    process: str | None = None
+    rule: str | None = None
+    origin: Origin | None = None
+    hint: str = ""
+    count: int = 1
+    inferred: bool = False
