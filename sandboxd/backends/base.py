@@ -1,0 +1,88 @@
+"""What the runtime asks of an operating system's back end, and what a back end tells the runtime.
+
+A back end turns a Plan into a `Launch` (text only) and keeps the link to each running sandbox. It knows nothing of
+sessions, proxies or RPC: what happens to a command is told to its `Observer`.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandboxd.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """One step of `sandboxd check`: what was tried, whether it worked, what was seen, and the remedy when it did not.
+    `code` is a stable word for programs (`bwrap_missing`, `userns_denied`, …)."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a client must spawn. `argv` runs nothing by itself: without the daemon's answer it exits 125."""
+
+    argv: tuple[str, ...]
+    layers: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    expires_in_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Listeners:
+    """The listening sockets of one sandbox, handed over by it. They live in the sandbox's network namespace; the
+    receiver owns them. `namespace` is a descriptor of that network namespace, or -1."""
+
+    http: socket.socket | None = None
+    socks: socket.socket | None = None
+    namespace: int = -1
+    others: list[socket.socket] = field(default_factory=list)
+
+
+class Observer(Protocol):
+    """Hears what becomes of one launch, in this order: claimed, listening, started or failed, ended. `ended` is always
+    the last call, and comes exactly once for a launch that was claimed or has expired."""
+
+    def claimed(self, pid: int) -> None: ...
+    def listening(self, listeners: Listeners) -> None: ...
+    def started(self) -> None: ...
+    def failed(self, reason: str) -> None: ...
+    def ended(self, status: int | None) -> None: ...
+
+
+class LaunchHandle(Protocol):
+    """The back end's hold on one launch."""
+
+    def cancel(self) -> None:
+        """Forget a launch nobody has claimed: its argv exits 125 from now on."""
+
+    def terminate(self) -> None:
+        """Ask the command to end: TERM, and KILL after the grace period. Its whole tree dies."""
+
+    def kill(self) -> None:
+        """End the whole tree at once."""
+
+
+class Backend(Protocol):
+    """One per daemon."""
+
+    name: str
+
+    async def check(self) -> Sequence[CheckStep]:
+        """Everything this host must offer, each step tried for real."""
+
+    async def ready(self) -> None:
+        """Return when a sandbox can be started here. Raises HostError with cause and remedy when none can."""
+
+    def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+        """Prepare one launch. Raises PolicyError or HostError; never returns anything that runs unsandboxed."""

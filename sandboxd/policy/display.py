@@ -1,0 +1,32 @@
+"""Text that came from inside a sandbox, made safe to show (design 7): it is data, never instructions to a terminal.
+
+Control characters could move the cursor or set the clipboard (OSC 52), bidirectional marks could reorder what a person
+reads, and tag characters (U+E0000…) are invisible to people and visible to models. Each becomes a visible escape.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+LONGEST = 1024
+
+# Cc control, Cf format (bidirectional marks, zero-width, tags), Cs lone surrogates, Co private use, Zl/Zp separators.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def neutralise(text: str, longest: int = LONGEST) -> str:
+    """`text` with every character that is not plainly visible replaced by its escape, cut to `longest` characters."""
+    if len(text) > longest:
+        text = text[:longest] + "…"
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(c) for c in text)
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

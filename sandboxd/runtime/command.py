@@ -1,0 +1,135 @@
+"""One wrap and what runs under it: from the ticket handed out to the last of its processes.
+
+A `Command` hears from the back end what becomes of its launch (`Observer`), serves the sandbox's listening sockets with
+proxies of its own while it lives, and keeps the outcome for the client that asks. Each command has its own proxy
+server: a connection belongs to a command because of the listener it came in by, not because of anything it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import time
+from collections.abc import Callable
+
+from sandboxd.backends.base import LaunchHandle, Listeners
+from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.runtime.violations import ViolationStore
+from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
+
+OUTCOME_WAIT_S = 2.0
+
+
+class State(enum.Enum):
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Command:
+    """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`."""
+
+    def __init__(
+        self,
+        wrap_id: str,
+        request: WrapRequest,
+        *,
+        violations: ViolationStore,
+        make_proxies: Callable[[Command], ProxyServer],
+        on_end: Callable[[Command], None],
+    ) -> None:
+        self.wrap_id = wrap_id
+        self.command_id = request.command_id or wrap_id
+        self.text = request.text
+        self.state = State.WAITING
+        self.pid: int | None = None
+        self.claimed_at: float | None = None
+        self.proxies: ProxyServer | None = None
+        self._violations = violations
+        self._make_proxies = make_proxies
+        self._on_end = on_end
+        self._handle: LaunchHandle | None = None
+        self._started = False
+        self._status: int | None = None
+        self._reason: str | None = None
+        self._ended = asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def attach(self, handle: LaunchHandle, expires_in_s: float) -> None:
+        """The back end holds a ticket for this command now; it runs out unless somebody spawns the argv."""
+        self._handle = handle
+        self._expiry = asyncio.get_running_loop().call_later(expires_in_s, self.expire)
+
+    def expire(self) -> None:
+        """Take an unclaimed ticket back."""
+        if self.state is State.WAITING and self._handle is not None:
+            self._handle.cancel()
+            self._reason = "nobody spawned the argv in time"
+            self.ended(None)
+
+    # what the back end tells
+
+    def claimed(self, pid: int) -> None:
+        self.state = State.CLAIMED
+        self.pid = pid
+        self.claimed_at = time.time()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def listening(self, listeners: Listeners) -> None:
+        if listeners.namespace >= 0:
+            os.close(listeners.namespace)
+        self.proxies = self._make_proxies(self)
+        self.proxies.serve(listeners.http, listeners.socks)
+
+    def started(self) -> None:
+        self.state = State.RUNNING
+        self._started = True
+
+    def failed(self, reason: str) -> None:
+        self._reason = reason
+
+    def ended(self, status: int | None) -> None:
+        if self.state is State.ENDED:
+            return
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.state = State.ENDED
+        self._status = status
+        if not self._started and self._reason is None:
+            self._reason = "the sandbox ended before the command started"
+        self._ended.set()
+        self._on_end(self)
+
+    # what a session does with it
+
+    def blocked(self, connection: BlockedConnection) -> None:
+        target = f"{connection.host}:{connection.port}"
+        self._violations.add_network(self.command_id, connection.operation, target, connection.decision)
+
+    @property
+    def outcome(self) -> WrapOutcome:
+        return WrapOutcome(self._started, self.state is State.ENDED, self._status, self._reason)
+
+    async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:
+        """The outcome, waiting a little for the end: the client sees the process exit before the daemon hears of it."""
+        if self.state is State.CLAIMED or self.state is State.RUNNING:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), wait_s)
+        return self.outcome
+
+    async def stop(self, grace_s: float, patience_s: float = 1.0) -> None:
+        """End the whole tree: TERM now, KILL after `grace_s`; returns when it is gone, or raises TimeoutError."""
+        if self.state is State.WAITING:
+            self.expire()
+        if self._handle is None or self.state is State.ENDED:
+            return
+        self._handle.terminate()
+        try:
+            await asyncio.wait_for(self._ended.wait(), grace_s)
+        except TimeoutError:
+            self._handle.kill()
+            await asyncio.wait_for(self._ended.wait(), patience_s)

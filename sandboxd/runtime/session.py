@@ -1,0 +1,192 @@
+"""One agent in one project: its policy, its temporary directory, its commands and what was blocked in them."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sandboxd.backends.base import Backend
+from sandboxd.errors import CallerError
+from sandboxd.plan.plan import Plan
+from sandboxd.plan.request import PlanRequest
+from sandboxd.policy.policy import Policy
+from sandboxd.proxy.server import ProxyServer
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.temporary import TemporaryRoot
+from sandboxd.runtime.violations import ViolationStore
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
+
+STOP_GRACE_S = 1.0
+
+
+class PermissionMode(enum.StrEnum):
+    """Who answers when a decision is open: the program itself, a person through a question, or nobody (deny)."""
+
+    OPEN = "open"
+    PROMPT = "prompt"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """`cwd` is absolute. A detached session outlives its connection; an implicit one belongs to a connection that
+    never asked for a session, and ends once that is gone and its last command has ended."""
+
+    cwd: str
+    name: str | None = None
+    permission_mode: PermissionMode = PermissionMode.PROMPT
+    detached: bool = False
+    implicit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    session_id: str
+    name: str | None
+    cwd: str
+    detached: bool
+    permission_mode: PermissionMode
+    opened_at: float
+    commands: int
+    violations: int
+    policy_generation: int
+
+
+class Planner(Protocol):
+    async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
+
+
+class PolicyOf(Protocol):
+    """The policy of a session now, with a caller's overrides on top. Raises SettingsError when these cannot hold."""
+
+    def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What every session of a daemon shares. `plan_request` completes a wrap with what the daemon knows of itself
+    (its directories, its user); `make_proxies` builds the proxy server of one command."""
+
+    backend: Backend
+    planner: Planner
+    temporary: TemporaryRoot
+    plan_request: Callable[[Policy, WrapRequest, str, str], PlanRequest]
+    make_proxies: Callable[[Callable[[], Policy], Command], ProxyServer]
+
+
+class Session:
+    """Owned by `Sessions`, which opens and closes it."""
+
+    def __init__(self, session_id: str, spec: SessionSpec, policy: PolicyOf, parts: SessionParts) -> None:
+        self.id = session_id
+        self.spec = spec
+        self.opened_at = time.time()
+        self.violations = ViolationStore(session_id)
+        self.closed = False
+        self._policy = policy
+        self._parts = parts
+        self._commands: dict[str, Command] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_idle: Callable[[Session], None] | None = None
+
+    @property
+    def cwd(self) -> str:
+        return self.spec.cwd
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy()
+
+    @property
+    def idle(self) -> bool:
+        return not self._commands
+
+    def commands(self) -> list[Command]:
+        return list(self._commands.values())
+
+    def command(self, wrap_id: str) -> Command | None:
+        return self._commands.get(wrap_id)
+
+    def describe(self) -> SessionInfo:
+        return SessionInfo(
+            session_id=self.id,
+            name=self.spec.name,
+            cwd=self.spec.cwd,
+            detached=self.spec.detached,
+            permission_mode=self.spec.permission_mode,
+            opened_at=self.opened_at,
+            commands=len(self._commands),
+            violations=self.violations.total,
+            policy_generation=self.policy.generation,
+        )
+
+    async def wrap(self, request: WrapRequest) -> Wrapped:
+        """Prepare one sandboxed command. Raises CallerError, SettingsError, PolicyError or HostError; there is no state
+        in which it returns a command that would run outside a sandbox."""
+        self._check_open()
+        policy = self._policy(request.overrides)
+        await self._parts.backend.ready()
+        session_tmp = self._parts.temporary.session(self.id)
+        plan = await self._parts.planner.plan(
+            policy, self._parts.plan_request(policy, request, session_tmp, self._parts.temporary.mask)
+        )
+        self._check_open()
+        wrap_id = secrets.token_hex(16)
+        command = Command(
+            wrap_id,
+            request,
+            violations=self.violations,
+            make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(request.overrides), command),
+            on_end=self._command_ended,
+        )
+        launch, handle = self._parts.backend.launch(wrap_id, plan, command)
+        self._commands[wrap_id] = command
+        command.attach(handle, launch.expires_in_s)
+        return Wrapped(
+            wrap_id=wrap_id,
+            argv=launch.argv,
+            env_set=plan.environment.set,
+            env_unset=plan.environment.unset,
+            cwd=plan.cwd,
+            layers=launch.layers,
+            warnings=(*plan.warnings, *launch.warnings),
+            expires_in_s=launch.expires_in_s,
+            generation=policy.generation,
+        )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise CallerError("session_closed", f"session {self.id} has ended", hint="open a new one with session.open")
+
+    def _command_ended(self, command: Command) -> None:
+        self._commands.pop(command.wrap_id, None)
+        if command.proxies is not None:
+            self._spawn(f"proxies-close-{command.wrap_id}", command.proxies.aclose())
+        if self.idle and self.on_idle is not None:
+            self.on_idle(self)
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def recheck(self) -> None:
+        """The policy has changed: cut the tunnels it now denies."""
+        for command in self._commands.values():
+            if command.proxies is not None:
+                command.proxies.recheck()
+
+    async def aclose(self) -> None:
+        """End every command, whole trees, and remove the temporary directory. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        await asyncio.gather(*(c.stop(STOP_GRACE_S) for c in self.commands()), return_exceptions=True)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._parts.temporary.remove_session(self.id)

@@ -1,0 +1,115 @@
+"""All sessions of a daemon: opened, found and ended here, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from types import TracebackType
+
+from sandboxd.errors import CallerError
+from sandboxd.policy.violation import Violation
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.session import PolicyOf, Session, SessionParts, SessionSpec
+from sandboxd.runtime.wrap import Wrapped, WrapOutcome, WrapRequest
+
+OUTCOMES_KEPT = 4096
+
+
+class Sessions:
+    """Leaving the context ends every session."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._sessions: dict[str, Session] = {}
+        self._owners: dict[str, object] = {}
+        self._implicit: dict[tuple[object, str], Session] = {}
+        self._commands: OrderedDict[str, tuple[Command, Session]] = OrderedDict()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Sessions:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(self._end(s) for s in self.all()))
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> Session:
+        """A new session of the connection `owner`."""
+        session = Session(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
+        self._sessions[session.id] = session
+        self._owners[session.id] = owner
+        return session
+
+    def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> Session:
+        """The session of a connection that wraps without having opened one: one for each project directory."""
+        session = self._implicit.get((owner, cwd))
+        if session is None or session.closed:
+            session = self.open(SessionSpec(cwd=cwd, implicit=True), policy, owner)
+            self._implicit[(owner, cwd)] = session
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """Raises CallerError `session_unknown`."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise CallerError(
+                "session_unknown",
+                f"there is no session {session_id!r}",
+                hint="it has ended, or the daemon was restarted; open a new one with session.open",
+            )
+        return session
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    async def wrap(self, session: Session, request: WrapRequest) -> Wrapped:
+        wrapped = await session.wrap(request)
+        command = session.command(wrapped.wrap_id)
+        if command is not None:
+            self._commands[wrapped.wrap_id] = (command, session)
+            while len(self._commands) > OUTCOMES_KEPT:
+                self._commands.popitem(last=False)
+        return wrapped
+
+    async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:
+        """What became of a wrap, and what was blocked in it. Raises CallerError `wrap_unknown`."""
+        entry = self._commands.get(wrap_id)
+        if entry is None:
+            raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="ask before the daemon is restarted")
+        command, session = entry
+        return await command.settled_outcome(), session.violations.list(command.command_id)
+
+    async def close(self, session_id: str) -> None:
+        """End a session: its commands die. Raises CallerError `session_unknown`."""
+        await self._end(self.get(session_id))
+
+    async def connection_lost(self, owner: object) -> None:
+        """A connection has gone: its sessions end, except detached ones. A command of an implicit session lives on: it
+        is bound to the process that spawned it, which need not be the one that asked for the wrap."""
+        for key in [key for key in self._implicit if key[0] is owner]:
+            session = self._implicit.pop(key)
+            if session.idle:
+                await self._end(session)
+            else:
+                session.on_idle = self._end_later
+        gone = [s for s in self.all() if self._owners.get(s.id) is owner and not s.spec.implicit and not s.spec.detached]
+        await asyncio.gather(*(self._end(s) for s in gone))
+
+    def policy_changed(self) -> None:
+        """New rules hold for the next connection at once; tunnels they deny are cut."""
+        for session in self._sessions.values():
+            session.recheck()
+
+    def _end_later(self, session: Session) -> None:
+        task = asyncio.get_running_loop().create_task(self._end(session), name=f"end-{session.id}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, session: Session) -> None:
+        self._owners.pop(session.id, None)
+        await session.aclose()
+        self._sessions.pop(session.id, None)

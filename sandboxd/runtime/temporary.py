@@ -1,0 +1,123 @@
+"""The temporary directories of sessions: made on demand, private, and gone with the session or with the next daemon.
+
+Each daemon has one directory below the base, held by an flock for as long as it lives. A daemon that starts removes
+the directories whose lock nobody holds: they are what a killed daemon left. The lock, not a pid, decides, so that a
+recycled pid can neither keep litter alive nor take a running daemon's directory away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from types import TracebackType
+
+from sandboxd.errors import HostError
+from sandboxd.runtime.removal import remove_tree
+
+_LOCK = "lock"
+_PREFIX = "d-"
+
+
+class TemporaryRoot:
+    """The directory of one daemon. `base` exists, is owned by the user and has mode 0700."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self.path = ""
+        self._lock = -1
+        self.mask = ""
+        """A file nobody can read (mode 000): bound over files whose reading is denied."""
+
+    async def __aenter__(self) -> TemporaryRoot:
+        await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _open(self) -> None:
+        try:
+            os.makedirs(self._base, mode=0o700, exist_ok=True)
+            with _exclusive(self._base):
+                self._sweep()
+                self.path = os.path.join(self._base, _PREFIX + secrets.token_hex(6))
+                os.mkdir(self.path, 0o700)
+                self._lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.mask = os.path.join(self.path, "denied")
+            os.close(os.open(self.mask, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
+        except OSError as error:
+            raise HostError(
+                "temporary_directory",
+                f"cannot make a temporary directory in {self._base}: {error.strerror}",
+                hint=f"check the owner and the free space of {self._base}",
+            ) from error
+
+    def _close(self) -> None:
+        if self._lock < 0:
+            return
+        remove_tree(self.path)
+        os.close(self._lock)
+        self._lock = -1
+        with contextlib.suppress(OSError):  # another daemon of this user still has its own in there
+            os.rmdir(self._base)
+
+    def _sweep(self) -> None:
+        for entry in os.scandir(self._base):
+            if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if _held(os.path.join(entry.path, _LOCK)):
+                continue
+            remove_tree(entry.path)
+
+    def session(self, session_id: str) -> str:
+        """The temporary directory of a session: made when it is missing. Absolute, mode 0700."""
+        path = os.path.join(self.path, session_id)
+        try:
+            state = os.lstat(path)
+        except FileNotFoundError:
+            os.mkdir(path, 0o700)
+            return path
+        if not stat.S_ISDIR(state.st_mode):
+            raise HostError(
+                "temporary_directory", f"{path} is not a directory", hint="remove it; the next command makes a new one"
+            )
+        return path
+
+    async def remove_session(self, session_id: str) -> None:
+        await asyncio.to_thread(remove_tree, os.path.join(self.path, session_id))
+
+
+@contextlib.contextmanager
+def _exclusive(directory: str) -> Iterator[None]:
+    """Hold the base directory while sweeping and making: a directory without its lock yet must not look abandoned."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _held(lock: str) -> bool:
+    """Whether a living daemon holds the lock file. The lock of a directory is made with it (`_exclusive`)."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

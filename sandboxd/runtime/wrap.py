@@ -1,0 +1,91 @@
+"""The records of one `wrap`: what was asked, what is handed back, and what became of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxd.errors import CallerError
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a caller adds to the policy for one command (design 4, `wrap`). The settings they form are the CLI source:
+    highest, except that managed policy is never loosened. `settings` is the path of a further settings file."""
+
+    allow_domains: tuple[str, ...] = ()
+    allow_write: tuple[str, ...] = ()
+    allow_read: tuple[str, ...] = ()
+    settings: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.allow_domains or self.allow_write or self.allow_read or self.settings)
+
+
+NO_OVERRIDES = Overrides()
+
+
+@dataclass(frozen=True, slots=True)
+class WrapRequest:
+    """Exactly one of `command` (a shell line) and `argv` is given. `cwd` is absolute. `environment` is what the caller
+    knows of the variables the command will inherit: only used to extend values such as JAVA_TOOL_OPTIONS."""
+
+    cwd: str
+    command: str | None = None
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    command_id: str | None = None
+    command_text: str | None = None
+    overrides: Overrides = NO_OVERRIDES
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.argv is None):
+            raise CallerError(
+                "invalid_params",
+                "give either a command (a shell line) or an argv (a list), not both",
+                hint="a shell line goes into command, a program with its arguments into argv",
+            )
+        if self.argv is not None and (not self.argv or not self.argv[0]):
+            raise CallerError("command_empty", "argv is empty", hint="give the program as its first item")
+        for text in (self.command,) if self.argv is None else self.argv:
+            if text is not None and "\0" in text:
+                raise CallerError(
+                    "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"
+                )
+        if not os.path.isabs(self.cwd):
+            raise CallerError("cwd_relative", f"cwd is not an absolute path: {self.cwd!r}", hint="send an absolute path")
+
+    @property
+    def text(self) -> str:
+        """The command as people know it, for violations and questions."""
+        if self.command_text is not None:
+            return self.command_text
+        return self.command if self.argv is None else " ".join(self.argv)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """The answer to a `wrap`: spawn `argv` in `cwd`, with `env_set` set and `env_unset` removed, before it expires."""
+
+    wrap_id: str
+    argv: tuple[str, ...]
+    env_set: Mapping[str, str]
+    env_unset: tuple[str, ...]
+    cwd: str
+    layers: tuple[str, ...]
+    warnings: tuple[str, ...]
+    expires_in_s: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrapOutcome:
+    """What became of a wrap. `started` is False when the sandbox could not be set up: then nothing was run, and
+    `reason` says why. `status` is an exit status as a shell has it (128+N for a signal), None while it runs."""
+
+    started: bool
+    exited: bool
+    status: int | None
+    reason: str | None
