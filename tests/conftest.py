@@ -1,0 +1,104 @@
+"""Fixtures of all tests. What they are made of is in `support/`.
+
+`identity` runs a test once for each kind of person (as root: root and an ordinary user), `start_daemon` and `daemon`
+give a real daemon running as that person, `host_snapshot` compares the host before and after, `origin` is a loopback
+server that records connections. Nothing here skips: a missing layer fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from support import processes
+from support.daemons import DaemonProcess, start_daemon_process
+from support.origin import Origin, serve_origin
+from support.snapshot import HostWatch
+from support.users import Code, Identity, code_for, identity_names, make_identity
+
+# Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
+hypothesis_settings.register_profile("people", deadline=None)
+hypothesis_settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
+
+StartDaemon = Callable[..., DaemonProcess]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    processes.adopt_orphans()
+
+
+@pytest.fixture(scope="session")
+def world_directory() -> Iterator[Path]:
+    """A directory that every user can reach, outside /tmp, removed when the run ends. Short, for socket paths."""
+    path = Path(tempfile.mkdtemp(prefix="sdt-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def _code_by_kind() -> dict[str, Code]:
+    return {}
+
+
+@pytest.fixture(scope="session")
+def _serial() -> Iterator[int]:
+    return count()
+
+
+@pytest.fixture(params=identity_names())
+def identity(
+    request: pytest.FixtureRequest, world_directory: Path, _code_by_kind: dict[str, Code], _serial: Iterator[int]
+) -> Iterator[Identity]:
+    """A person with empty directories of their own. Whatever they still have running at the end is ended."""
+    kind: str = request.param
+    if kind not in _code_by_kind:
+        _code_by_kind[kind] = code_for(kind, world_directory / f"code-{kind}")
+    base = world_directory / str(next(_serial))
+    before = {process.pid for process in processes.descendants()}
+    person = make_identity(kind, base, _code_by_kind[kind])
+    yield person
+    for process in processes.descendants():
+        if process.pid not in before:
+            processes.end(process.pid)
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def start_daemon(identity: Identity) -> Iterator[StartDaemon]:
+    """`start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={…}, arguments=[…], env={…})`, ended with the test."""
+    started: list[DaemonProcess] = []
+
+    def start(**keywords: object) -> DaemonProcess:
+        started.append(start_daemon_process(identity, **keywords))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        daemon.stop()
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> DaemonProcess:
+    """A daemon without settings of its own, in which `ok.test` and `denied.test` are this machine."""
+    return start_daemon(resolve={"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"})
+
+
+@pytest.fixture
+def host_snapshot(identity: Identity) -> HostWatch:
+    """`with host_snapshot.assert_unchanged(): …`"""
+    return HostWatch(identity)
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    with serve_origin() as server:
+        yield server

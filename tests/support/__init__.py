@@ -1,0 +1,1 @@
+"""What the tests share. Importable as `support.NAME` (see `pythonpath` in pyproject.toml)."""

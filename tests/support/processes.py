@@ -1,0 +1,79 @@
+"""Who is running below this test process.
+
+The test process makes itself a *subreaper* (prctl(2), PR_SET_CHILD_SUBREAPER): whatever is orphaned below it, daemons
+included, becomes its child instead of a child of process 1. So "everything that this test has started and that is
+still alive" is one walk over /proc, whatever happened to the parents, and parallel test runs do not see each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    parent: int
+    state: str
+    start_time: int
+    name: str
+    command: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.pid} {' '.join(self.command) or f'[{self.name}]'}"
+
+
+def adopt_orphans() -> None:
+    """Makes the calling process a subreaper. Called once, when a test run starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def read_process(pid: int) -> Process | None:
+    """What /proc says about `pid`; None when there is no such process (any more)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    words = tuple(word.decode(errors="replace") for word in command.split(b"\0") if word)
+    return Process(pid, int(fields[1]), fields[0], int(fields[19]), name, words)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether `pid` runs. A zombie does not: it waits only for somebody to read its status."""
+    process = read_process(pid)
+    return process is not None and process.state not in "ZX"
+
+
+def descendants(of: int | None = None) -> list[Process]:
+    """Every living process below `of` (this process by default), zombies left out but their children included."""
+    below: dict[int, list[Process]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (process := read_process(int(entry))) is not None:
+            below.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    open_pids = [os.getpid() if of is None else of]
+    while open_pids:
+        for process in below.get(open_pids.pop(), []):
+            open_pids.append(process.pid)
+            if process.state not in "ZX":
+                found.append(process)
+    return found
+
+
+def end(pid: int, *, number: int = signal.SIGKILL) -> None:
+    """Sends a signal to exactly this process; one that is already gone is fine."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

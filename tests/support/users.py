@@ -1,0 +1,267 @@
+"""As whom a test runs: root, or an ordinary user.
+
+When the suite runs as root, everything about privilege is tried twice: as root, and as the unprivileged account
+`sandboxd-test`, which is created on first use and kept (`userdel sandboxd-test` removes it; it owns no files). A
+suite run by an ordinary user tries that user only. Homes are always temporary, below /var/tmp: /tmp is replaced
+inside a sandbox, so a home there would hide what happens to real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+ACCOUNT = "sandboxd-test"
+CHECKOUT = Path(__file__).resolve().parents[2]
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+_PROBE = """
+import sys, sandboxd, sandboxd_client, sandboxd.errors, idna, pydantic, structlog, jsonrpcserver, tree_sitter_bash
+for name in sys.argv[1:]:
+    open(name, "rb").close()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """An interpreter and a module search path with which our code can be run, and the tree they come from."""
+
+    python: str
+    search_path: tuple[str, ...]
+    tree: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person with an empty home, a runtime directory, a project (`workspace`) and a copy of our code to run.
+
+    `command("run", "--", "true")` is the argv of our command line, `python(…)` that of an interpreter which can import
+    the code; `run` and `popen` start any argv as this person. Everything lies below `base`, removed afterwards.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    base: Path
+    code: Code
+
+    @property
+    def home(self) -> Path:
+        return self.base / "home"
+
+    @property
+    def workspace(self) -> Path:
+        return self.base / "work"
+
+    @property
+    def runtime(self) -> Path:
+        return self.base / "run"
+
+    @property
+    def temporary(self) -> Path:
+        return self.base / "tmp"
+
+    @property
+    def is_me(self) -> bool:
+        return self.uid == os.geteuid()
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """What a login gives, with our command line first on PATH, and nothing from the environment of the tests."""
+        return {
+            "HOME": str(self.home),
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TERM": "xterm",
+            "PATH": f"{self.base / 'bin'}:{SYSTEM_PATH}",
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": os.pathsep.join(self.code.search_path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **changes,
+        }
+
+    def python(self, *arguments: str) -> list[str]:
+        return [self.code.python, "-P", *arguments]
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(self.base / "bin" / "sandboxd"), *arguments]
+
+    def popen_keywords(self) -> dict[str, Any]:
+        """The keywords with which subprocess starts something as this person. Sockets of the tests stay out."""
+        return {} if self.is_me else {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        **keywords: Any,
+    ) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            list(argv),
+            cwd=cwd or self.workspace,
+            env=dict(env) if env is not None else self.environment(),
+            umask=0o022,
+            **self.popen_keywords(),
+            **keywords,
+        )
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        check: bool = False,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `argv` to its end, output as text. Without `input`, standard input is empty."""
+        return subprocess.run(
+            list(argv),
+            cwd=cwd or self.workspace,
+            env=dict(env) if env is not None else self.environment(),
+            umask=0o022,
+            **({"input": input} if input is not None else {"stdin": subprocess.DEVNULL}),
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=check,
+            timeout=timeout,
+            **self.popen_keywords(),
+        )
+
+    def own(self, path: Path) -> Path:
+        """Gives a file that the test made to this person."""
+        os.chown(path, self.uid, self.gid, follow_symlinks=False)
+        return path
+
+    def write(self, path: Path, text: str, *, mode: int = 0o644) -> Path:
+        """Writes a file as this person would have, missing directories included."""
+        missing = [folder for folder in path.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o755)
+            self.own(folder)
+        path.write_text(text)
+        path.chmod(mode)
+        return self.own(path)
+
+
+def identity_names() -> list[str]:
+    """The parameters of the fixture `identity`."""
+    return ["root", "user"] if os.geteuid() == 0 else ["user"]
+
+
+def account(kind: str) -> pwd.struct_passwd:
+    """The account behind a parameter; the unprivileged one is created when it is missing."""
+    if kind == "root" or os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid())
+    try:
+        return pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        # Two test workers may come here at once: the loser finds what the winner made.
+        made = subprocess.run(
+            ["useradd", "--user-group", "--no-create-home", "--home-dir=/nonexistent", "--shell=/bin/bash", ACCOUNT],
+            capture_output=True,
+            text=True,
+        )
+        try:
+            return pwd.getpwnam(ACCOUNT)
+        except KeyError:
+            raise AssertionError(f"cannot create the account {ACCOUNT}: {made.stderr.strip()}") from None
+
+
+def make_identity(kind: str, base: Path, code: Code) -> Identity:
+    """Lays out the directories of an identity below `base`, which must not exist yet."""
+    person = account(kind)
+    identity = Identity(person.pw_name, person.pw_uid, person.pw_gid, base, code)
+    base.mkdir(mode=0o755)
+    for folder, mode in (("home", 0o755), ("work", 0o755), ("run", 0o700), ("tmp", 0o700), ("bin", 0o755)):
+        (base / folder).mkdir(mode=mode)
+        (base / folder).chmod(mode)
+        identity.own(base / folder)
+    script = f"#!{code.python} -P\nimport sys\nfrom sandboxd.cli.main import main\nsys.exit(main())\n"
+    identity.write(base / "bin" / "sandboxd", script, mode=0o755)
+    return identity
+
+
+def code_for(kind: str, scratch: Path) -> Code:
+    """The code as `kind` can run it: straight from the checkout, else, when that lies where this person may not look
+    (a clone below /root, a private umask), a copy of what is needed below `scratch`."""
+    checkout = Code(sys.executable, (str(CHECKOUT), str(CHECKOUT / "client")), CHECKOUT)
+    person = account(kind)
+    if person.pw_uid == os.geteuid() or _works(checkout, person):
+        return checkout
+    tree, libraries = scratch / "tree", scratch / "libraries"
+    for name in ("sandboxd", "client", "vendor"):
+        shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in _library_files():
+        (libraries / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, libraries / target)
+    for folder, _, files in os.walk(scratch):
+        os.chmod(folder, 0o755)
+        for name in files:
+            path = os.path.join(folder, name)
+            os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    search_path = (str(tree), str(tree / "client"), str(libraries))
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        if os.path.exists(python) and _works(copy := Code(python, search_path, tree), person):
+            return copy
+    raise AssertionError(
+        f"{person.pw_name} can run no {version} here: {sys.executable} is out of its reach. "
+        f"Run the tests with an interpreter that everybody may use: PYTHON=/usr/bin/python3 ./dev test"
+    )
+
+
+def _works(code: Code, person: pwd.struct_passwd) -> bool:
+    helper = code.tree / "vendor" / "seccomp" / os.uname().machine / "apply-seccomp"
+    try:
+        probe = subprocess.run(
+            [code.python, "-P", "-c", _PROBE, *([str(helper)] if helper.exists() else [])],
+            env={"PATH": SYSTEM_PATH, "PYTHONPATH": os.pathsep.join(code.search_path), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+            user=person.pw_uid,
+            group=person.pw_gid,
+            extra_groups=[],
+            capture_output=True,
+        )
+    except PermissionError:
+        return False
+    return probe.returncode == 0
+
+
+def _library_files() -> Iterator[tuple[Path, Path]]:
+    """Every file of the libraries that the daemon needs, found through their own metadata: (where, relative name)."""
+    names = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
+    waiting, seen = [Requirement(name).name for name in names], {"sandboxd-client"}
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            library = distribution(name)
+        except PackageNotFoundError:
+            raise AssertionError(f"{name} is not installed: ./dev venv") from None
+        for line in library.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+        for file in library.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                yield Path(str(library.locate_file(file))), Path(*file.parts)
