@@ -1,0 +1,88 @@
+"""How the daemon lives with its surroundings: signals, the service manager, and the limit of open files.
+
+It stays in the foreground and logs to stderr (daemon(7), "new-style daemons"). SIGTERM and SIGINT end it in good order,
+SIGHUP reloads the settings. Nothing here runs on a timer: a daemon nobody uses does not wake up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator, MutableMapping
+
+
+class StopRequest:
+    """The wish to end, from a signal, the `shutdown` method or the service manager. The first reason is kept."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason = ""
+
+    def __call__(self, reason: str) -> None:
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+    @property
+    def made(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> str:
+        """Return the reason once there is one."""
+        await self._event.wait()
+        return self.reason
+
+
+@contextlib.contextmanager
+def signals_handled(stop: Callable[[str], None], reload: Callable[[], None]) -> Iterator[None]:
+    """While the context lasts, SIGTERM and SIGINT ask to stop and SIGHUP to reload. A repeated signal changes nothing:
+    the end is on its way, and a second one must not interrupt the clean-up."""
+    loop = asyncio.get_running_loop()
+    actions: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGTERM: lambda: stop("SIGTERM"),
+        signal.SIGINT: lambda: stop("SIGINT"),
+        signal.SIGHUP: reload,
+    }
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in actions:
+            loop.remove_signal_handler(number)
+
+
+class ServiceManager:
+    """sd_notify(3): tells the service manager what state we are in. Without $NOTIFY_SOCKET it says nothing."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        # Removed from the environment, so that no child can speak for us.
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+
+    def ready(self, status: str) -> None:
+        self._send("READY=1", f"STATUS={status}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        # The manager going away is no reason to stop serving.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.setblocking(False)
+            manager.sendto("\n".join(lines).encode(), address)
+
+
+def raise_descriptor_limit() -> int:
+    """Lift the soft limit of open files to the hard one, and return it: a thousand tunnels need some four thousand.
+    Children are not affected, for a client spawns its commands itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,202 @@
+"""The log: a pipeline of small steps, each taking a record and returning it; only the last one writes.
+
+What a log line may hold is decided here and nowhere else:
+- secrets never: values under telling keys, and token-like text in any value, become `[redacted]`;
+- the text of commands only at debug level, for a command line is where people put the secrets nobody can recognise;
+- text that came from inside a sandbox is data: what a terminal or a model would obey is shown as an escape.
+
+A logger is made and handed on (`make_logger`); there is no global configuration. `StandardLogs` takes in what the libraries
+say through `logging`, so that one stream has everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from enum import StrEnum
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from sandboxd.policy.display import neutralise
+
+REDACTED = "[redacted]"
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_SECRET_KEY = re.compile(
+    r"(?i)(^|[_\-.])(pass(word|wd|phrase)?|secrets?|tokens?|tickets?|credentials?|auth|authorization|cookies?|"
+    r"api_?keys?|private_?keys?|access_?keys?|session_?keys?)($|[_\-.])"
+)
+_SECRET_TEXT = re.compile(
+    r"""(?x)
+      (?P<kept>://[^/\s:@]*:) [^/\s@]+ (?=@)                                # password in a URL
+    | (?P<kept2>(?i:\b(?:bearer|basic|token)\s+)) [A-Za-z0-9._~+/=-]{8,}    # Authorization values
+    | (?P<kept3>(?i:(?:pass(?:word|wd)?|secret|token|api[_-]?key)["']?\s*[=:]\s*["']?)) [^\s"'&;,]+
+    | \b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|npm_|pypi-)[A-Za-z0-9_-]{10,}
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
+    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*             # JSON web token
+    """
+)
+_ENVIRONMENT_KEYS = frozenset({"env", "environment"})
+_COMMAND_KEYS = frozenset({"command", "command_text", "argv", "params"})
+_MULTI_LINE_KEYS = frozenset({"exception", "stack"})
+_DEEPEST = 6
+_LONGEST_EXCEPTION_LINE = 2000
+
+
+class LogFormat(StrEnum):
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def redact_secrets(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
+    """Replace secrets by key and by pattern, at any depth."""
+    return {key: _redacted(key, value, 0) for key, value in record.items()}
+
+
+def _redacted(key: str, value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return REDACTED if _SECRET_KEY.search(key) else _SECRET_TEXT.sub(_keep_prefix, value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value  # a count of tokens is not a token
+    if depth >= _DEEPEST or isinstance(value, (bytes, bytearray, memoryview)):
+        return REDACTED
+    if isinstance(value, Mapping):
+        if key in _ENVIRONMENT_KEYS:
+            return {str(name): REDACTED for name in value}
+        return {str(k): _redacted(str(k), v, depth + 1) for k, v in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [_redacted(key, item, depth + 1) for item in value]
+    return _redacted(key, str(value), depth + 1)
+
+
+def _keep_prefix(found: re.Match[str]) -> str:
+    return next((kept for kept in found.groups() if kept), "") + REDACTED
+
+
+def hide_commands(_logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
+    """Above debug level a command is only a length."""
+    if method == "debug":
+        return record
+    return {key: _length(value) if key in _COMMAND_KEYS else value for key, value in record.items()}
+
+
+def _length(value: object) -> object:
+    if isinstance(value, str):
+        return f"[{len(value)} characters]"
+    return f"[{len(value)} items]" if isinstance(value, (list, tuple, dict)) else value
+
+
+def neutralise_text(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
+    """Show control, bidirectional and tag characters as escapes, in keys as in values. Lines of a traceback stay lines."""
+    return {neutralise(key): _neutralised(key, value) for key, value in record.items()}
+
+
+def _neutralised(key: str, value: object) -> object:
+    if isinstance(value, str):
+        if key in _MULTI_LINE_KEYS:
+            return "\n".join(neutralise(line, _LONGEST_EXCEPTION_LINE) for line in value.split("\n"))
+        return neutralise(value)
+    if isinstance(value, dict):
+        return {neutralise(str(k)): _neutralised("", v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_neutralised("", item) for item in value]
+    return value
+
+
+STEPS: tuple[Processor, ...] = (
+    structlog.processors.add_log_level,
+    structlog.processors.format_exc_info,
+    redact_secrets,
+    hide_commands,
+    neutralise_text,
+)
+"""What every record goes through before it is dated and written."""
+
+
+def choose_format(asked: str | None, stream: TextIO) -> LogFormat:
+    """The format asked for, else console on a terminal and JSON elsewhere."""
+    if asked is not None:
+        return LogFormat(asked)
+    return LogFormat.CONSOLE if _is_terminal(stream) else LogFormat.JSON
+
+
+def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO) -> FilteringBoundLogger:
+    """A logger that writes lines in the given form to `stream`."""
+    if form is LogFormat.JSON:
+        last: tuple[Processor, ...] = (
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        )
+    else:
+        last = (
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(
+                colors=_is_terminal(stream), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+            ),
+        )
+    return logger_writing(_writer(stream), last, level)
+
+
+def logger_writing(write: Callable[[str], None], last: Sequence[Processor], level: int) -> FilteringBoundLogger:
+    """A logger whose last steps are given; what the last of them returns goes to `write`. Tests capture with it."""
+    logger = structlog.wrap_logger(
+        _Output(write), processors=[*STEPS, *last], wrapper_class=structlog.make_filtering_bound_logger(level)
+    )
+    return cast(FilteringBoundLogger, logger.bind())
+
+
+class _Output:
+    """The end of the pipeline as structlog wants it: one method for each level, all the same."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = write
+        self.msg = self.log = self.exception = self.warn = self.fatal = self.failure = self.err = write
+
+
+def _writer(stream: TextIO) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        # Nobody reads stderr any more (its terminal or pipe is gone): the daemon goes on, silently.
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(line + "\n")
+            stream.flush()
+
+    return write
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+class StandardLogs(logging.Handler):
+    """Hands what libraries log through `logging` to our pipeline."""
+
+    def __init__(self, logger: FilteringBoundLogger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: MutableMapping[str, Any] = {"library": record.name}
+        if record.exc_info:
+            fields["exc_info"] = record.exc_info
+        self._logger.log(record.levelno, record.getMessage(), **fields)
+
+    @classmethod
+    @contextlib.contextmanager
+    def installed(cls, logger: FilteringBoundLogger, level: int = logging.WARNING) -> Any:
+        """As long as the context lasts, the root of `logging` writes to `logger`, and nowhere else."""
+        root, handler = logging.getLogger(), cls(logger)
+        before = root.handlers[:], root.level
+        root.handlers[:] = [handler]
+        root.setLevel(level)
+        try:
+            yield handler
+        finally:
+            root.handlers[:] = before[0]
+            root.setLevel(before[1])

@@ -1,0 +1,245 @@
+"""The listening socket: where it may be, who may hold it, and how a dead daemon's remains are taken over.
+
+Promises, in the order they are kept:
+- the directory belongs to this user and nobody else can enter it (mode 0700), or nothing is opened in it;
+- one daemon per directory: an flock on `lock`, held for the daemon's life, decides. A kernel lock dies with its holder,
+  so a daemon killed with SIGKILL blocks nobody, and two that start at once leave exactly one;
+- whatever stands at the socket's path and is not a dead socket of this user is left alone and refused;
+- at a clean end the socket and the lock are removed, the socket only when it is still the one that was made here.
+
+`Passed` is the seam for a service manager that opened the socket itself (sd_listen_fds(3)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+
+from sandboxd.errors import HostError
+
+LOCK_NAME = "lock"
+BACKLOG = 256
+_FIRST_PASSED = 3  # SD_LISTEN_FDS_START
+
+
+def prepare_directory(directory: str) -> None:
+    """Make `directory` (0700) when it is absent, and check that it is private. Raises HostError: `directory_missing`,
+    `directory_not_private`, `directory_foreign`, `directory_unusable`."""
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError as error:
+        parent = os.path.dirname(directory)
+        raise HostError(
+            "directory_missing",
+            f"cannot make {directory}: {parent} does not exist",
+            hint=f"make {parent} first, or choose another place with --socket or $SANDBOXD_SOCKET",
+        ) from error
+    except OSError as error:
+        raise HostError(
+            "directory_unusable",
+            f"cannot make {directory}: {error.strerror}",
+            hint="choose another place with --socket or $SANDBOXD_SOCKET",
+        ) from error
+    state = os.lstat(directory)
+    if not stat.S_ISDIR(state.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
+        raise HostError(
+            "directory_unusable", f"{directory} is {what}", hint="remove it; the daemon makes the directory itself"
+        )
+    if state.st_uid != os.geteuid():
+        raise HostError(
+            "directory_foreign",
+            f"{directory} belongs to uid {state.st_uid}, not to uid {os.geteuid()}, which is running the daemon",
+            hint="set XDG_RUNTIME_DIR to your own runtime directory, or choose another place with --socket",
+        )
+    if state.st_mode & 0o077:
+        raise HostError(
+            "directory_not_private",
+            f"{directory} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
+            hint=f"run: chmod 700 {directory}",
+        )
+
+
+class DirectoryLock:
+    """The right to be the daemon of one directory. Raises HostError `daemon_running` when another one has it."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, LOCK_NAME)
+        self._descriptor = self._claim()
+
+    def _claim(self) -> int:
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise HostError(
+                    "directory_unusable",
+                    f"cannot open {self.path}: {error.strerror}",
+                    hint="remove it; it is only a lock file",
+                ) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise HostError(
+                    "daemon_running",
+                    f"sandboxd is already running{holder}: {self.path} is held",
+                    hint="see it with: sandboxd status, end it with: sandboxd stop",
+                ) from error
+            if self._is_at_path(descriptor):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # for people; nothing decides by it
+                return descriptor
+            # Its holder removed the file between our open and our lock: what we hold has no name any more.
+            os.close(descriptor)
+
+    def _is_at_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Remove the file while it is still held, so that nobody can lock it in between, then let go. Idempotent."""
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _holder(descriptor: int) -> str:
+    text = os.pread(descriptor, 16, 0).strip()
+    return f" (pid {int(text)})" if text.isdigit() else ""
+
+
+@dataclass(slots=True)
+class ListeningSocket:
+    """`socket` listens; `path` is where clients find it. `own` is False when a service manager made it."""
+
+    socket: socket.socket
+    path: str
+    own: bool = True
+    _made: os.stat_result | None = None
+
+    def close(self) -> None:
+        """Stop listening and remove the file that was made here. Idempotent."""
+        self.socket.close()
+        if self._made is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.lstat(self.path), self._made):
+                os.unlink(self.path)
+        self._made = None
+
+
+def listen(path: str) -> ListeningSocket:
+    """A listening socket at `path` with mode 0600. The directory's lock is held, so a socket without a listener is a
+    dead daemon's. Raises HostError: `socket_path_occupied`, `socket_in_use`, `socket_path_too_long`,
+    `socket_unusable`."""
+    _clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        with _explained(path):
+            listener.bind(path)
+            os.chmod(path, 0o600)  # the directory is 0700: nobody could have connected in between
+            listener.listen(BACKLOG)
+            return ListeningSocket(listener, path, _made=os.lstat(path))
+    except BaseException:
+        listener.close()
+        raise
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # CPython checks the length of sun_path itself
+            raise HostError(
+                "socket_path_too_long",
+                f"the socket path has {len(os.fsencode(path))} bytes, and a Unix socket's can have 107: {path}",
+                hint="choose a shorter one with --socket or $SANDBOXD_SOCKET",
+            ) from error
+        raise HostError(
+            "socket_unusable",
+            f"cannot listen at {path}: {error.strerror}",
+            hint="choose another place with --socket or $SANDBOXD_SOCKET",
+        ) from error
+
+
+def _clear(path: str) -> None:
+    """Remove a dead socket of this user; refuse everything else that stands at `path`."""
+    try:
+        state = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HostError("socket_unusable", f"cannot look at {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(state.st_mode):
+        raise HostError(
+            "socket_path_occupied",
+            f"{path} exists and is not a socket",
+            hint="move it away, or choose another place with --socket or $SANDBOXD_SOCKET",
+        )
+    if state.st_uid != os.geteuid():
+        raise HostError(
+            "socket_path_occupied",
+            f"{path} is a socket of another user (uid {state.st_uid})",
+            hint="remove it, or choose another place with --socket or $SANDBOXD_SOCKET",
+        )
+    if _answers(path):
+        raise HostError(
+            "socket_in_use",
+            f"something else is listening at {path}",
+            hint="end it, or choose another place with --socket or $SANDBOXD_SOCKET",
+        )
+    os.unlink(path)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        # ECONNREFUSED alone means nobody listens; a full backlog (EAGAIN) or a datagram socket (EPROTOTYPE) is alive.
+        return probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+def take_passed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
+    """The listening socket that a service manager passed by sd_listen_fds(3), or None. The variables are removed, so
+    that no child takes them for its own. Raises HostError `passed_socket_unusable` when what was passed is not one."""
+    pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    environment.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or not count.isdigit() or int(count) < 1:
+        return None
+    for descriptor in range(_FIRST_PASSED, _FIRST_PASSED + int(count)):
+        os.set_inheritable(descriptor, False)
+    passed = _as_listener(_FIRST_PASSED)
+    if passed is None:
+        raise HostError(
+            "passed_socket_unusable",
+            "the service manager passed a descriptor that is not a listening Unix stream socket",
+            hint="in the .socket unit use ListenStream= with a path",
+        )
+    passed.setblocking(False)
+    return ListeningSocket(passed, os.fsdecode(passed.getsockname()), own=False)
+
+
+def _as_listener(descriptor: int) -> socket.socket | None:
+    try:
+        passed = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    if passed.family is socket.AF_UNIX and passed.type is socket.SOCK_STREAM:
+        if passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return passed
+    passed.detach()
+    return None
