@@ -5,8 +5,8 @@ What a log line may hold is decided here and nowhere else:
 - the text of commands only at debug level, for a command line is where people put the secrets nobody can recognise;
 - text that came from inside a sandbox is data: what a terminal or a model would obey is shown as an escape.
 
-A logger is made and handed on (`make_logger`); there is no global configuration. `StandardLogs` takes in what the libraries
-say through `logging`, so that one stream has everything.
+A logger is made and handed on (`make_logger`); there is no global configuration. `StandardLogs` takes in what the
+libraries say through `logging`, so that one stream has everything.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _length(value: object) -> object:
 
 
 def neutralise_text(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
-    """Show control, bidirectional and tag characters as escapes, in keys as in values. Lines of a traceback stay lines."""
+    """Show control, bidirectional and tag characters as escapes, in keys as in values. Tracebacks keep their lines."""
     return {neutralise(key): _neutralised(key, value) for key, value in record.items()}
 
 

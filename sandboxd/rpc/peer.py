@@ -1,15 +1,15 @@
 """Who is calling: settled once, when a connection is accepted. Everything after it sees a `Caller`, never a socket.
 
-A caller is this user, in the daemon's own user and pid namespaces. A sandboxed process runs under the same uid and would
-pass a check of the uid alone; its namespaces give it away even when it reaches the socket (a bind mount, an inherited
-descriptor). A root daemon therefore serves root only, and a user's daemon that user only.
+A caller is this user, in the daemon's own user and pid namespaces. A sandboxed process runs under the same uid and
+would pass a check of the uid alone; its namespaces give it away even when it reaches the socket (a bind mount, an
+inherited descriptor). A root daemon therefore serves root only, and a user's daemon that user only.
 
 The race: SO_PEERCRED names the process that connected by its pid, and a pid can be used again once that process is
 gone. So the process is pinned by a descriptor first (SO_PEERPIDFD, Linux 6.5: exactly the one that connected; before
-6.5 pidfd_open(2)), its namespaces are read through /proc/PID, and only then is the descriptor asked whether the process
-still lives. If it does, its pid meant this process all the while. On a kernel before 6.5 a caller could die, and its pid
-return, between connect and accept; what is read then is a live host process of this user, and the connection has lost its
-only owner unless it was handed on: that remainder is accepted and named here.
+6.5 pidfd_open(2)), its namespaces are read through /proc/PID, and only then is the descriptor asked whether the
+process still lives. If it does, its pid meant this process all the while. On a kernel before 6.5 a caller could die,
+and its pid return, between connect and accept; what is read then is a live host process of this user. A caller whose
+connection outlives it must have handed the connection on; that remainder is accepted and named here.
 """
 
 from __future__ import annotations

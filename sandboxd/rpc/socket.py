@@ -238,8 +238,8 @@ def _as_listener(descriptor: int) -> socket.socket | None:
         passed = socket.socket(fileno=descriptor)
     except OSError:
         return None
-    if passed.family is socket.AF_UNIX and passed.type is socket.SOCK_STREAM:
-        if passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return passed
+    stream = passed.family is socket.AF_UNIX and passed.type is socket.SOCK_STREAM
+    if stream and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return passed
     passed.detach()
     return None
