@@ -1,0 +1,245 @@
+"""The line through the code: who may import whom, and what pure code must not touch.
+
+`MAY_IMPORT` is the table of the design. A new import that it does not allow needs either another place for the code,
+or a row in `EXCEPTIONS` with its reason, in the same change. A row nobody needs any more fails too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_PURE = ("sandboxd.errors", "sandboxd.settings", "sandboxd.policy", "sandboxd.plan")
+_STAGES = (*_PURE, "sandboxd.sources", "sandboxd.host", "sandboxd.backends", "sandboxd.proxy", "sandboxd.runtime")
+
+# Package or module: what of ours it may import beside itself. The longest matching row counts.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
+    "sandboxd.errors": (),
+    "sandboxd.settings": ("sandboxd.errors",),
+    "sandboxd.policy": ("sandboxd.errors", "sandboxd.settings"),
+    "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy"),
+    "sandboxd.sources": ("sandboxd.errors", "sandboxd.settings"),
+    "sandboxd.host": ("sandboxd.errors", "sandboxd.plan.facts", "sandboxd.plan.needs"),
+    "sandboxd.backends": ("sandboxd.errors", "sandboxd.policy", "sandboxd.plan"),
+    "sandboxd.proxy": ("sandboxd.errors", "sandboxd.policy"),
+    "sandboxd.runtime": (
+        "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy",
+    ),
+    "sandboxd.daemon": ("sandboxd.__version__", *_STAGES),
+    "sandboxd.rpc": (
+        "sandboxd.__version__", "sandboxd.daemon", "sandboxd_client.wire",
+        # The records that requests and answers are made of.
+        "sandboxd.errors", "sandboxd.settings.origins", "sandboxd.policy.decision", "sandboxd.policy.violation",
+        "sandboxd.policy.policy", "sandboxd.plan.plan",
+    ),
+    "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
+    "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
+    "sandboxd.app": ("sandboxd", "sandboxd_client.wire"),
+    "sandboxd.__main__": ("sandboxd.cli",),
+    "sandboxd_client": (),
+}  # fmt: skip
+
+# (importing module, imported module): why the table does not fit.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# Libraries from outside, each in the one or two places that are about them.
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "pydantic": ("sandboxd.settings.schema", "sandboxd.settings.layer"),
+    "idna": ("sandboxd.policy.hosts",),
+    "tree_sitter": ("sandboxd.policy",),
+    "tree_sitter_bash": ("sandboxd.policy",),
+    "watchfiles": ("sandboxd.sources.watching",),
+    "jsonrpcserver": ("sandboxd.rpc",),
+    "structlog": ("sandboxd.daemon.logging", "sandboxd.daemon", "sandboxd.rpc", "sandboxd.app"),
+    "uvloop": ("sandboxd.app", "sandboxd.cli.serve"),
+}
+
+# Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).
+PURE_PACKAGES = _PURE
+TOUCHES_THE_WORLD = {
+    "asyncio", "ctypes", "datetime", "fcntl", "glob", "http", "io", "locale", "logging", "multiprocessing", "os",
+    "platform", "pty", "pwd", "grp", "random", "secrets", "select", "selectors", "shutil", "signal", "socket",
+    "ssl", "subprocess", "sys", "tempfile", "termios", "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+PURE_PATHLIB = {"PurePath", "PurePosixPath"}
+IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__"}
+
+LONGEST_FILE = 600
+LONG_FILES: dict[str, str] = {}  # path: why it is one file
+EMPTY_NAMES = re.compile(r"(^|_)(utils?|helpers|common|managers?|misc)(_|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`by` imports `target` (for `from a import b` that is `a.b`) in line `line` of its file."""
+
+    by: str
+    target: str
+    line: int
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """(module name, file) of everything that is installed."""
+    for base, package in ((ROOT, "sandboxd"), (ROOT / "client", "sandboxd_client")):
+        for file in sorted((base / package).rglob("*.py")):
+            parts = file.relative_to(base).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+
+
+def imports_of(module: str, text: str, *, is_package: bool) -> Iterator[Import]:
+    """Every import in the text, wherever it stands: in a function and below TYPE_CHECKING as well."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: None if is_package and node.level == 1 else -(node.level - is_package)]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in node.names:
+                yield Import(module, f"{base}.{alias.name}", node.lineno)
+
+
+def within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def row_of(module: str) -> str:
+    return max((row for row in MAY_IMPORT if within(module, row)), key=len)
+
+
+def package_of(module: str) -> str:
+    """The package a module belongs to, below `sandboxd`: what it may import freely."""
+    return ".".join(module.split(".")[:2]) if within(module, "sandboxd") else "sandboxd_client"
+
+
+def forbidden(found: Import) -> str | None:
+    """Why this import is not allowed; None when it is."""
+    top = found.target.split(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    if top not in ("sandboxd", "sandboxd_client"):
+        if any(within(found.by, place) for place in LIBRARIES.get(top, ())):
+            return None
+        return f"{top} is not a library for this place (LIBRARIES)"
+    if found.by != "sandboxd" and within(found.target, package_of(found.by)):
+        return None
+    if any(within(found.target, allowed) for allowed in MAY_IMPORT[row_of(found.by)]):
+        return None
+    if any(found.by == by and within(found.target, target) for by, target in EXCEPTIONS):
+        return None
+    return f"the row {row_of(found.by)!r} of MAY_IMPORT does not allow it"
+
+
+def impurities(module: str, text: str) -> Iterator[str]:
+    """What pure code does that depends on more than its arguments."""
+    for found in imports_of(module, text, is_package=False):
+        top, _, name = found.target.partition(".")
+        if top in TOUCHES_THE_WORLD and found.target not in ("urllib.parse",) and not found.target.startswith(
+            "urllib.parse."
+        ):
+            yield f"{module}:{found.line} imports {found.target}"
+        if top == "pathlib" and name not in PURE_PATHLIB:
+            yield f"{module}:{found.line} imports {found.target}: PurePosixPath or posixpath do not look at the disk"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            yield f"{module}:{node.lineno} calls {node.func.id}()"
+
+
+def all_imports() -> list[Import]:
+    return [
+        found
+        for module, file in sources()
+        for found in imports_of(module, file.read_text(), is_package=file.name == "__init__.py")
+    ]
+
+
+def test_imports_follow_the_table() -> None:
+    wrong = [
+        f"{found.by}:{found.line} imports {found.target}: {reason}"
+        for found in all_imports()
+        if (reason := forbidden(found)) is not None
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_exception_is_needed_and_has_a_reason() -> None:
+    found = all_imports()
+    for (by, target), reason in EXCEPTIONS.items():
+        assert len(reason) > 20, f"{by} -> {target}: say why"
+        assert any(one.by == by and within(one.target, target) for one in found), f"{by} -> {target}: no longer needed"
+
+
+def test_pure_code_touches_nothing() -> None:
+    wrong = [
+        line
+        for module, file in sources()
+        if any(within(module, package) for package in PURE_PACKAGES)
+        for line in impurities(module, file.read_text())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_are_short_or_say_why() -> None:
+    for module, file in sources():
+        lines = len(file.read_text().splitlines())
+        name = str(file.relative_to(ROOT))
+        assert lines <= LONGEST_FILE or LONG_FILES.get(name), f"{name} ({module}) has {lines} lines: where is the seam?"
+    assert all((ROOT / name).exists() for name in LONG_FILES)
+
+
+def test_names_say_what_is_inside() -> None:
+    wrong = [module for module, _ in sources() if any(EMPTY_NAMES.search(part) for part in module.split("."))]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("by", "text", "allowed"),
+    [
+        ("sandboxd.policy.hosts", "from sandboxd.settings.origins import Origin", True),
+        ("sandboxd.policy.hosts", "from sandboxd.plan import plan", False),
+        ("sandboxd.policy.hosts", "def f():\n    import sandboxd.proxy.gate", False),
+        ("sandboxd.policy.hosts", "from . import decision", True),
+        ("sandboxd.policy.hosts", "from ..runtime import session", False),
+        ("sandboxd.settings.merge", "import pydantic", False),
+        ("sandboxd.settings.schema", "import pydantic", True),
+        ("sandboxd.host.facts", "from sandboxd.plan.needs import Needs", True),
+        ("sandboxd.host.facts", "from sandboxd.plan.mounts import Mount", False),
+        ("sandboxd.runtime.session", "from sandboxd.backends.base import Launch", True),
+        ("sandboxd.runtime.session", "from sandboxd.backends.linux import bwrap", False),
+        ("sandboxd.cli.run", "from sandboxd_client import Client", True),
+        ("sandboxd.cli.run", "from sandboxd.policy.policy import Policy", False),
+        ("sandboxd_client.wire.framing", "import json, struct", True),
+        ("sandboxd_client.wire.framing", "import sandboxd.errors", False),
+        ("sandboxd_client.wire.framing", "import aiohttp", False),
+    ],
+)
+def test_the_table_is_read_as_meant(by: str, text: str, allowed: bool) -> None:
+    reasons = [forbidden(found) for found in imports_of(by, text, is_package=False)]
+    assert (reasons == [None] * len(reasons)) is allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "pure"),
+    [
+        ("import posixpath\nfrom pathlib import PurePosixPath\nfrom urllib.parse import urlsplit", True),
+        ("from os import path", False),
+        ("from pathlib import Path", False),
+        ("import pathlib", False),
+        ("def f():\n    import time", False),
+        ("value = open('x')", False),
+        ("value = opener('x')", True),
+    ],
+)
+def test_purity_is_seen(text: str, pure: bool) -> None:
+    assert (not list(impurities("sandboxd.policy.x", text))) is pure
