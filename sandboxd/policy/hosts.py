@@ -157,8 +157,8 @@ def _parse_port(port_text: str, whole: str) -> int:
 
 
 def _to_ascii(text: str) -> str:
-    """UTS #46 mapping, then each label that is still not ASCII as its A-label. The result is checked like any ASCII name:
-    the mapping can produce dots, slashes and digits."""
+    """UTS #46 mapping, then each label that is still not ASCII as its A-label. The result is checked like any ASCII
+    name, since the mapping can produce dots, slashes and digits."""
     try:
         mapped = idna.uts46_remap(text, std3_rules=False, transitional=False)
         labels = [label if label.isascii() else idna.alabel(label).decode("ascii") for label in mapped.split(".")]

@@ -23,8 +23,8 @@ def _all_suffixes() -> PublicSuffixList:
 
 
 def is_public_suffix(name: str) -> bool:
-    """Whether `name` (canonical ASCII) is a suffix run by a registry: a top-level domain or one like `co.uk`. Names that
-    are reserved or private (`test`, `internal`, `lan`) are not on the list."""
+    """Whether `name` (canonical ASCII) is a suffix run by a registry: a top-level domain or one like `co.uk`. Names
+    that are reserved or private (`test`, `internal`, `lan`) are not on the list."""
     return bool(_registry_suffixes().is_public(name))
 
 

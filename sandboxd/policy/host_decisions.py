@@ -1,0 +1,158 @@
+"""May a command talk to this host and port? The answer for proxies, DNS and `explain` alike (design 6.4). Pure.
+
+`decide_host` looks at what was asked for, in this order:
+
+| | | |
+| --- | --- | --- |
+| 1 | a rule denies it | deny |
+| 2 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
+| 3 | it is local: an address of the refused table, `localhost` | deny, never a question |
+| 4 | `strictAllowlist` | deny |
+| 5 | otherwise | ask |
+
+`decide_address` looks at where an allowed name leads. Both must allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+from sandboxd.policy.addresses import AddressRefusal, IPNetwork, parse_networks, readings, refuse_address
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.host_rules import EMPTY, HostRuleSet, compile_rules
+from sandboxd.policy.hosts import Host, IPAddress
+from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.settings.origins import Origin
+
+
+def decide_host(
+    network: NetworkPolicy,
+    host: Host,
+    port: int | None,
+    grants: Sequence[HostRule] = (),
+    own: Collection[IPAddress] = (),
+) -> Decision:
+    """The decision on `host` and `port` as the command named them; ASK where it is open and may become a question.
+
+    `grants` are rules that people gave this session, `own` the addresses of this machine. A port of None (`explain host
+    H`) is decided by the rules for every port."""
+    denial = _match_denial(network, host, port)
+    if denial is not None:
+        return _denied(network, host, port, denial)
+    allowed = compile_rules(network.allowed)
+    granted = HostRuleSet(grants) if grants else EMPTY
+    literal = allowed.match_literal(host, port) or granted.match_literal(host, port)
+    if host.address is not None and literal is None:
+        refusal = refuse_address(host.address, _networks(network.denied_addresses), own)
+        if refusal is not None:
+            return _refused_literal(host, port, refusal)
+    rule = allowed.match(host, port)
+    if rule is not None:
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
+    rule = granted.match(host, port)
+    if rule is not None:
+        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(rule))
+    if is_local_name(host):
+        return Decision(
+            Behavior.DENY,
+            Reason.LOCAL_ADDRESS,
+            _text(host, port, "names this machine, which is not reachable from the sandbox"),
+            hint="list the port in sandbox.network.allowLocalPorts",
+        )
+    behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
+    hint = f"add it with: sandboxd allow domain {host.uri}"
+    return Decision(
+        behavior, Reason.HOST_NOT_LISTED, _text(host, port, "is not on the list of allowed hosts"), hint=hint
+    )
+
+
+def decide_address(
+    network: NetworkPolicy,
+    host: Host,
+    port: int,
+    address: IPAddress,
+    *,
+    grants: Sequence[HostRule] = (),
+    own: Collection[IPAddress] = (),
+    pinned: bool = False,
+) -> Decision:
+    """The decision on dialling `address` for `host`, which `decide_host` allowed. ALLOW or DENY.
+
+    A rule that denies an address denies every name that leads there. A refused address is fine when a rule or grant
+    names it (for this port), or when the name was `pinned` by the person who started the daemon."""
+    target = Host.of_address(address)
+    if pinned:
+        return _address_allowed(host, target)
+    for reading in readings(address):
+        denial = compile_rules(network.denied).match_literal(Host.of_address(reading), port)
+        if denial is not None:
+            text = f"{_text(host, port, 'leads to')} {target.name}, which a rule denies"
+            return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(denial))
+    granted = HostRuleSet(grants) if grants else EMPTY
+    if compile_rules(network.allowed).match_literal(target, port) or granted.match_literal(target, port):
+        return _address_allowed(host, target)
+    refusal = refuse_address(address, _networks(network.denied_addresses), own)
+    if refusal is None:
+        return _address_allowed(host, target)
+    return Decision(
+        Behavior.DENY,
+        Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
+        f"{_text(host, port, 'leads to')} {target.name}, which is refused: {refusal.text} ({refusal.network})",
+        hint=f"if that is meant, allow the address as well: sandboxd allow domain {target.authority(port)}",
+    )
+
+
+def is_local_name(host: Host) -> bool:
+    """`localhost` and names below it mean this machine wherever they are resolved (RFC 6761, section 6.3)."""
+    return host.name == "localhost" or host.name.endswith(".localhost")
+
+
+def _match_denial(network: NetworkPolicy, host: Host, port: int | None) -> HostRule | None:
+    if not network.denied:
+        return None
+    denied = compile_rules(network.denied)
+    rule = denied.match(host, port)
+    if rule is None and host.address is not None:
+        for reading in readings(host.address):
+            rule = denied.match_literal(Host.of_address(reading), port)
+            if rule is not None:
+                break
+    return rule
+
+
+def _denied(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule) -> Decision:
+    text = _text(host, port, "is denied by a rule")
+    why = next((reason for pattern, reason in network.denied_reasons if pattern == rule.pattern), None) or next(
+        (reason for pattern, reason in network.denied_reasons if pattern.matches(host, port)), None
+    )
+    if why:
+        text += f": {why}"
+    return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(rule))
+
+
+def _refused_literal(host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
+    target = host.uri if port is None else host.authority(port)
+    return Decision(
+        Behavior.DENY,
+        Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
+        f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
+        hint=f"if that is meant, allow exactly this address: sandboxd allow domain {target}",
+    )
+
+
+def _address_allowed(host: Host, target: Host) -> Decision:
+    return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.uri} leads to {target.name}, which is allowed")
+
+
+def _place(rule: HostRule) -> tuple[str, Origin]:
+    return rule.pattern.text, rule.origin
+
+
+def _text(host: Host, port: int | None, what: str) -> str:
+    return f"{host.uri if port is None else host.authority(port)} {what}"
+
+
+@lru_cache(maxsize=64)
+def _networks(texts: tuple[str, ...]) -> tuple[IPNetwork, ...]:
+    return parse_networks(texts)
