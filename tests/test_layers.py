@@ -55,6 +55,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic": ("sandboxd.settings.schema", "sandboxd.settings.layer"),
     "idna": ("sandboxd.policy.hosts",),
+    "publicsuffixlist": ("sandboxd.policy.public_suffixes",),
     "tree_sitter": ("sandboxd.policy",),
     "tree_sitter_bash": ("sandboxd.policy",),
     "watchfiles": ("sandboxd.sources.watching",),
