@@ -1,0 +1,103 @@
+"""The stream's frames: one JSON text a line, UTF-8, at most 4 MiB a line. No I/O here.
+
+`LineDecoder` owns its buffer and accepts any split of the bytes. Both of its errors leave it usable: the offending
+line is dropped, as far as it has come and as it goes on coming, and the next line is read as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from sandboxd_client.wire.jsontext import JsonTextError, dumps
+
+MAX_LINE = 4 * 1024 * 1024
+
+
+class FrameError(Exception):
+    """A line that breaks the framing. `slug` is stable (see `codes`)."""
+
+    slug = "invalid_request"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class LineTooLong(FrameError):
+    """Longer than MAX_LINE bytes, without its newline."""
+
+    slug = "line_too_long"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a line is longer than {limit} bytes")
+
+
+class NotUtf8(FrameError):
+    """Not UTF-8, or (when writing) text with a lone surrogate, which has no UTF-8 form."""
+
+    slug = "not_utf8"
+
+
+class LineDecoder:
+    """Bytes in with `feed`, lines out with `next_line`."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._dropping = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += data
+
+    def next_line(self) -> str | None:
+        """The next complete line without its newline, or None: more bytes are needed. Blank lines are passed over.
+        Raises LineTooLong as soon as the limit is passed, NotUtf8."""
+        while True:
+            end = self._buffer.find(b"\n", self._scanned)
+            if self._dropping:
+                if end < 0:
+                    self._buffer.clear()
+                    self._scanned = 0
+                    return None
+                self._take(end)
+                self._dropping = False
+                continue
+            if end < 0:
+                self._scanned = len(self._buffer)
+                if self._scanned > self._limit:
+                    self._dropping = True
+                    raise LineTooLong(self._limit)
+                return None
+            line = self._take(end)
+            if len(line) > self._limit:
+                raise LineTooLong(self._limit)
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise NotUtf8(f"a line is not UTF-8: {error.reason} at byte {error.start}") from error
+            if text and not text.isspace():
+                return text
+
+    def _take(self, end: int) -> bytes:
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._scanned = 0
+        return line
+
+    @property
+    def partial(self) -> bool:
+        """Whether a line has begun and not ended: at the end of a stream, it was cut short."""
+        return bool(self._buffer) or self._dropping
+
+
+def encode_line(message: object, limit: int = MAX_LINE) -> bytes:
+    """One frame. Raises LineTooLong, NotUtf8, JsonTextError (`not_encodable`)."""
+    try:
+        line = dumps(message).encode()
+    except UnicodeEncodeError as error:
+        raise NotUtf8("text with a lone surrogate (bytes that were not UTF-8) cannot be sent") from error
+    if len(line) > limit:
+        raise LineTooLong(limit)
+    return line + b"\n"
+
+
+__all__ = ["MAX_LINE", "FrameError", "JsonTextError", "LineDecoder", "LineTooLong", "NotUtf8", "encode_line"]

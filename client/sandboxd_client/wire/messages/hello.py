@@ -1,0 +1,28 @@
+"""`hello`: who talks to whom. Optional; a client that needs more than the basics asks first.
+
+`PROTOCOL` counts incompatible changes. A daemon serves every client from `protocol_oldest` on; new methods, optional
+parameters and result fields do not count, and `methods` tells which there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HelloParams:
+    client: str | None = None
+    version: str | None = None
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class HelloResult:
+    server: str
+    version: str
+    protocol: int
+    protocol_oldest: int
+    pid: int
+    methods: tuple[str, ...]

@@ -1,0 +1,51 @@
+"""Every method with the record of its parameters and of its result, in one screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
+from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
+from sandboxd_client.wire.messages.policy import (
+    DescribeParams,
+    DescribeResult,
+    EffectiveParams,
+    EffectiveResult,
+    ExplainParams,
+    ExplainResult,
+)
+from sandboxd_client.wire.messages.sessions import (
+    SessionCloseParams,
+    SessionCloseResult,
+    SessionListParams,
+    SessionListResult,
+    SessionOpenParams,
+    SessionOpenResult,
+)
+from sandboxd_client.wire.messages.settings import (
+    SettingsGetParams,
+    SettingsGetResult,
+    SettingsReloadParams,
+    SettingsReloadResult,
+)
+from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapOutcomeResult, WrapParams, WrapResult
+
+METHODS: dict[str, tuple[type[Any], type[Any]]] = {
+    "hello": (HelloParams, HelloResult),
+    "status": (StatusParams, StatusResult),
+    "check": (CheckParams, CheckResult),
+    "shutdown": (ShutdownParams, ShutdownResult),
+    "session.open": (SessionOpenParams, SessionOpenResult),
+    "session.close": (SessionCloseParams, SessionCloseResult),
+    "session.list": (SessionListParams, SessionListResult),
+    "should_sandbox": (ShouldSandboxParams, ShouldSandboxResult),
+    "wrap": (WrapParams, WrapResult),
+    "wrap.outcome": (WrapOutcomeParams, WrapOutcomeResult),
+    "settings.get": (SettingsGetParams, SettingsGetResult),
+    "settings.reload": (SettingsReloadParams, SettingsReloadResult),
+    "policy.explain": (ExplainParams, ExplainResult),
+    "policy.effective": (EffectiveParams, EffectiveResult),
+    "policy.describe": (DescribeParams, DescribeResult),
+}

@@ -1,0 +1,47 @@
+"""`status` and `shutdown`: the daemon itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd_client.wire.messages.sessions import SessionRecord
+from sandboxd_client.wire.messages.settings import SettingsFile
+
+
+@dataclass(frozen=True, slots=True)
+class StatusParams:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
+    the settings say (`wrap` sandboxes in any case)."""
+
+    version: str
+    protocol: int
+    pid: int
+    started_at: float
+    socket: str
+    generation: int
+    enabled: bool
+    settings: tuple[SettingsFile, ...]
+    sessions: tuple[SessionRecord, ...]
+    layers: tuple[str, ...]
+    commands: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownParams:
+    """`grace_s`: how long running commands have between TERM and KILL; None for the daemon's default."""
+
+    grace_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownResult:
+    """The daemon goes on to stop after this answer; it is gone when the connection ends."""
+
+    pid: int
+    commands: int = 0
