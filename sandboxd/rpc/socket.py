@@ -18,54 +18,28 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
 BACKLOG = 256
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 
 
-def prepare_directory(directory: str) -> None:
-    """Make `directory` (0700) when it is absent, and check that it is private. Raises HostError: `directory_missing`,
-    `directory_not_private`, `directory_foreign`, `directory_unusable`."""
+def prepare_directory(path: str) -> str:
+    """Make the directory of the socket `path` (0700) when it is absent, and check that it is private; return it. The
+    client checks the same place with the same code before it connects. Raises HostError: `socket_path_invalid`,
+    `directory_unusable`, `directory_foreign`, `directory_not_private`, `socket_path_occupied`."""
     try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        pass
-    except FileNotFoundError as error:
-        parent = os.path.dirname(directory)
+        make_directory(check_path(path))
+    except LocationError as error:
         raise HostError(
-            "directory_missing",
-            f"cannot make {directory}: {parent} does not exist",
-            hint=f"make {parent} first, or choose another place with --socket or $SANDBOXD_SOCKET",
+            error.slug, error.message, hint=error.hint or "choose another place with --socket or $SANDBOXD_SOCKET"
         ) from error
-    except OSError as error:
-        raise HostError(
-            "directory_unusable",
-            f"cannot make {directory}: {error.strerror}",
-            hint="choose another place with --socket or $SANDBOXD_SOCKET",
-        ) from error
-    state = os.lstat(directory)
-    if not stat.S_ISDIR(state.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
-        raise HostError(
-            "directory_unusable", f"{directory} is {what}", hint="remove it; the daemon makes the directory itself"
-        )
-    if state.st_uid != os.geteuid():
-        raise HostError(
-            "directory_foreign",
-            f"{directory} belongs to uid {state.st_uid}, not to uid {os.geteuid()}, which is running the daemon",
-            hint="set XDG_RUNTIME_DIR to your own runtime directory, or choose another place with --socket",
-        )
-    if state.st_mode & 0o077:
-        raise HostError(
-            "directory_not_private",
-            f"{directory} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
-            hint=f"run: chmod 700 {directory}",
-        )
+    return os.path.dirname(path)
 
 
 class DirectoryLock:
@@ -145,32 +119,16 @@ class ListeningSocket:
 
 def listen(path: str) -> ListeningSocket:
     """A listening socket at `path` with mode 0600. The directory's lock is held, so a socket without a listener is a
-    dead daemon's. Raises HostError: `socket_path_occupied`, `socket_in_use`, `socket_path_too_long`,
-    `socket_unusable`."""
+    dead daemon's. Raises HostError: `socket_path_occupied`, `socket_in_use`, `socket_unusable`."""
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
-        with _explained(path):
-            listener.bind(path)
-            os.chmod(path, 0o600)  # the directory is 0700: nobody could have connected in between
-            listener.listen(BACKLOG)
-            return ListeningSocket(listener, path, _made=os.lstat(path))
-    except BaseException:
-        listener.close()
-        raise
-
-
-@contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
-    try:
-        yield
+        listener.bind(path)
+        os.chmod(path, 0o600)  # the directory is 0700: nobody could have connected in between
+        listener.listen(BACKLOG)
+        return ListeningSocket(listener, path, _made=os.lstat(path))
     except OSError as error:
-        if error.errno is None:  # CPython checks the length of sun_path itself
-            raise HostError(
-                "socket_path_too_long",
-                f"the socket path has {len(os.fsencode(path))} bytes, and a Unix socket's can have 107: {path}",
-                hint="choose a shorter one with --socket or $SANDBOXD_SOCKET",
-            ) from error
+        listener.close()
         raise HostError(
             "socket_unusable",
             f"cannot listen at {path}: {error.strerror}",
@@ -184,8 +142,6 @@ def _clear(path: str) -> None:
         state = os.lstat(path)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise HostError("socket_unusable", f"cannot look at {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(state.st_mode):
         raise HostError(
             "socket_path_occupied",

@@ -17,9 +17,7 @@ from sandboxd.rpc.socket import DirectoryLock, listen, prepare_directory, take_p
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    path = str(tmp_path / "sandboxd")
-    prepare_directory(path)
-    return path
+    return prepare_directory(str(tmp_path / "sandboxd" / "sandboxd.sock"))
 
 
 def refused(error: pytest.ExceptionInfo[HostError], slug: str) -> None:
@@ -31,7 +29,7 @@ def refused(error: pytest.ExceptionInfo[HostError], slug: str) -> None:
 def test_the_directory_is_made_private(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        prepare_directory(str(tmp_path / "new"))
+        prepare_directory(str(tmp_path / "new" / "s.sock"))
     finally:
         os.umask(old)
     assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o700
@@ -43,15 +41,15 @@ def test_a_directory_others_can_use_is_refused(tmp_path: Path, mode: int) -> Non
     path.mkdir()
     path.chmod(mode)
     with pytest.raises(HostError) as error:
-        prepare_directory(str(path))
+        prepare_directory(str(path / "s.sock"))
     refused(error, "directory_not_private")
     assert stat.S_IMODE(path.stat().st_mode) == mode  # it is the owner's to change
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError) as error:
-        prepare_directory(str(tmp_path / "absent" / "sandboxd"))
-    refused(error, "directory_missing")
+        prepare_directory(str(tmp_path / "absent" / "sandboxd" / "s.sock"))
+    refused(error, "directory_unusable")
     assert str(tmp_path / "absent") in error.value.message
 
 
@@ -66,7 +64,7 @@ def test_what_is_not_a_directory_is_refused(tmp_path: Path, kind: str) -> None:
             target.mkdir(mode=0o700)
         path.symlink_to(target)
     with pytest.raises(HostError) as error:
-        prepare_directory(str(path))
+        prepare_directory(str(path / "s.sock"))
     refused(error, "directory_unusable")
 
 
@@ -123,10 +121,11 @@ def test_what_is_not_a_socket_is_left_alone(directory: str, kind: str) -> None:
     assert os.path.samestat(before, path.lstat())
 
 
-def test_a_path_too_long_for_a_socket_is_explained(directory: str) -> None:
+@pytest.mark.parametrize("path", ["relative/s.sock", "/tmp/" + "s" * 120, "/tmp/a\0b"])
+def test_a_path_no_socket_can_have_is_explained(path: str) -> None:
     with pytest.raises(HostError) as error:
-        listen(os.path.join(directory, "s" * 120))
-    refused(error, "socket_path_too_long")
+        prepare_directory(path)
+    refused(error, "socket_path_invalid")
 
 
 def test_a_socket_that_replaced_ours_is_not_removed(directory: str) -> None:
