@@ -79,6 +79,7 @@ class NetworkPolicy:
     allow_local_binding: bool = False
     allow_local_ports: tuple[PortRange, ...] = ()
     allow_mach_lookup: tuple[str, ...] = ()
+    allow_mach_register: tuple[str, ...] = ()
     http_proxy_port: int | None = None
     socks_proxy_port: int | None = None
     parent_proxy: str | None = None
@@ -119,6 +120,17 @@ class PlatformPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditPolicy:
+    """The audit log. `path` None means the default place; `on_full` is `block` or `drop`."""
+
+    enabled: bool = False
+    path: str | None = None
+    max_bytes: int = 16 * 1024 * 1024
+    keep: int = 10
+    on_full: str = "block"
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """`enabled` answers `should_sandbox` only: `wrap` always sandboxes. `warnings` are sentences about rules that are
     accepted and dangerous, or ignored for a stated reason."""
@@ -132,5 +144,10 @@ class Policy:
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     commands: CommandPolicy = field(default_factory=CommandPolicy)
     platform: PlatformPolicy = field(default_factory=PlatformPolicy)
+    environment_remove: tuple[str, ...] = ()
+    """Names of variables that commands do not get; `*` and `?` match."""
+    allow_overrides: bool = False
+    """A caller may widen the rules for one command. Tightening is always possible."""
+    audit: AuditPolicy = field(default_factory=AuditPolicy)
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
     warnings: tuple[str, ...] = ()

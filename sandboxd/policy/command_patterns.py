@@ -1,0 +1,114 @@
+"""Patterns over one simple command, for `excludedCommands` and `Bash(…)` rules. Pure.
+
+| pattern | matches |
+| --- | --- |
+| `docker` | the program `docker` with any arguments, or none |
+| `uv run:*`, `uv run *` | the words `uv run`, then any arguments, or none; not `uv runner` |
+| `npm run build` | exactly these words |
+| `npm run test-*`, `git * main` | `*` stands for any text, as long as the rest is there |
+
+Quotes and backslashes in the command are resolved before, and space between words does not count. A pattern that would
+match every command is an error in `excludedCommands`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_PATTERN = 1024
+
+
+class CommandPatternError(ValueError):
+    """The pattern cannot be used. The argument is a sentence; `slug` and `hint` as everywhere."""
+
+    def __init__(self, slug: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.slug = slug
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPattern:
+    """Exactly one of the three forms: `words` alone (exact), `words` with `open_ended`, or a `wildcard` expression. All
+    empty and `open_ended` matches every command."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    open_ended: bool = False
+    wildcard: re.Pattern[str] | None = None
+
+    @property
+    def matches_all(self) -> bool:
+        return self.open_ended and not self.words
+
+    def matches(self, words: Sequence[str], *, by_name: bool = False) -> bool:
+        """Whether a simple command, given as its words, is meant. With `by_name` the program's directory does not
+        count: right for rules that close, wrong for rules that open, where `./docker` is not `docker`."""
+        if not words:
+            return False
+        if self._matches(words):
+            return True
+        name = posixpath.basename(words[0])
+        return by_name and name != words[0] and bool(name) and self._matches((name, *words[1:]))
+
+    def _matches(self, words: Sequence[str]) -> bool:
+        if self.wildcard is not None:
+            return self.wildcard.fullmatch(shlex.join(words)) is not None
+        if self.open_ended:
+            return tuple(words[: len(self.words)]) == self.words
+        return tuple(words) == self.words
+
+
+@lru_cache(maxsize=4096)
+def parse_command_pattern(text: str) -> CommandPattern:
+    """Parse a pattern. Raises `CommandPatternError` (slugs `command_pattern_empty`, `command_pattern_invalid`)."""
+    body = text.strip()
+    if not body:
+        raise CommandPatternError("command_pattern_empty", "the pattern is empty", "name a program, such as docker")
+    if len(body) > MAX_PATTERN or any(ord(character) < 32 for character in body):
+        raise CommandPatternError("command_pattern_invalid", "the pattern is too long or has control characters")
+    open_ended = False
+    for tail in (":*", " *"):
+        if body.endswith(tail):
+            body, open_ended = body[: -len(tail)].rstrip(), True
+            break
+    if not body.strip("* "):
+        return CommandPattern(text, (), True)
+    if "*" in body:
+        return CommandPattern(text, wildcard=_wildcard(body, open_ended))
+    try:
+        words = tuple(shlex.split(body))
+    except ValueError:
+        raise CommandPatternError(
+            "command_pattern_invalid", f"{text!r} has a quote that is not closed", "close it, or leave it out"
+        ) from None
+    return CommandPattern(text, words, open_ended or len(words) == 1)
+
+
+def parse_exclusion(text: str) -> CommandPattern:
+    """As `parse_command_pattern`, and refuses what would exclude everything (slug `command_pattern_matches_all`)."""
+    pattern = parse_command_pattern(text)
+    if pattern.matches_all or (pattern.wildcard is not None and text.strip().startswith("*")):
+        raise CommandPatternError(
+            "command_pattern_matches_all",
+            f"{text!r} would take every program out of the sandbox"
+            if pattern.matches_all
+            else f"{text!r} does not say which program it means",
+            "begin with the program's name; to turn the sandbox off, use sandbox.enabled",
+        )
+    return pattern
+
+
+def _wildcard(body: str, open_ended: bool) -> re.Pattern[str]:
+    """`*` matches any text. Runs of space count as one. Linear in practice: at most a handful of stars."""
+    body = re.sub(r"\s+", " ", re.sub(r"\*+", "*", body))
+    if body.count("*") > 8:
+        raise CommandPatternError("command_pattern_invalid", f"more than 8 wildcards in {body[:60]!r}")
+    expression = ".*".join(re.escape(part) for part in body.split("*"))
+    return re.compile(expression + ("( .*)?" if open_ended else ""), re.DOTALL)

@@ -1,0 +1,81 @@
+"""Unix sockets through which a sandboxed command could run commands, or act, outside the sandbox.
+
+Listing one is permitted, since somebody may mean it, and warned about. With `allowAllUnixSockets` they stay closed
+unless they are listed one by one. Patterns are over absolute paths with `/var/run` read as `/run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSocket:
+    pattern: str
+    gives: str
+
+
+_CONTAINERS = "starts containers, which gives control of this host"
+_SESSION_BUS = "starts programs and services of your login session"
+_SCREEN = "types into and reads every window of your desktop"
+_AGENT = "signs with your keys"
+_EDITOR = "runs commands in your editor or terminal"
+
+CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
+    ControlSocket("/run/docker.sock", _CONTAINERS),
+    ControlSocket("*/docker.sock", _CONTAINERS),
+    ControlSocket("*/podman.sock", _CONTAINERS),
+    ControlSocket("*/containerd*.sock", _CONTAINERS),
+    ControlSocket("*/buildkitd.sock", _CONTAINERS),
+    ControlSocket("*/crio.sock", _CONTAINERS),
+    ControlSocket("/var/lib/lxd/unix.socket", _CONTAINERS),
+    ControlSocket("/var/lib/incus/unix.socket", _CONTAINERS),
+    ControlSocket("/run/libvirt/*", "controls virtual machines on this host"),
+    ControlSocket("/run/user/*/libvirt/*", "controls virtual machines on this host"),
+    ControlSocket("/run/user/*/bus", _SESSION_BUS),
+    ControlSocket("/run/user/*/systemd/*", _SESSION_BUS),
+    ControlSocket("/run/user/*/at-spi/*", _SCREEN),
+    ControlSocket("/run/systemd/*", "controls system services"),
+    ControlSocket("/run/dbus/system_bus_socket", "controls system services"),
+    ControlSocket("/run/snapd*.socket", "installs software as root"),
+    ControlSocket("/nix/var/nix/daemon-socket/socket", "builds and runs as the Nix daemon permits"),
+    ControlSocket("/tmp/.X11-unix/*", _SCREEN),
+    ControlSocket("/run/user/*/wayland-*", _SCREEN),
+    ControlSocket("/run/user/*/pipewire-*", "records sound and screen"),
+    ControlSocket("*/S.gpg-agent*", _AGENT),
+    ControlSocket("*/ssh-*/agent.*", _AGENT),
+    ControlSocket("/run/user/*/keyring/*", _AGENT),
+    ControlSocket("/run/user/*/openssh_agent", _AGENT),
+    ControlSocket("*/ssh-agent*", _AGENT),
+    ControlSocket("/tmp/tmux-*/*", _EDITOR),
+    ControlSocket("/run/screen/*", _EDITOR),
+    ControlSocket("*/vscode-ipc-*.sock", _EDITOR),
+    ControlSocket("*/vscode-git-*.sock", _EDITOR),
+    ControlSocket("*/emacs/server", _EDITOR),
+    ControlSocket("*/nvim.*", _EDITOR),
+    ControlSocket("/run/WSL/*_interop", "starts Windows programs"),
+)
+
+
+def control_socket(path: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """What a socket, or a directory of sockets, gives away; None when it is not known to be dangerous."""
+    path = canonical_socket_path(path)
+    if environment is not None and path == canonical_socket_path(environment.get("SSH_AUTH_SOCK", "")):
+        return _AGENT
+    for known in CONTROL_SOCKETS:
+        if fnmatchcase(path, known.pattern):
+            return known.gives
+        # A directory that holds one: compare with the pattern's literal part.
+        literal = known.pattern.partition("*")[0]
+        if literal.startswith("/") and literal.startswith("/" if path == "/" else path + "/"):
+            return known.gives
+    return None
+
+
+def canonical_socket_path(path: str) -> str:
+    """`/var/run` is a link to `/run` on every current distribution."""
+    if path == "/var/run" or path.startswith("/var/run/"):
+        return path.removeprefix("/var")
+    return path

@@ -1,0 +1,142 @@
+"""From the text of a path rule to an absolute path or pattern. Pure: variables and directories come in a `Scope`.
+
+| written | means |
+| --- | --- |
+| `/x`, `//x` | absolute |
+| `~`, `~/x` | the home directory; `~name` is an error, nobody else's home is looked up |
+| `$VAR/x`, `${VAR}/x` | the variable's value; an unset or empty variable is an error |
+| `./x`, `x`, `../x` | relative to the project directory, whichever file the rule stands in |
+| `x/` | the same as `x` |
+| `x/**` | the same as `x`: the directory and everything below |
+| `*` `?` `[..]` `**` | a pattern; `**` as a whole component matches any number of directories |
+
+`..` is accepted at the start of a relative path only. Anywhere else its meaning would depend on symlinks.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+MAX_PATH = 4096
+_Quote = Callable[[str], str]
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))")
+_MAGIC = re.compile(r"[*?\[]")
+_CLASS = re.compile(r"\[[!^]?\]?[^\]]*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a rule's text is read against. `project` is the directory relative rules refer to: the one the session was
+    opened in. `own_paths` are the daemon's sockets and directories, which no rule may open."""
+
+    home: str
+    project: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    platform: str = "linux"
+    own_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RulePath:
+    path: str
+    glob: bool
+
+
+class RulePathError(ValueError):
+    """The rule names no path. `slug`, a sentence, and a hint."""
+
+    def __init__(self, slug: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.slug = slug
+        self.message = message
+        self.hint = hint
+
+
+def expand_rule_path(text: str, scope: Scope) -> RulePath:
+    """The absolute path or pattern that a rule means. Raises `RulePathError`."""
+    if not text.strip():
+        raise RulePathError("path_empty", "the path is empty", 'write "." for the project directory')
+    if "\0" in text:
+        raise RulePathError("path_invalid", f"{text!r} contains a NUL character")
+    _check_classes(text)
+    glob = _MAGIC.search(_without_tail(text)) is not None
+    quote = _quoted if glob else str
+    expanded = _absolute(text, scope, quote)
+    path = _normalised(expanded, text)
+    if len(path) > MAX_PATH:
+        raise RulePathError("path_too_long", f"the path is longer than {MAX_PATH} characters: {text[:60]!r}…")
+    return RulePath(path, glob)
+
+
+def _absolute(text: str, scope: Scope, quote: _Quote) -> str:
+    if text == "~" or text.startswith("~/"):
+        return quote(scope.home) + "/" + _with_variables(text[1:], scope, quote)
+    if text.startswith("~"):
+        raise RulePathError(
+            "path_other_home",
+            f"{text!r} names another user's home directory",
+            "write the directory in full: //home/name",
+        )
+    expanded = _with_variables(text, scope, quote)
+    if expanded.startswith("/"):
+        return expanded
+    base = scope.project
+    while expanded == ".." or expanded.startswith(("../", "./")):
+        step, _, expanded = expanded.partition("/")
+        base = posixpath.dirname(base) if step == ".." else base
+        expanded = expanded.lstrip("/")
+    return quote(base) + "/" + expanded
+
+
+def _with_variables(text: str, scope: Scope, quote: _Quote) -> str:
+    def value_of(match: re.Match[str]) -> str:
+        name = match["braced"] or match["plain"]
+        value = scope.environment.get(name, "")
+        if not value:
+            raise RulePathError(
+                "path_variable_unset",
+                f"{text!r} uses ${name}, which is not set",
+                "set it where the daemon is started, or write the path in full",
+            )
+        return quote(value)
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _normalised(path: str, text: str) -> str:
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise RulePathError(
+            "path_dotdot",
+            f"{text!r} has '..' in the middle, which means another place for each symlink",
+            "write the path without '..'",
+        )
+    while parts and parts[-1] == "**":
+        parts.pop()
+    return "/" + "/".join(parts)
+
+
+def _without_tail(text: str) -> str:
+    """The text without the trailing `/**` and slashes, which say nothing that a directory's name does not."""
+    shorter = text.rstrip("/")
+    while shorter == "**" or shorter.endswith("/**"):
+        shorter = shorter[:-2].rstrip("/")
+    return shorter
+
+
+def _check_classes(text: str) -> None:
+    for component in text.split("/"):
+        if "[" in _CLASS.sub("", component):
+            raise RulePathError(
+                "path_glob_invalid",
+                f"{text!r} has a '[' without its ']' in {component!r}",
+                "write [[] for the character",
+            )
+
+
+def _quoted(value: str) -> str:
+    """A directory's name inside a pattern: its own special characters mean themselves."""
+    return _MAGIC.sub(lambda match: f"[{match[0]}]", value)

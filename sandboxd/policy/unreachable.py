@@ -1,0 +1,59 @@
+"""Allow rules that a deny rule makes pointless. Deny wins, so such a list looks like a permission and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxd.policy.hosts import HostPattern
+from sandboxd.policy.policy import HostRule
+from sandboxd.settings.problems import Problem, warning
+
+
+def unreachable_rules(allowed: Sequence[HostRule], denied: Sequence[HostRule]) -> list[Problem]:
+    """One warning for each allow rule that can never match because one deny rule covers all of it."""
+    everything = next((rule for rule in denied if rule.pattern.host is None and rule.pattern.port is None), None)
+    by_name: dict[str, list[HostRule]] = {}
+    for rule in denied:
+        if rule.pattern.host is not None:
+            by_name.setdefault(rule.pattern.host.name, []).append(rule)
+    problems = []
+    for rule in allowed:
+        candidates = [everything] if everything else _candidates(rule.pattern, by_name)
+        cover = next((deny for deny in candidates if covers(deny.pattern, rule.pattern)), None)
+        if cover is not None:
+            problems.append(
+                warning(
+                    "host_rule_unreachable",
+                    f"{rule.pattern.text!r} is allowed and can never be reached: {cover.pattern.text!r} denies it "
+                    f"({cover.origin}), and a deny wins",
+                    rule.origin,
+                    hint="to allow the listed hosts only, remove the deny and set sandbox.network.strictAllowlist",
+                )
+            )
+    return problems
+
+
+def covers(deny: HostPattern, allow: HostPattern) -> bool:
+    """Whether everything that `allow` matches is matched by `deny`."""
+    if deny.port is not None and deny.port != allow.port:
+        return False
+    if deny.host is None:
+        return True
+    if allow.host is None:
+        return False
+    same = deny.host.name == allow.host.name
+    above = deny.below and allow.host.address is None and allow.host.name.endswith("." + deny.host.name)
+    if allow.below:
+        return above or (same and deny.below and (deny.apex or not allow.apex))
+    return above or (same and deny.apex)
+
+
+def _candidates(pattern: HostPattern, by_name: dict[str, list[HostRule]]) -> list[HostRule]:
+    if pattern.host is None:
+        return []
+    found: list[HostRule] = []
+    name = pattern.host.name
+    while name:
+        found += by_name.get(name, ())
+        name = name.partition(".")[2]
+    return found

@@ -1,0 +1,311 @@
+"""One settings file (or the settings of one call) after parsing: values with their places, and what is wrong with it.
+
+`parse_layer` never raises for a bad file. A layer that could not be read is still a layer: it carries its problem, so
+that nothing downstream can mistake "broken" for "empty".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sandboxd.settings.jsonc import Document, JsoncError, Node, parse_jsonc
+from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.rules import FEEDS, Kind, RuleSyntaxError, parse_rule
+from sandboxd.settings.schema import FOREIGN_KEYS, FOREIGN_PERMISSION_KEYS, SettingsFile, all_keys, section_of
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A value and where it was written."""
+
+    value: Any
+    origin: Origin
+
+
+Entries = tuple[Placed, ...]
+"""The entries of a list, each with its own place. The entries of an object are `Placed((key, value), origin)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`values` maps dotted keys to one `Placed` (scalars) or to `Entries` (lists and objects); an unset key is absent.
+
+    `may_widen` is false for files that something less trusted than the user may have written (project files): their
+    loosening values are ignored and reported, with `distrust` as the reason."""
+
+    source: Source
+    file: str | None = None
+    values: Mapping[str, Placed | Entries] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    may_widen: bool = True
+    distrust: str = ""
+
+    @property
+    def broken(self) -> bool:
+        return any(problem.fatal for problem in self.problems)
+
+
+PROJECT_DISTRUST = "project settings may only tighten"
+
+
+def parse_layer(
+    data: bytes | str, source: Source, file: str | None = None, *, may_widen: bool | None = None, distrust: str = ""
+) -> Layer:
+    """Parse the text of a settings file. Problems are in the result; nothing is raised."""
+    trusted, reason = _trust(source, may_widen, distrust)
+    try:
+        document = parse_jsonc(data)
+    except JsoncError as fault:
+        origin = Origin(source, "", file, fault.data.get("line"), fault.data.get("column"))
+        problem = error(fault.slug, fault.message, origin, hint=fault.hint)
+        return Layer(source, file, {}, (problem,), trusted, reason)
+    return _layer(document.root.value, document, source, file, trusted, reason)
+
+
+def layer_from_values(
+    values: Mapping[str, Any], source: Source, *, may_widen: bool | None = None, distrust: str = ""
+) -> Layer:
+    """A layer from an object that came with a call (`session.open`, `wrap`) or from the command line: same checks, no
+    positions."""
+    trusted, reason = _trust(source, may_widen, distrust)
+    return _layer(dict(values), None, source, None, trusted, reason)
+
+
+def broken_layer(problem: Problem, source: Source, file: str | None) -> Layer:
+    """A layer for a file that could not even be read."""
+    trusted, reason = _trust(source, None, "")
+    return Layer(source, file, {}, (problem,), trusted, reason)
+
+
+def _trust(source: Source, may_widen: bool | None, distrust: str) -> tuple[bool, str]:
+    trusted = source is not Source.PROJECT and may_widen is not False
+    return trusted, "" if trusted else (distrust or PROJECT_DISTRUST)
+
+
+def _layer(
+    tree: dict[str, Any], document: Document | None, source: Source, file: str | None, trusted: bool, distrust: str
+) -> Layer:
+    places = _Places(document, source, file)
+    problems = [*_unknown_keys(tree, SettingsFile, (), places)]
+    try:
+        model: BaseModel | None = SettingsFile.model_validate(tree)
+    except ValidationError as fault:
+        model = None
+        problems += _validation_problems(fault, tree, places)
+    values = _flatten(model, tree, (), places) if model is not None else {}
+    problems += _check_rules(values)
+    return Layer(source, file, values, tuple(problems), trusted, distrust)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    document: Document | None
+    source: Source
+    file: str | None
+
+    def origin(self, path: Sequence[str | int], *, at_key: bool = False) -> Origin:
+        """The origin of the value at a path, or of its key. Indexes are positions, not part of the key's name."""
+        key = ".".join(step for step in path if isinstance(step, str))
+        if self.document is None:
+            return Origin(self.source, key, self.file)
+        line, column = self.document.position(self._offset(path, at_key))
+        return Origin(self.source, key, self.file, line, column)
+
+    def _offset(self, path: Sequence[str | int], at_key: bool) -> int:
+        assert self.document is not None
+        if at_key and path and isinstance(path[-1], str):
+            parent = self.document.find(*path[:-1])
+            member = parent.member(path[-1]) if parent else None
+            if member is not None:
+                return member.key.start
+        node: Node | None = None
+        length = len(path)
+        while node is None and length >= 0:
+            node, length = self.document.find(*path[:length]), length - 1
+        return node.start if node else 0
+
+
+def _flatten(
+    model: BaseModel, tree: Mapping[str, Any], path: tuple[str, ...], places: _Places
+) -> dict[str, Placed | Entries]:
+    values: dict[str, Placed | Entries] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        here = (*path, name)
+        if value is None:
+            continue
+        if isinstance(value, BaseModel):
+            values |= _flatten(value, tree[name], here, places)
+        elif isinstance(value, list):
+            values[".".join(here)] = tuple(
+                Placed(entry, places.origin((*here, index))) for index, entry in enumerate(value)
+            )
+        elif isinstance(value, dict):
+            key = ".".join(here)
+            values[key] = tuple(
+                Placed((name, tuple(entry) if isinstance(entry, list) else entry), _renamed(places, (*here, name), key))
+                for name, entry in value.items()
+            )
+        else:
+            values[".".join(here)] = Placed(value, places.origin(here))
+    return values
+
+
+def _renamed(places: _Places, path: tuple[str, ...], key: str) -> Origin:
+    origin = places.origin(path, at_key=True)
+    return Origin(origin.source, key, origin.file, origin.line, origin.column)
+
+
+def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
+    """Report the permission rules that are none, and take the bad allow rules out: without them less is allowed."""
+    problems = []
+    for kind in Kind:
+        key = f"permissions.{kind.value}"
+        entries = values.get(key)
+        if not isinstance(entries, tuple):
+            continue
+        good = []
+        for entry in entries:
+            try:
+                rule = parse_rule(entry.value)
+            except RuleSyntaxError as fault:
+                fatal = kind is not Kind.ALLOW
+                problems.append(error("rule_syntax", fault.message, entry.origin, hint=fault.hint, fatal=fatal))
+                continue
+            good.append(entry)
+            if kind is Kind.DENY and rule.content is None and rule.tool in FEEDS and rule.tool != "Bash":
+                example = f"{rule.tool}({'domain:*' if rule.tool == 'WebFetch' else '//**'})"
+                message = f"{entry.value!r} closes the tool and not the sandbox: shell commands are not concerned"
+                problems.append(warning("rule_bare_tool", message, entry.origin, hint=f"write {example} for both"))
+        values[key] = tuple(good)
+    return problems
+
+
+# --- wrong types ---------------------------------------------------------------------------------------------------
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "string_type": "a text in double quotes",
+    "string_too_short": "a text that is not empty",
+    "string_too_long": "a shorter text",
+    "int_type": "a whole number",
+    "list_type": "a list in [ ]",
+    "too_long": "a shorter list",
+    "dict_type": "an object in { }",
+    "model_type": "an object in { }",
+    "model_attributes_type": "an object in { }",
+}
+
+
+def _validation_problems(fault: ValidationError, tree: Mapping[str, Any], places: _Places) -> list[Problem]:
+    """One problem for each place: a value that fits no branch of a union is one mistake, not two."""
+    found: dict[tuple[str | int, ...], list[str]] = {}
+    values: dict[tuple[str | int, ...], Any] = {}
+    for item in fault.errors(include_url=False):
+        path, value = _existing(item["loc"], tree)
+        context = item.get("ctx", {})
+        expected = _EXPECTED.get(item["type"])
+        if item["type"] == "literal_error":
+            expected = f"one of {context['expected']}"
+        elif item["type"] in ("greater_than_equal", "less_than_equal"):
+            bound = context.get("ge", context.get("le"))
+            expected = f"at {'least' if 'ge' in context else 'most'} {bound}"
+        elif item["type"] == "string_pattern_mismatch":
+            expected = "a range such as 8000-8010"
+        found.setdefault(path, []).append(expected or item["msg"])
+        values[path] = value
+    problems = []
+    for path, expectations in found.items():
+        wanted = " or ".join(dict.fromkeys(expectations))
+        origin = places.origin(path)
+        problems.append(
+            error("settings_wrong_type", f"{origin.key} must be {wanted}, not {_shown(values[path])}", origin)
+        )
+    return problems
+
+
+def _existing(location: tuple[str | int, ...], tree: Any) -> tuple[tuple[str | int, ...], Any]:
+    """The part of a pydantic location that exists in the tree (unions add words of their own)."""
+    path: list[str | int] = []
+    for step in location:
+        if isinstance(tree, dict) and step in tree:
+            tree = tree[step]
+        elif isinstance(tree, list) and isinstance(step, int) and step < len(tree):
+            tree = tree[step]
+        else:
+            break
+        path.append(step)
+    return tuple(path), tree
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+# --- unknown keys ----------------------------------------------------------------------------------------------------
+
+
+_FOREIGN: dict[tuple[str, ...], frozenset[str]] = {(): FOREIGN_KEYS, ("permissions",): FOREIGN_PERMISSION_KEYS}
+
+
+def _unknown_keys(
+    tree: Mapping[str, Any], model: type[BaseModel], path: tuple[str, ...], places: _Places
+) -> list[Problem]:
+    problems: list[Problem] = []
+    for name, value in tree.items():
+        here = (*path, name)
+        if name in model.model_fields:
+            inner = section_of(model, name)
+            if inner is not None and isinstance(value, dict):
+                problems += _unknown_keys(value, inner, here, places)
+        elif name not in _FOREIGN.get(path, frozenset()):
+            nearest = nearest_key(".".join(here))
+            problems.append(
+                warning(
+                    "settings_unknown_key",
+                    f"unknown key {'.'.join(here)}, it has no effect",
+                    places.origin(here, at_key=True),
+                    hint=f"did you mean {nearest}?" if nearest else "",
+                )
+            )
+    return problems
+
+
+def nearest_key(dotted: str) -> str | None:
+    """The known key that an unknown one most likely means, or None when nothing is near.
+
+    Likeness of the names decides; a key of the same section is preferred, and so is one that begins alike (`allow` in
+    `sandbox.network` means `allowedDomains`, although `permissions.allow` exists)."""
+    section, _, name = dotted.rpartition(".")
+    name = name.lower()
+
+    def score(key: str) -> float:
+        other_section, _, other = key.rpartition(".")
+        other = other.lower()
+        likeness = SequenceMatcher(None, name, other).ratio()
+        same_start = next(
+            (i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other))
+        )
+        if same_start >= 3 and same_start >= 0.7 * len(name):
+            likeness = max(likeness, 0.9)
+        return likeness + (0.15 if other_section == section else 0.0)
+
+    best = max(_keys_and_sections(), key=score)
+    return best if score(best) >= 0.75 else None
+
+
+def _keys_and_sections() -> list[str]:
+    names: dict[str, None] = {}
+    for key in all_keys():
+        parts = key.split(".")
+        for length in range(1, len(parts) + 1):
+            names[".".join(parts[:length])] = None
+    return list(names)

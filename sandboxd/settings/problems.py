@@ -1,0 +1,68 @@
+"""What is wrong with a settings file, with its place. Problems are collected, never raised one at a time, so that a
+person mends all of them in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sandboxd.errors import SettingsError
+from sandboxd.settings.origins import Origin
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`fatal` says that the settings cannot be used at all. An error that is not fatal is a bad entry in a list that
+    only opens something: it was left out, which is the strict reading, and everything else counts. A bad entry in a
+    list that closes something is always fatal, because leaving it out would open it."""
+
+    severity: Severity
+    slug: str
+    message: str
+    origin: Origin
+    hint: str = ""
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        """One line as compilers print them: `file:line:column: error: message (hint)`."""
+        place = self.origin.file or self.origin.source.value
+        if self.origin.line is not None:
+            place += f":{self.origin.line}:{self.origin.column or 1}"
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}: {self.severity.value}: {self.message}{hint}"
+
+    def as_error(self) -> SettingsError:
+        """The exception for a caller that has to refuse."""
+        place = self.origin.file or self.origin.source.value
+        if self.origin.line is not None:
+            place += f":{self.origin.line}:{self.origin.column or 1}"
+        return SettingsError(
+            self.slug,
+            f"{place}: {self.message}",
+            hint=self.hint or f"run `sandboxd settings lint`, then correct {self.origin.file or 'the settings'}",
+            data={
+                "file": self.origin.file,
+                "key": self.origin.key,
+                "line": self.origin.line,
+                "column": self.origin.column,
+            },
+        )
+
+
+def error(slug: str, message: str, origin: Origin, *, hint: str = "", fatal: bool = True) -> Problem:
+    return Problem(Severity.ERROR, slug, message, origin, hint, fatal)
+
+
+def warning(slug: str, message: str, origin: Origin, *, hint: str = "") -> Problem:
+    return Problem(Severity.WARNING, slug, message, origin, hint)
+
+
+def first_fatal(problems: Iterable[Problem]) -> Problem | None:
+    """The problem to report when settings cannot be used, or None when they can."""
+    return next((problem for problem in problems if problem.fatal), None)

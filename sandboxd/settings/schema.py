@@ -1,0 +1,209 @@
+"""Every settings key, its type and what it is for. The field names are the keys of the file.
+
+Each field defaults to None, which means *unset*: an empty list is a statement, an absent one is not. Defaults live in
+`settings.merge`, beside the rule that says who may change them. `find_unknown_keys` and the JSON Schema for editors
+come from the same classes, so a key cannot exist in one and not in the other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+Texts = Annotated[list[Text], Field(max_length=100_000)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Ports = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,5}-[0-9]{1,5}$")]
+
+
+class Section(BaseModel):
+    """Strict: no text is taken for a number, no number for a switch. Unknown keys are warned about elsewhere."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Permissions(Section):
+    """Rules for tools: `Tool(content)`, `Tool:content` or the tool's name alone."""
+
+    allow: Texts | None = Field(None, description="Rules that allow, such as WebFetch(domain:example.com)")
+    deny: Texts | None = Field(None, description="Rules that deny; a deny beats every allow")
+    ask: Texts | None = Field(None, description="Rules that ask a person first")
+
+
+class Network(Section):
+    """What the sandbox may connect to."""
+
+    allowedDomains: Texts | None = Field(None, description="Hosts that may be reached: name, *.name, address, [:port]")
+    deniedDomains: Texts | None = Field(None, description="Hosts that may never be reached; beats allowedDomains")
+    deniedDomainReasons: dict[Text, Text] | None = Field(
+        None, description="Text shown when a host is refused, by host pattern"
+    )
+    strictAllowlist: bool | None = Field(None, description="Refuse hosts on no list instead of asking about them")
+    onUnlisted: Literal["ask", "deny"] | None = Field(
+        None, description="What happens to a host on no list; deny is the same as strictAllowlist"
+    )
+    useWebFetchRules: bool | None = Field(
+        None,
+        description="WebFetch(domain:…) allow rules open the host to shell commands as well (denies always close it)",
+    )
+    allowManagedDomainsOnly: bool | None = Field(
+        None, description="Managed settings only: ignore allowed domains from everywhere else"
+    )
+    allowUnixSockets: Texts | None = Field(None, description="Unix sockets, or directories of them, that may be used")
+    allowAllUnixSockets: bool | None = Field(None, description="Allow every Unix socket but the known control sockets")
+    allowLocalBinding: bool | None = Field(None, description="Allow listening on local ports that the host can reach")
+    allowLocalPorts: list[Port | Ports] | None = Field(
+        None, description="Ports of the host's loopback that may be reached: 5432 or 8000-8010"
+    )
+    allowMachLookup: Texts | None = Field(None, description="macOS: Mach services that may be looked up")
+    allowMachRegister: Texts | None = Field(None, description="macOS: Mach services that may be registered")
+    httpProxyPort: Port | None = Field(
+        None, description="Port of your own HTTP proxy on this host, used instead of ours"
+    )
+    socksProxyPort: Port | None = Field(None, description="Port of your own SOCKS5 proxy on this host")
+    parentProxy: Text | None = Field(None, description="Proxy that allowed connections go through: http://host:port")
+    deniedResolvedAddresses: Texts | None = Field(
+        None, description="Networks (10.0.0.0/8) that an allowed name must not resolve to"
+    )
+    transparent: bool | None = Field(None, description="Capture connections of programs that ignore proxy variables")
+    checkServerName: Literal["off", "log", "enforce"] | None = Field(
+        None, description="Compare the TLS server name with the host that was asked for"
+    )
+
+
+class Filesystem(Section):
+    """What the sandbox may read and write."""
+
+    allowWrite: Texts | None = Field(None, description="Paths that may be written, beside the working directory")
+    denyWrite: Texts | None = Field(None, description="Paths that may not be written; beats allowWrite")
+    denyRead: Texts | None = Field(None, description="Paths that may not be read")
+    allowRead: Texts | None = Field(None, description="Paths that may be read inside a denied region")
+    allowGitConfig: bool | None = Field(None, description="Allow writing .git/config (hooks stay closed)")
+    allowManagedReadPathsOnly: bool | None = Field(
+        None, description="Managed settings only: ignore allowRead from everywhere else"
+    )
+
+
+class Ripgrep(Section):
+    command: Text | None = Field(None, description="The ripgrep program")
+    args: list[str] | None = Field(None, description="Arguments put before ours")
+
+
+class Environment(Section):
+    remove: Texts | None = Field(None, description="Variables that commands do not get; * and ? match (AWS_*)")
+
+
+class Sandbox(Section):
+    """The sandbox and what surrounds it."""
+
+    enabled: bool | None = Field(None, description="Run commands in the sandbox when the caller leaves it open")
+    failIfUnavailable: bool | None = Field(
+        None, description="Refuse a command when the sandbox cannot start; false asks instead"
+    )
+    enabledPlatforms: list[Literal["linux", "macos", "wsl"]] | None = Field(
+        None, description="Platforms on which enabled counts; unset is all of them"
+    )
+    autoAllowBashIfSandboxed: bool | None = Field(None, description="Sandboxed commands run without a question")
+    allowUnsandboxedCommands: bool | None = Field(
+        None, description="A caller may ask to run one command outside the sandbox"
+    )
+    allowOverrides: bool | None = Field(
+        None, description="A caller may widen the rules for one command or session; tightening is always possible"
+    )
+    excludedCommands: Texts | None = Field(
+        None, description="Commands that run outside the sandbox: docker, git push:*"
+    )
+    presets: list[Text] | None = Field(None, description="Named sets of rules, see docs/settings.md")
+    network: Network | None = None
+    filesystem: Filesystem | None = None
+    environment: Environment | None = None
+    ignoreViolations: dict[Text, Texts] | None = Field(
+        None, description="Violations not to show: command prefix, or *, to parts of the target"
+    )
+    enableWeakerNestedSandbox: bool | None = Field(None, description="Run inside containers that hide /proc; weaker")
+    enableWeakerNetworkIsolation: bool | None = Field(None, description="macOS: allow the trust service; weaker")
+    allowAppleEvents: bool | None = Field(None, description="macOS: allow Apple events, which reach other programs")
+    allowPty: bool | None = Field(None, description="macOS: allow new pseudo-terminals")
+    mandatoryDenySearchDepth: Annotated[int, Field(ge=1, le=10)] | None = Field(
+        None, description="How deep protected names are looked for below a writable directory"
+    )
+    ripgrep: Ripgrep | None = None
+    bwrapPath: Text | None = Field(None, description="Managed settings only: the bubblewrap program")
+    socatPath: Text | None = Field(None, description="Managed settings only: the socat program")
+
+
+class Audit(Section):
+    """The audit log. User and managed settings only."""
+
+    enabled: bool | None = Field(None, description="Write an audit log")
+    path: Text | None = Field(None, description="Where it is written")
+    maxBytes: Annotated[int, Field(ge=4096)] | None = Field(None, description="Size at which a new file is begun")
+    keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="How many old files are kept")
+    onFull: Literal["block", "drop"] | None = Field(
+        None, description="When it cannot be written: block commands or drop"
+    )
+
+
+class SettingsFile(Section):
+    """A whole settings file."""
+
+    permissions: Permissions | None = None
+    sandbox: Sandbox | None = None
+    audit: Audit | None = None
+
+
+FOREIGN_KEYS = frozenset(
+    """$schema additionalDirectories agent allowedHttpHookUrls allowedMcpServers allowManagedHooksOnly
+    allowManagedMcpServersOnly allowManagedPermissionRulesOnly alwaysThinkingEnabled apiKeyHelper attribution
+    autoMemoryDirectory autoMode autoUpdatesChannel availableModels awsAuthRefresh awsCredentialExport
+    blockedMarketplaces channelsEnabled cleanupPeriodDays companyAnnouncements deniedMcpServers disableAllHooks
+    disabledMcpjsonServers effortLevel enableAllProjectMcpServers enabledMcpjsonServers enabledPlugins env
+    extraKnownMarketplaces fastMode feedbackSurveyState fileSuggestion forceLoginMethod forceLoginOrgUUID hooks
+    httpHookAllowedEnvVars includeCoAuthoredBy includeGitInstructions language model modelOverrides
+    otelHeadersHelper outputStyle plansDirectory pluginConfigs prefersReducedMotion respectGitignore
+    showThinkingSummaries showTurnDuration skipDangerousModePermissionPrompt skipWebFetchPreflight spinnerTipsEnabled
+    spinnerTipsOverride spinnerVerbs sshConfigs statusLine strictKnownMarketplaces subagentStatusLine teammateMode
+    terminalProgressBarEnabled theme viewMode vimMode voiceEnabled worktree""".split()
+)
+"""Top-level keys of programs that share the file with us. Not ours, so not worth a word."""
+
+FOREIGN_PERMISSION_KEYS = frozenset(
+    {
+        "defaultMode",
+        "additionalDirectories",
+        "disableBypassPermissionsMode",
+        "disableAutoMode",
+        "skipDangerousModePermissionPrompt",
+    }
+)
+
+
+def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The nested section behind a field, or None when the field is a value."""
+    annotation = model.model_fields[name].annotation
+    for candidate in getattr(annotation, "__args__", ()):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def all_keys() -> tuple[str, ...]:
+    """Every key in dotted form, in the order of the schema."""
+
+    def walk(model: type[BaseModel], prefix: str) -> list[str]:
+        keys: list[str] = []
+        for name in model.model_fields:
+            inner = section_of(model, name)
+            keys += walk(inner, f"{prefix}{name}.") if inner else [prefix + name]
+        return keys
+
+    return tuple(walk(SettingsFile, ""))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a settings file, for editors. Unknown keys are left open: the file is shared."""
+    schema = SettingsFile.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "sandboxd settings"
+    return schema
