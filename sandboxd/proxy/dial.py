@@ -1,0 +1,246 @@
+"""Names to addresses, and addresses to connected sockets. The only file of the proxies that goes outward.
+
+The gate resolves once, checks every answer, and hands the surviving addresses to the dialer, which never sees a name:
+what was checked is what is dialled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Protocol
+
+from sandboxd.errors import CallerError, HostError
+from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host
+from sandboxd.proxy.limits import DEFAULT, Limits
+from sandboxd.proxy.stream import reset, tune
+
+MOST_ANSWERS: Final = 16
+ATTEMPT_DELAY_S: Final = 0.25
+"""RFC 8305, section 5: how long one attempt may keep the next address waiting."""
+
+
+class DialError(HostError):
+    """The way out failed, and policy had nothing to do with it. Slugs: `dns_failed`, `dns_timeout`, `unreachable`,
+    `connection_refused`, `connect_timeout`, `connection_lost`, `out_of_descriptors`, `connect_failed`."""
+
+
+class Resolver(Protocol):
+    async def resolve(self, host: str) -> Sequence[IPAddress]:
+        """The addresses of a canonical name, best first. Raises DialError."""
+        ...
+
+
+Connector = Callable[[IPAddress, int], Awaitable[socket.socket]]
+"""A connected, non-blocking socket. Raises OSError. Cancelling it leaves nothing open."""
+
+
+class SystemResolver:
+    """getaddrinfo(3), each call in a thread of its own: a look-up cannot be cancelled, and a thread that hangs in one
+    must hold up neither the event loop nor the end of the daemon. `lookups` bounds the threads."""
+
+    def __init__(self, limits: Limits = DEFAULT, *, lookups: int = 16) -> None:
+        self._timeout = limits.resolve_s
+        self._slots = asyncio.Semaphore(lookups)
+
+    async def resolve(self, host: str) -> Sequence[IPAddress]:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._slots.acquire()
+                found = await self._look_up(host)
+        except TimeoutError:
+            raise DialError("dns_timeout", f"no answer from the name service for {host}") from None
+        except OSError as error:
+            raise DialError("dns_failed", f"{host} does not resolve: {error.strerror or error}") from error
+        return found
+
+    def _look_up(self, host: str) -> asyncio.Future[Sequence[IPAddress]]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Sequence[IPAddress]] = loop.create_future()
+
+        def finish(found: Sequence[IPAddress], error: OSError | None) -> None:
+            self._slots.release()
+            if not future.done():
+                future.set_result(found) if error is None else future.set_exception(error)
+
+        def work() -> None:
+            found: Sequence[IPAddress] = ()
+            failure: OSError | None = None
+            try:
+                found = _getaddrinfo(host)
+            except OSError as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(finish, found, failure)
+
+        try:
+            threading.Thread(target=work, name=f"resolve {host}", daemon=True).start()
+        except RuntimeError as error:
+            finish((), OSError(errno.EAGAIN, str(error)))
+        return future
+
+
+def _getaddrinfo(host: str) -> Sequence[IPAddress]:
+    """As bytes, so that Python's own IDNA codec has no part in it."""
+    answers = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(ip_address(answer[4][0]) for answer in answers))
+
+
+class PinnedResolver:
+    """Names pinned on the command line (`--resolve NAME=ADDR`), everything else from `fallback`. A pinned name is
+    exempt from the address guard: give `pins` to the gate as well."""
+
+    def __init__(self, pins: Mapping[str, Sequence[str]], fallback: Resolver) -> None:
+        """Raises CallerError (`resolve_invalid`) for a name or an address that is none."""
+        self.pins: dict[str, tuple[IPAddress, ...]] = {}
+        self._fallback = fallback
+        for name, texts in pins.items():
+            try:
+                host = parse_host(name)
+                addresses = tuple(ip_address(text.strip("[]")) for text in texts)
+            except (HostSyntaxError, ValueError) as error:
+                raise CallerError(
+                    "resolve_invalid", f"cannot pin {name!a}: {error}", hint="write --resolve NAME=ADDRESS"
+                ) from error
+            if host.address is not None or not addresses:
+                raise CallerError("resolve_invalid", f"cannot pin {name!a}", hint="write --resolve NAME=ADDRESS")
+            self.pins[host.name] = addresses
+
+    async def resolve(self, host: str) -> Sequence[IPAddress]:
+        pinned = self.pins.get(host)
+        return pinned if pinned is not None else await self._fallback.resolve(host)
+
+
+async def connect_socket(address: IPAddress, port: int) -> socket.socket:
+    """The Connector of real use."""
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        tune(sock)
+        try:
+            sock.connect((str(address), port))
+        except BlockingIOError:
+            await _connected(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _connected(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def writable() -> None:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not future.done():
+            future.set_exception(OSError(code, "connect")) if code else future.set_result(None)
+
+    loop.add_writer(sock, writable)
+    try:
+        await future
+    finally:
+        loop.remove_writer(sock)
+
+
+class Dialer:
+    """Connects to the first of some addresses that answers, in the manner of RFC 8305 (Happy Eyeballs)."""
+
+    def __init__(self, connector: Connector = connect_socket, limits: Limits = DEFAULT) -> None:
+        self._connector = connector
+        self._limits = limits
+
+    async def dial(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
+        """A connected socket and the address it leads to. Raises DialError."""
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                if len(addresses) == 1:
+                    return await self._connector(addresses[0], port), addresses[0]
+                return await self._race(interleave(addresses)[:MOST_ANSWERS], port)
+        except TimeoutError:
+            raise DialError("connect_timeout", f"{_where(addresses, port)} did not answer in time") from None
+        except OSError as error:
+            raise _explain(error, _where(addresses, port)) from error
+
+    async def _race(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
+        """Start an attempt, and the next one when it fails or is slow; the first to connect wins. Raises the first
+        OSError when all fail."""
+        running: dict[asyncio.Task[socket.socket], IPAddress] = {}
+        failure: OSError | None = None
+        waiting = list(addresses)
+        try:
+            while waiting or running:
+                if waiting:
+                    address = waiting.pop(0)
+                    attempt = asyncio.ensure_future(self._connector(address, port))
+                    attempt.set_name(f"dial {address}:{port}")
+                    running[attempt] = address
+                done, _ = await asyncio.wait(
+                    running, timeout=ATTEMPT_DELAY_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    error = task.exception()
+                    if error is None:
+                        return task.result(), running.pop(task)
+                    running.pop(task)
+                    if not isinstance(error, OSError):
+                        raise error
+                    failure = failure or error
+        finally:
+            await _abandon(running)
+        raise failure or OSError(errno.EHOSTUNREACH, "no address to dial")
+
+
+async def _abandon(attempts: Mapping[asyncio.Task[socket.socket], IPAddress]) -> None:
+    """Cancel what lost the race; one that connected in the same moment is closed."""
+    for task in attempts:
+        task.cancel()
+    for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(outcome, socket.socket):
+            reset(outcome)
+
+
+def interleave(addresses: Sequence[IPAddress]) -> list[IPAddress]:
+    """The order of RFC 8305, section 4: families alternate, beginning with the resolver's first choice."""
+    if not addresses:
+        return []
+    first_is_v6 = isinstance(addresses[0], IPv6Address)
+    preferred = [address for address in addresses if isinstance(address, IPv6Address) is first_is_v6]
+    others = [address for address in addresses if isinstance(address, IPv6Address) is not first_is_v6]
+    ordered: list[IPAddress] = []
+    for place in range(max(len(preferred), len(others))):
+        ordered += preferred[place : place + 1] + others[place : place + 1]
+    return ordered
+
+
+_SLUGS: Final = {
+    errno.ECONNREFUSED: ("connection_refused", "refused the connection: nothing listens on that port"),
+    errno.EHOSTUNREACH: ("unreachable", "is not reachable"),
+    errno.ENETUNREACH: ("unreachable", "is not reachable: no route to its network"),
+    errno.EADDRNOTAVAIL: ("unreachable", "is not reachable: no address to connect from"),
+    errno.EAFNOSUPPORT: ("unreachable", "is not reachable: this machine does not speak its address family"),
+    errno.EACCES: ("unreachable", "is not reachable: forbidden by this machine"),
+    errno.EPERM: ("unreachable", "is not reachable: forbidden by this machine's firewall"),
+    errno.ETIMEDOUT: ("connect_timeout", "did not answer in time"),
+    errno.ECONNRESET: ("connection_lost", "closed the connection at once"),
+    errno.EMFILE: ("out_of_descriptors", "was not dialled: the daemon is out of file descriptors"),
+    errno.ENFILE: ("out_of_descriptors", "was not dialled: the machine is out of file descriptors"),
+}
+
+
+def _explain(error: OSError, where: str) -> DialError:
+    slug, text = _SLUGS.get(error.errno or 0, ("connect_failed", f"could not be dialled: {error.strerror or error}"))
+    return DialError(slug, f"{where} {text}")
+
+
+def _where(addresses: Sequence[IPAddress], port: int) -> str:
+    if not addresses:
+        return f"port {port}"
+    more = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
+    return Host.of_address(addresses[0]).authority(port) + more

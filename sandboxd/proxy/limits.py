@@ -1,0 +1,31 @@
+"""How long and how much. One record, so that a test can make a limit small and a reader finds them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds."""
+
+    head_s: float = 30.0
+    """From the first byte of a request head or SOCKS greeting, or from the accept, to its end."""
+    idle_s: float = 300.0
+    """A kept-alive client connection without a request."""
+    resolve_s: float = 20.0
+    connect_s: float = 15.0
+    """All attempts at all addresses together. curl's and most libraries' own limits are longer, so ours answers."""
+    response_s: float = 900.0
+    """From the request to the head of the answer, plain HTTP only. Long: models think for minutes."""
+    half_closed_s: float = 60.0
+    """How long a client that has closed its sending side is still believed to wait for an answer."""
+    linger_s: float = 2.0
+    """How long to go on reading after a refusal, so that a client in mid-upload reads the answer instead of a reset."""
+    connections: int = 4096
+    """Of one command at a time. At the limit accepting stops until one ends: the rest wait in the backlog."""
+    accept_retry_s: float = 0.1
+    """After running out of descriptors."""
+
+
+DEFAULT = Limits()

@@ -1,0 +1,118 @@
+"""The connections of one command to the outside: opened through the gate, watched while they are open.
+
+Everything that leaves goes through `Outbound.open`, whichever protocol asked for it. It reports each refusal exactly
+once, and ends what a new policy denies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sandboxd.errors import SandboxdError
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, quote
+from sandboxd.proxy.dial import Dialer
+from sandboxd.proxy.gate import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedConnection:
+    """One refused request. `operation` is CONNECT or the HTTP method, `host` without brackets, printable ASCII; `port`
+    is 0 when the request did not get as far as a port."""
+
+    operation: str
+    host: str
+    port: int
+    decision: Decision
+
+
+Report = Callable[[BlockedConnection], None]
+
+
+class Refused(SandboxdError):
+    """Policy said no. Already reported."""
+
+    def __init__(self, host: Host, port: int, decision: Decision) -> None:
+        super().__init__("denied", decision.text, hint=decision.hint)
+        self.host = host
+        self.port = port
+        self.decision = decision
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection."""
+
+    operation: str
+    host: Host
+    port: int
+    decision: Decision
+    address: IPAddress
+    socket: socket.socket
+    owner: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def is_to(self, host: Host, port: int) -> bool:
+        return self.host == host and self.port == port
+
+
+class Outbound:
+    def __init__(self, gate: Gate, dialer: Dialer, report: Report) -> None:
+        self._gate = gate
+        self._dialer = dialer
+        self._report = report
+        self._open: set[Connection] = set()
+
+    async def open(self, operation: str, host: Host, port: int) -> Connection:
+        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed.
+
+        Raises Refused, and DialError for everything that is not policy."""
+        admission = await self._gate.admit(host, port)
+        if not admission.decision.allowed:
+            raise self._refused(operation, host, port, admission.decision)
+        sock, address = await self._dialer.dial(admission.addresses, port)
+        verdict = self._gate.still_allowed(host, port, admission.decision, address)
+        if not verdict.allowed:
+            sock.close()
+            raise self._refused(operation, host, port, verdict)
+        owner = asyncio.current_task()
+        connection = Connection(operation, host, port, admission.decision, address, sock, owner)
+        self._open.add(connection)
+        return connection
+
+    async def may_reuse(self, connection: Connection) -> bool:
+        """Whether another request may go over it. When not, `open` will say why."""
+        return self._gate.still_allowed(
+            connection.host, connection.port, connection.decision, connection.address
+        ).allowed
+
+    def release(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def refuse_invalid(self, operation: str, text: bytes, error: HostSyntaxError) -> Decision:
+        """Report a host that could not be read, and the decision that says so."""
+        decision = Decision(Behavior.DENY, Reason.HOST_INVALID, error.message, hint=error.hint)
+        self._report(BlockedConnection(operation, quote(text)[1:-1], 0, decision))
+        return decision
+
+    def recheck(self) -> int:
+        """End every connection that the policy denies by now; how many."""
+        cut = 0
+        for connection in tuple(self._open):
+            verdict = self._gate.still_allowed(
+                connection.host, connection.port, connection.decision, connection.address
+            )
+            if verdict.allowed:
+                continue
+            cut += 1
+            self._open.discard(connection)
+            self._report(BlockedConnection(connection.operation, connection.host.name, connection.port, verdict))
+            if connection.owner is not None:
+                connection.owner.cancel()
+        return cut
+
+    def _refused(self, operation: str, host: Host, port: int, decision: Decision) -> Refused:
+        self._report(BlockedConnection(operation, host.name, port, decision))
+        return Refused(host, port, decision)

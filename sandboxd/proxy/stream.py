@@ -1,0 +1,102 @@
+"""A non-blocking TCP socket with what was read too far.
+
+Both handshakes work on this; when they are done, the relay takes the bare socket and the pending bytes over. asyncio's
+own streams would not do: they read ahead into buffers of their own, which splice() cannot reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Final
+
+READ_SIZE: Final = 65536
+_KEEPALIVE: Final = tuple(
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
+    if hasattr(socket, name)
+)
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def tune(sock: socket.socket) -> None:
+    """No Nagle delay, and probes on idle connections, so that a tunnel whose peer vanished does not stay for ever."""
+    with contextlib.suppress(OSError):  # the peer may be gone already; reading will tell
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with RST: the peer sees an error, never a complete but truncated stream."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    sock.close()
+
+
+class Stream:
+    """Owns `socket` (non-blocking, connected) until `detach`."""
+
+    __slots__ = ("_loop", "_pending", "socket")
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self.socket = sock
+        self._loop = loop
+        self._pending = b""
+
+    async def receive(self) -> bytes:
+        """The next bytes, b"" at the end. Raises OSError."""
+        if self._pending:
+            data, self._pending = self._pending, b""
+            return data
+        return await self._loop.sock_recv(self.socket, READ_SIZE)
+
+    def unread(self, data: bytes) -> None:
+        """Put back what belongs to the next reader."""
+        if data:
+            self._pending = data + self._pending
+
+    def take_pending(self) -> bytes:
+        data, self._pending = self._pending, b""
+        return data
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    async def send(self, data: bytes) -> None:
+        """Returns when the kernel has taken all of it: back-pressure. Raises OSError."""
+        try:
+            sent = self.socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        if sent < len(data):
+            await self._loop.sock_sendall(self.socket, memoryview(data)[sent:])
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection can no longer be used: closed, failed, or bytes that nobody asked for."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return bool(self._pending)
+        except OSError:
+            return True
+        return True
+
+    async def linger(self, seconds: float) -> None:
+        """End the sending side and read on until the peer closes too, for so long at most. Closing a socket with unread
+        bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6)."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self.socket.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(seconds):
+                while await self._loop.sock_recv(self.socket, READ_SIZE):
+                    pass
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        reset(self.socket)
