@@ -1,0 +1,80 @@
+"""`./dev bench [--json FILE] [--quick] [--only WORD]`: prints a table, and the same as JSON.
+
+Exit status 0 when everything could be measured, 1 when a row failed or a count is wrong. A missed time budget alone is
+printed and is no failure: machines differ. With BENCH_PEER=DIR, a directory where the npm package of another sandbox
+runtime is installed, the same things are measured through that as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from bench.private_daemon import Bench, private_daemon
+from bench.rows import Row, table
+
+Measure = Callable[[Bench, bool], Iterable[Row]]
+
+# In the order of the table: module and function.
+MEASURES: tuple[tuple[str, str], ...] = (
+    ("bench.commands", "warm_command"),
+    ("bench.commands", "command_line"),
+    ("bench.commands", "wrap_round_trip"),
+    ("bench.commands", "wrap_in_a_big_tree"),
+    ("bench.commands", "crowd"),
+    ("bench.network", "throughput"),
+    ("bench.network", "connect_cost"),
+    ("bench.network", "closed_by_origin"),
+)
+
+
+def measure(module: str, function: str, quick: bool) -> Iterator[Row]:
+    """The rows of one measurement, each with a fresh daemon; a row with an error in place of what failed."""
+    print(f"measuring {function.replace('_', ' ')} …", file=sys.stderr, flush=True)
+    try:
+        action: Measure = getattr(importlib.import_module(module), function)
+        with private_daemon() as bench:
+            yield from action(bench, quick)
+    except Exception as error:
+        yield Row(function.replace("_", " "), None, error=f"{type(error).__name__}: {error}".replace("\n", " | ")[:400])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller trees")
+    parser.add_argument("--only", default="", metavar="WORD", help="only measurements with this in their name")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for module, function in MEASURES:
+        if arguments.only in function:
+            rows += measure(module, function, arguments.quick)
+    if (peer := os.environ.get("BENCH_PEER")) and not arguments.only:
+        from bench.peer import measure_peer
+
+        rows += measure_peer(Path(peer), arguments.quick)
+    print(table(rows))
+    result = {
+        "machine": {"system": platform.release(), "arch": platform.machine(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "as_root": os.geteuid() == 0,
+        "quick": arguments.quick,
+        "rows": [row.as_json() for row in rows],
+    }
+    text = json.dumps(result, ensure_ascii=False, indent=2)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(text + "\n")
+    else:
+        print(text)
+    return 1 if any(row.error or (row.budget.startswith("=") and not row.ok) for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

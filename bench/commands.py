@@ -1,0 +1,133 @@
+"""What a sandboxed command costs: the whole command, the command line, and `wrap` alone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.private_daemon import Bench
+from bench.rows import Row
+from bench.timing import in_turns, median, ms, percentile
+from sandboxd_client import AsyncClient, Client
+
+# The namespaces and mounts that every sandbox has, with nothing of ours in them.
+BARE_BWRAP = (
+    "bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+    "--unshare-cgroup-try", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
+    "--as-pid-1", "--die-with-parent", "--",
+)  # fmt: skip
+TRUE = "/bin/true"
+FILES_OF_THE_BIG_TREE = 90_000
+
+
+def _bare() -> None:
+    subprocess.run([*BARE_BWRAP, TRUE], capture_output=True, check=True)
+
+
+def warm_command(bench: Bench, quick: bool) -> Iterator[Row]:
+    """`Client.run` of `true` beside the same through bubblewrap alone, spawned the same way."""
+    with Client() as box:
+        session = box.session_open(cwd=str(bench.project)).session_id
+
+        def ours() -> None:
+            done = box.run([TRUE], cwd=str(bench.project), session_id=session, capture_output=True)
+            assert done.returncode == 0, done
+
+        taken = in_turns({"ours": ours, "bare": _bare}, 40 if quick else 200)
+    ours_s, bare_s = median(taken["ours"]), median(taken["bare"])
+    yield Row("warm command ÷ bare bubblewrap", ours_s / bare_s, "", "≤ 1.6", {"ours": ms(ours_s), "bare": ms(bare_s)})
+
+
+def command_line(bench: Bench, quick: bool) -> Iterator[Row]:
+    """`sandboxd run -- true` beside what cannot be avoided: starting Python, and bubblewrap."""
+    program = str(Path(sys.executable).parent / "sandboxd")
+
+    def ours() -> None:
+        subprocess.run([program, "run", "--", TRUE], cwd=bench.project, capture_output=True, check=True)
+
+    def python() -> None:
+        subprocess.run([sys.executable, "-c", "pass"], capture_output=True, check=True)
+
+    taken = in_turns({"ours": ours, "python": python, "bare": _bare}, 15 if quick else 60)
+    ours_s, python_s, bare_s = (median(taken[name]) for name in ("ours", "python", "bare"))
+    detail = {"ours": ms(ours_s), "python": ms(python_s), "bare": ms(bare_s)}
+    yield Row("sandboxd run ÷ (python + bare bubblewrap)", ours_s / (python_s + bare_s), "", "≤ 1.5", detail)
+
+
+def wrap_round_trip(bench: Bench, quick: bool) -> Iterator[Row]:
+    with Client() as box:
+        session = box.session_open(cwd=str(bench.project)).session_id
+        taken = in_turns(
+            {"wrap": lambda: box.wrap(argv=[TRUE], cwd=str(bench.project), session_id=session)}, 300 if quick else 2000
+        )["wrap"]
+    p50, p99 = percentile(taken, 50), percentile(taken, 99)
+    yield Row("wrap round trip, p50", p50 * 1000, "ms", "≤ 0.5")
+    yield Row("wrap round trip, p99", p99 * 1000, "ms")
+
+
+def wrap_in_a_big_tree(bench: Bench, quick: bool) -> Iterator[Row]:
+    """The cost of a wrap must not grow with the project."""
+    empty, big = bench.base / "empty", bench.base / "big"
+    make_tree(empty, 0)
+    files = make_tree(big, FILES_OF_THE_BIG_TREE // (10 if quick else 1))
+    with Client() as box:
+        sessions = {tree: box.session_open(cwd=str(tree)).session_id for tree in (empty, big)}
+        first: dict[Path, float] = {}
+        for tree in (empty, big):
+            begin = time.perf_counter()
+            box.wrap(argv=[TRUE], cwd=str(tree), session_id=sessions[tree])
+            first[tree] = time.perf_counter() - begin
+        taken = in_turns(
+            {
+                "empty": lambda: box.wrap(argv=[TRUE], cwd=str(empty), session_id=sessions[empty]),
+                "big": lambda: box.wrap(argv=[TRUE], cwd=str(big), session_id=sessions[big]),
+            },
+            100 if quick else 500,
+        )
+    big_s, empty_s = median(taken["big"]), median(taken["empty"])
+    detail = {"big": ms(big_s), "empty": ms(empty_s), "first in big": ms(first[big]), "in empty": ms(first[empty])}
+    yield Row(f"wrap in {files:,} files ÷ in none", big_s / empty_s, "", "≤ 1.2", detail)
+
+
+def make_tree(root: Path, files: int) -> int:
+    """A project of `files` empty files, 100 in a directory, 30 directories in another. Returns their number."""
+    root.mkdir()
+    for number in range(files // 100):
+        folder = root / f"{number // 30}" / f"{number % 30}"
+        folder.mkdir(parents=True)
+        for name in range(100):
+            (folder / f"{name}.py").touch()
+    return files
+
+
+def crowd(bench: Bench, quick: bool) -> Iterator[Row]:
+    """Many sandboxes at once: every one right, and the daemon still small."""
+    number = 40 if quick else 200
+
+    async def all_at_once() -> list[str]:
+        async with AsyncClient() as box:
+            session = (await box.session_open(cwd=str(bench.project))).session_id
+
+            async def one(serial: int) -> str:
+                done = await box.run(
+                    f"echo {serial}; exit {serial % 100}",
+                    cwd=str(bench.project),
+                    session_id=session,
+                    capture_output=True,
+                    text=True,
+                )
+                expected = (f"{serial}\n", serial % 100)
+                return "" if (done.stdout, done.returncode) == expected else f"{serial}: {done}"
+
+            return [wrong for wrong in await asyncio.gather(*map(one, range(number))) if wrong]
+
+    begin = time.perf_counter()
+    wrong = asyncio.run(all_at_once())
+    seconds = time.perf_counter() - begin
+    yield Row(f"{number} sandboxes at once: wrong", float(len(wrong)), "", "= 0", {"seconds": seconds},
+              error="; ".join(wrong[:3]))
+    yield Row("daemon memory, highest", bench.memory_mb(), "MB", "≤ 100")

@@ -1,0 +1,87 @@
+"""A daemon of our own for the measurements: private home, runtime directory and project, removed afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where the measured daemon is. This process is already pointed at it: a plain `Client()` finds it."""
+
+    base: Path
+    project: Path
+    socket: Path
+    pid: int
+
+    def memory_mb(self, field: str = "VmHWM") -> float:
+        """Resident memory of the daemon from /proc/PID/status: VmRSS now, VmHWM at its highest."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError(f"/proc/{self.pid}/status has no {field}")
+
+
+@contextmanager
+def private_daemon(settings: str = "{}", *, pins: tuple[str, ...] = ()) -> Iterator[Bench]:
+    """Starts `sandboxd serve`, waits until it accepts, ends it with the block. Below /var/tmp, not /tmp, which is
+    replaced inside a sandbox and would make every path there special."""
+    base = Path(tempfile.mkdtemp(prefix="sandboxd-bench-", dir="/var/tmp"))
+    for name in ("home/.claude", "run", "project"):
+        (base / name).mkdir(mode=0o700, parents=True)
+    (base / "home/.claude/settings.json").write_text(settings)
+    address = base / "run" / "sandboxd" / "sandboxd.sock"
+    changes = {"HOME": str(base / "home"), "XDG_RUNTIME_DIR": str(base / "run"), "SANDBOXD_SOCKET": str(address)}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    log = base / "daemon.log"
+    with log.open("wb") as stream:
+        daemon = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sandboxd", "serve", "--socket", str(address)]
+            + [word for pin in pins for word in ("--resolve", pin)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            cwd="/",
+        )
+    try:
+        _wait_for(address, daemon, log)
+        yield Bench(base, base / "project", address, daemon.pid)
+    finally:
+        daemon.terminate()
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        shutil.rmtree(base)
+
+
+def _wait_for(address: Path, daemon: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and daemon.poll() is None:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(address))
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return
+    raise RuntimeError(f"the daemon did not start:\n{log.read_text(errors='replace')}")
