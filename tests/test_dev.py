@@ -1,0 +1,197 @@
+"""./dev without a network: what it installs, where, how often, and what it says when it may not.
+
+apt-get, pip and the interpreter are stand-ins that write down how they were called, so nothing is really installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.users import CHECKOUT, Identity
+
+TOOLS = ("sh", "dirname", "readlink", "id", "find", "cat", "cksum", "tr", "mktemp", "rm", "mkdir", "env", "flock", "cp",
+         "true", "chmod", "sleep")  # fmt: skip
+
+# Makes environments, in which pip takes a moment so that two at once would really meet.
+PYTHON = """\
+#!/bin/sh
+case "$*" in
+  "-I -") cat >/dev/null ;;
+  *"-m venv"*) for last; do :; done; mkdir -p "$last/bin"; cp "$0" "$last/bin/python"; echo venv >>"$LOG"
+    printf '#!/bin/sh\\necho "sandboxd $*"\\n' >"$last/bin/sandboxd"; chmod +x "$last/bin/sandboxd" ;;
+  *"pip "*) echo pip >>"$LOG"; sleep 0.3 ;;
+  *"docs/demo.py"*) echo "demo $*" ;;
+esac
+"""
+
+APT = """\
+#!/bin/sh
+echo "apt-get $*" >>"$LOG"
+case "$*" in *update*) : >"$LOG.updated" ;; *) [ -e "$LOG.updated" ] || exit 100 ;; esac
+case "$*" in *bubblewrap*) for name in bwrap rg; do cp "$0" "$STUBS/$name"; done ;; esac
+"""
+
+
+SUDO = """\
+#!/bin/sh
+[ "$1" != -n ] || shift
+exec "$@"
+"""
+
+
+@dataclass
+class Checkout:
+    """A copy of ./dev with project files beside it, in a path with a space, on a machine where only TOOLS exist."""
+
+    identity: Identity
+    root: Path
+    stubs: Path
+    log: Path
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "HOME": str(self.identity.home),
+            "PATH": str(self.stubs),
+            "LOG": str(self.log),
+            "STUBS": str(self.stubs),
+            "PYTHON": str(self.stubs / "python3"),
+        }
+
+    def dev(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return self.identity.run([str(self.root / "dev"), *arguments], cwd=cwd, env=self.environment())
+
+    def calls(self) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.write_text("")
+        return lines
+
+
+@pytest.fixture
+def checkout(identity: Identity) -> Checkout:
+    root, stubs = identity.base / "a b", identity.base / "stubs"
+    identity.write(root / "dev", (CHECKOUT / "dev").read_text(), mode=0o755)
+    for name in ("pyproject.toml", "client/pyproject.toml"):
+        identity.write(root / name, (CHECKOUT / name).read_text())
+    stubs.mkdir()
+    identity.own(stubs)
+    for name in TOOLS:
+        (stubs / name).symlink_to(shutil.which(name) or pytest.fail(f"{name} is not on this machine"))
+    identity.write(stubs / "python3", PYTHON, mode=0o755)
+    log = identity.write(identity.base / "log", "")
+    return Checkout(identity, root, stubs, log)
+
+
+@pytest.fixture
+def complete(checkout: Checkout) -> Checkout:
+    """The same with bubblewrap and ripgrep."""
+    for name in ("bwrap", "rg"):
+        checkout.identity.write(checkout.stubs / name, "#!/bin/sh\n", mode=0o755)
+    return checkout
+
+
+def test_it_sets_up_once_and_passes_everything_on(complete: Checkout) -> None:
+    done = complete.dev("run", "run", "--", "a b", "$x", cwd=complete.identity.workspace)
+    assert (done.stdout, done.returncode) == ("sandboxd run -- a b $x\n", 0), done
+    assert "installing" in done.stderr
+    assert complete.calls() == ["venv", "pip"]
+    again = complete.dev("run", "status")
+    assert (again.stdout, again.stderr, complete.calls()) == ("sandboxd status\n", "", [])
+
+
+def test_changed_requirements_are_installed(complete: Checkout) -> None:
+    complete.dev("run")
+    complete.calls()
+    with (complete.root / "client" / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    complete.dev("run")
+    assert complete.calls() == ["pip"]
+
+
+def test_two_at_once_set_up_once(complete: Checkout) -> None:
+    argv = [str(complete.root / "dev"), "run", "x"]
+    both = [
+        complete.identity.popen(argv, env=complete.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in both]
+    assert [output for output, _ in outputs] == [b"sandboxd x\n"] * 2, outputs
+    assert complete.calls() == ["venv", "pip"]
+
+
+def test_started_through_a_link(complete: Checkout) -> None:
+    link = complete.identity.base / "link"
+    link.symlink_to("a b/dev")
+    done = complete.identity.run([str(link), "demo"], env=complete.environment())
+    assert done.stdout == f"demo {complete.root}/docs/demo.py\n", done
+
+
+def test_somebody_elses_checkout_stays_untouched(complete: Checkout) -> None:
+    if os.geteuid() == 0:
+        for folder in (complete.root, complete.root / "client"):
+            os.chown(folder, 12345, 12345)
+    else:
+        complete.root.chmod(0o555)
+    before = sorted(complete.root.rglob("*"))
+    done = complete.dev("run", "status")
+    assert done.stdout == "sandboxd status\n", done
+    assert sorted(complete.root.rglob("*")) == before
+    assert list((complete.identity.home / ".cache" / "sandboxd-dev").glob("*/venv/bin/sandboxd"))
+    complete.root.chmod(0o755)
+
+
+def test_missing_programs_are_installed_with_apt(checkout: Checkout) -> None:
+    apt = checkout.identity.write(checkout.stubs / "apt-get", APT, mode=0o755)
+    sudo = checkout.identity.write(checkout.stubs / "sudo", SUDO, mode=0o755)
+    done = checkout.dev("run", "status")
+    assert (done.stdout, done.returncode) == ("sandboxd status\n", 0), done
+    calls = checkout.calls()
+    assert [re.sub(r" -\S+", "", call) for call in calls[:3]] == [
+        "apt-get DPkg::Lock::Timeout=300 install bubblewrap ripgrep",  # tried without refreshing the lists first
+        "apt-get DPkg::Lock::Timeout=300 update",
+        "apt-get DPkg::Lock::Timeout=300 install bubblewrap ripgrep",
+    ]
+    assert calls[3:] == ["venv", "pip"]
+    apt.unlink()
+    sudo.unlink()
+    assert checkout.dev("run", "status").returncode == 0  # and never again
+
+
+def test_without_apt_it_says_what_is_missing(checkout: Checkout) -> None:
+    done = checkout.dev("run", "status")
+    assert done.returncode == 1
+    assert done.stderr.startswith("dev: missing on this machine: bubblewrap ripgrep\n"), done
+    assert checkout.calls() == []
+
+
+def test_who_may_not_install_is_told_what_to_ask_for(checkout: Checkout) -> None:
+    checkout.identity.write(checkout.stubs / "apt-get", APT, mode=0o755)
+    done = checkout.dev("run", "status")
+    if checkout.identity.uid == 0:
+        assert done.returncode == 0, done
+    else:
+        assert (done.returncode, checkout.calls()) == (1, [])
+        assert "as root: apt-get install bubblewrap ripgrep" in done.stderr
+
+
+def test_an_old_python_is_refused(complete: Checkout) -> None:
+    complete.identity.write(complete.stubs / "python3", "#!/bin/sh\ncat >/dev/null\nexit 1\n", mode=0o755)
+    done = complete.dev("run", "status")
+    assert done.returncode == 1
+    assert "is not a Python 3.11 or newer" in done.stderr
+
+
+def test_usage_names_every_command(complete: Checkout) -> None:
+    text = (complete.root / "dev").read_text()
+    commands = set(re.findall(r"^  ([a-z]+)\)$", text, re.MULTILINE))
+    assert {"demo", "test", "bench", "lint", "helper", "run"} <= commands
+    usage = complete.dev("help")
+    assert commands <= set(re.findall(r"^  ([a-z]+) ", usage.stdout, re.MULTILINE))
+    wrong = complete.dev("nonsense")
+    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", usage.stdout)
