@@ -34,7 +34,7 @@ esac
 APT = """\
 #!/bin/sh
 echo "apt-get $*" >>"$LOG"
-case "$*" in *update*) : >"$LOG.updated" ;; *) [ -e "$LOG.updated" ] || exit 100 ;; esac
+case "$*" in *update*) : >"$STUBS/updated" ;; *) [ -e "$STUBS/updated" ] || exit 100 ;; esac
 case "$*" in *bubblewrap*) for name in bwrap rg; do cp "$0" "$STUBS/$name"; done ;; esac
 """
 
