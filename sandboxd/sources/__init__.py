@@ -1,0 +1,1 @@
+"""Settings files on this machine: where they are, reading, writing and watching them."""
