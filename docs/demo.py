@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-SANDBOXD = Path(sys.executable).with_name("sandboxd")
+# Beside this interpreter, as in any virtual environment; or as the first argument says.
+SANDBOXD = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(sys.executable).with_name("sandboxd")
 
 FETCH = """\
 import sys, urllib.error, urllib.request

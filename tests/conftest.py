@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from support import processes
-from support.daemons import DaemonProcess, start_daemon_process
+from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.origin import Origin, serve_origin
 from support.snapshot import HostWatch
 from support.users import Code, Identity, code_for, identity_names, make_identity
@@ -27,8 +27,6 @@ from support.users import Code, Identity, code_for, identity_names, make_identit
 hypothesis_settings.register_profile("people", deadline=None)
 hypothesis_settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
-
-StartDaemon = Callable[..., DaemonProcess]
 
 
 def pytest_configure(config: pytest.Config) -> None:

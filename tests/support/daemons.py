@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,10 @@ class DaemonProcess:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"the daemon did not end on {signal.Signals(number).name}:\n{self.output()}") from None
+
+
+StartDaemon = Callable[..., DaemonProcess]
+"""Of the fixture `start_daemon`: the keywords of `start_daemon_process`."""
 
 
 def start_daemon_process(

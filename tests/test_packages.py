@@ -1,0 +1,61 @@
+"""What the built packages hold. Built offline, with the build back end that the development extras bring."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.users import CHECKOUT
+
+MACHINES = ("x86_64", "aarch64")
+
+
+def build(project: Path, into: Path) -> zipfile.ZipFile:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)],
+        cwd=project,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = into.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(CHECKOUT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_brings_the_helper_for_both_machines(wheel: zipfile.ZipFile) -> None:
+    for machine in MACHINES:
+        entry = wheel.getinfo(f"sandboxd/vendor/seccomp/{machine}/apply-seccomp")
+        assert wheel.read(entry) == (CHECKOUT / "vendor" / "seccomp" / machine / "apply-seccomp").read_bytes()
+        assert entry.external_attr >> 16 & 0o777 == 0o755, "pip keeps the mode: it has to be executable"
+
+
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert "sandboxd" in tops
+    assert all(top == "sandboxd" or top.endswith(".dist-info") for top in tops), tops
+    (points,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "sandboxd = sandboxd.cli.main:main" in points
+
+
+def test_the_client_needs_nothing(tmp_path: Path) -> None:
+    client = build(CHECKOUT / "client", tmp_path)
+    (metadata,) = (client.read(name).decode() for name in client.namelist() if name.endswith("METADATA"))
+    assert "Name: sandboxd-client\n" in metadata
+    assert not re.search(r"^Requires-Dist:", metadata, re.MULTILINE)
+    assert any(name == "sandboxd_client/py.typed" for name in client.namelist())
+
+
+def test_both_have_the_same_version() -> None:
+    versions = {
+        re.search(r'__version__ = "(.+)"', (CHECKOUT / path / "__init__.py").read_text())[1]  # type: ignore[index]
+        for path in ("sandboxd", "client/sandboxd_client")
+    }
+    assert len(versions) == 1, versions

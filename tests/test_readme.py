@@ -1,0 +1,87 @@
+"""The README is true: its commands and its example are run, its links and names exist."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import CHECKOUT
+
+README = (CHECKOUT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert found, f"no {language} block"
+    return found
+
+
+def transcript(block: str) -> list[tuple[str, str]]:
+    """(command, what it prints) of a block of terminal."""
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[0::2], parts[1::2], strict=True))
+
+
+def test_the_commands_print_what_stands_there(daemon: DaemonProcess) -> None:
+    for block in blocks("console"):
+        script, expected = "", ""
+        for command, output in transcript(block):
+            script += command.replace("./dev run", "sandboxd", 1) + "\n"
+            expected += output
+        done = daemon.identity.run(["sh"], input=script + "exit 0\n", env=daemon.environment())
+        assert done.stdout + done.stderr == expected or sorted((done.stdout + done.stderr).splitlines()) == sorted(
+            expected.splitlines()
+        ), done
+
+
+def test_the_example_runs(daemon: DaemonProcess) -> None:
+    (example,) = blocks("python")
+    done = daemon.python(example)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    lines = done.stdout.splitlines()
+    assert lines[0] == "0 hello"
+    assert re.fullmatch(r"1 touch: cannot touch '/usr/bin/surprise': Read-only file system", lines[1]), lines
+    assert "seccomp" in lines[2]
+    assert (daemon.identity.workspace / "notes.txt").read_text() == "hello\n"
+    assert len(example.strip().splitlines()) <= 12
+
+
+def test_the_settings_are_accepted_and_work(start_daemon: StartDaemon) -> None:
+    (text,) = blocks("json")
+    daemon = start_daemon(settings=json.loads(text))
+    done = daemon.run("explain", "host", "www.example.com")
+    assert "allow" in done.stdout, done
+    done = daemon.run("explain", "host", "www.example.org")
+    assert "allowed by" not in done.stdout and "denied" in done.stdout, done
+    for command in re.findall(r"`sandboxd (explain [^`]*)`", README):
+        done = daemon.run(*command.split())
+        assert done.returncode == 0 and done.stdout, done
+
+
+def test_every_command_exists(daemon: DaemonProcess) -> None:
+    usage = daemon.run("--help").stdout
+    for name in set(re.findall(r"`sandboxd ([a-z]+)", README)):
+        assert re.search(rf"\b{name}\b", usage), name
+    dev = (CHECKOUT / "dev").read_text()
+    for name in set(re.findall(r"\./dev ([a-z]+)", README)):
+        assert f"\n  {name})\n" in dev, name
+
+
+def test_every_link_leads_somewhere() -> None:
+    for document in (CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")):
+        text = document.read_text()
+        headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+                    for line in text.splitlines() if line.startswith("#")}  # fmt: skip
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            if target.startswith("#"):
+                assert target[1:] in headings, f"{document.name}: {target}"
+            elif not target.startswith("https://"):
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_it_promises_no_dependency_that_is_not_listed() -> None:
+    listed = (CHECKOUT / "docs" / "dependencies.md").read_text()
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    for name in re.findall(r'^    "([a-z][a-z0-9-]*)[><=,."0-9]*', project, re.MULTILINE):
+        assert name in listed, name
