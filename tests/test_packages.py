@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from support.users import CHECKOUT
 
 MACHINES = ("x86_64", "aarch64")
