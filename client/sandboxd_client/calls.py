@@ -1,0 +1,180 @@
+"""One function per RPC method: arguments in, a `Call` out. Both clients send these, so the methods, their defaults and
+the types of their results are written once. No I/O, except that the current directory is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sandboxd_client import __version__
+from sandboxd_client.commands import absolute, check_command, sendable
+from sandboxd_client.errors import InvalidCommand, WrongVersion
+from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
+from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
+from sandboxd_client.wire.messages.policy import (
+    DescribeParams,
+    DescribeResult,
+    EffectiveParams,
+    EffectiveResult,
+    ExplainKind,
+    ExplainParams,
+    ExplainResult,
+)
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionCloseParams,
+    SessionCloseResult,
+    SessionListParams,
+    SessionListResult,
+    SessionOpenParams,
+    SessionOpenResult,
+)
+from sandboxd_client.wire.messages.settings import (
+    SettingsGetParams,
+    SettingsGetResult,
+    SettingsReloadParams,
+    SettingsReloadResult,
+)
+from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.wrap import (
+    OverridesRecord,
+    WrapOutcomeParams,
+    WrapOutcomeResult,
+    WrapParams,
+    WrapResult,
+)
+from sandboxd_client.wire.params import ParamsError, decode_result, encode_params
+
+R = TypeVar("R")
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A request to be: `repeatable` when asking again after a lost connection does no harm."""
+
+    method: str
+    params: Mapping[str, Any]
+    result: type[R]
+    repeatable: bool = True
+
+
+def hello(client: str = "sandboxd-client", version: str = __version__) -> Call[HelloResult]:
+    return Call("hello", encode_params(HelloParams(client, version)), HelloResult)
+
+
+def status() -> Call[StatusResult]:
+    return Call("status", encode_params(StatusParams()), StatusResult)
+
+
+def check() -> Call[CheckResult]:
+    return Call("check", encode_params(CheckParams()), CheckResult)
+
+
+def shutdown(grace_s: float | None = None) -> Call[ShutdownResult]:
+    return Call("shutdown", encode_params(ShutdownParams(grace_s)), ShutdownResult, repeatable=False)
+
+
+def session_open(
+    cwd: Path | None = None,
+    *,
+    name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    permission_mode: PermissionMode | None = None,
+    detach: bool = False,
+) -> Call[SessionOpenResult]:
+    params = SessionOpenParams(
+        absolute(cwd), name, None if settings is None else dict(settings), permission_mode, detach
+    )
+    return Call("session.open", encode_params(params), SessionOpenResult, repeatable=False)
+
+
+def session_close(session_id: str) -> Call[SessionCloseResult]:
+    return Call("session.close", encode_params(SessionCloseParams(session_id)), SessionCloseResult, repeatable=False)
+
+
+def session_list() -> Call[SessionListResult]:
+    return Call("session.list", encode_params(SessionListParams()), SessionListResult)
+
+
+def should_sandbox(
+    command: str,
+    *,
+    cwd: Path | None = None,
+    session_id: str | None = None,
+    dangerously_disable_sandbox: bool = False,
+) -> Call[ShouldSandboxResult]:
+    params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox)
+    return Call("should_sandbox", encode_params(params), ShouldSandboxResult)
+
+
+def wrap(
+    command: str | None = None,
+    *,
+    argv: Sequence[Path] | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    shell: str | None = None,
+    session_id: str | None = None,
+    command_id: str | None = None,
+    command_text: str | None = None,
+    overrides: OverridesRecord | None = None,
+) -> Call[WrapResult]:
+    if (command is None) == (argv is None):
+        raise InvalidCommand("command_empty", "give either a command (a shell line) or an argv (a list)")
+    words = None if argv is None else tuple(os.fspath(word) for word in argv)
+    check_command(command, words)
+    params = WrapParams(
+        command=command,
+        argv=words,
+        session_id=session_id,
+        cwd=absolute(cwd),
+        shell=shell,
+        env=sendable(os.environ if env is None else env),
+        command_id=command_id,
+        command_text=command_text,
+        overrides=overrides,
+    )
+    return Call("wrap", encode_params(params), WrapResult)
+
+
+def wrap_outcome(wrap_id: str) -> Call[WrapOutcomeResult]:
+    return Call("wrap.outcome", encode_params(WrapOutcomeParams(wrap_id)), WrapOutcomeResult)
+
+
+def settings_get(
+    key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None
+) -> Call[SettingsGetResult]:
+    return Call("settings.get", encode_params(SettingsGetParams(key, session_id, absolute(cwd))), SettingsGetResult)
+
+
+def settings_reload() -> Call[SettingsReloadResult]:
+    return Call("settings.reload", encode_params(SettingsReloadParams()), SettingsReloadResult)
+
+
+def policy_explain(
+    kind: ExplainKind, target: str, *, write: bool = False, session_id: str | None = None, cwd: Path | None = None
+) -> Call[ExplainResult]:
+    params = ExplainParams(kind, target, write, session_id, absolute(cwd))
+    return Call("policy.explain", encode_params(params), ExplainResult)
+
+
+def policy_effective(*, session_id: str | None = None, cwd: Path | None = None) -> Call[EffectiveResult]:
+    return Call("policy.effective", encode_params(EffectiveParams(session_id, absolute(cwd))), EffectiveResult)
+
+
+def policy_describe(*, session_id: str | None = None, cwd: Path | None = None) -> Call[DescribeResult]:
+    return Call("policy.describe", encode_params(DescribeParams(session_id, absolute(cwd))), DescribeResult)
+
+
+def result_record(call: Call[R], result: object) -> R:
+    """The record of an answer. Raises WrongVersion when it is not one this client understands."""
+    try:
+        return decode_result(call.result, result)
+    except ParamsError as error:
+        problem = f"{error.name or 'it'} should be {error.expected} and is {error.got}"
+        raise WrongVersion(f"sandboxd's answer to {call.method} is not understood: {problem}") from error

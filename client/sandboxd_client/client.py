@@ -1,0 +1,424 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from sandboxd_client import calls
+from sandboxd_client.calls import Call, Path, result_record
+from sandboxd_client.commands import absolute
+from sandboxd_client.connection import usable_path
+from sandboxd_client.errors import ConnectionLost, RpcError
+from sandboxd_client.launching import (
+    Command,
+    Launch,
+    RunOptions,
+    SpawnOptions,
+    bare_launch,
+    check_decision,
+    check_options,
+    command_line,
+    run_arguments,
+    wrap_arguments,
+    wrapped_launch,
+)
+from sandboxd_client.process import Completed, Process, complete, start
+from sandboxd_client.sharing import SharedConnection
+from sandboxd_client.starting import connect_or_start
+from sandboxd_client.wire.messages.check import CheckResult
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionCloseResult,
+    SessionListResult,
+    SessionOpenResult,
+)
+from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsReloadResult
+from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
+
+R = TypeVar("R")
+DEFAULT_TIMEOUT_S = 60.0
+SESSION_GONE = frozenset(("session_unknown", "session_closed"))
+
+
+class Client:
+    """Talks to the daemon of this user. Connects at the first call, starts a daemon when none answers (unless
+    `autostart` is False), and connects again when the daemon was restarted: a request is then repeated if that can do
+    no harm, otherwise ConnectionLost is raised. May be used by several threads at once, and after a fork.
+
+    `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        autostart: bool = True,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._path = os.fspath(socket) if socket is not None else None
+        self._autostart = autostart
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._shared: SharedConnection | None = None
+        self._owner = os.getpid()
+        self.connections = 0
+        """How many connections there have been: another number means that sessions of the connection have ended."""
+
+    # the connection
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        if self._path is None:
+            self._path = usable_path()
+        return self._path
+
+    def connect(self) -> None:
+        """Connect now instead of at the first call."""
+        self._connected()
+
+    def close(self) -> None:
+        """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
+        with self._lock:
+            shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
+
+    def _connected(self) -> tuple[SharedConnection, bool]:
+        """The connection, and whether it was made by this very call."""
+        if self._owner != os.getpid():  # a child must not talk into its parent's conversation
+            self._lock = threading.Lock()
+            inherited, self._shared, self._owner = self._shared, None, os.getpid()
+            if inherited is not None:
+                inherited.abandon()
+        with self._lock:
+            if self._shared is not None:
+                return self._shared, False
+            self._shared = SharedConnection(connect_or_start(self.socket, autostart=self._autostart))
+            self.connections += 1
+            return self._shared, True
+
+    def _drop(self, shared: SharedConnection) -> None:
+        with self._lock:
+            if self._shared is shared:
+                self._shared = None
+        shared.close()
+
+    def call(self, call: Call[R]) -> R:
+        """Send a request of `calls`; the methods below do it for each of them."""
+        while True:
+            shared, fresh = self._connected()
+            try:
+                result = shared.call(call.method, call.params, self._timeout)
+            except ConnectionLost as error:
+                self._drop(shared)
+                if fresh or (error.sent and not call.repeatable):
+                    raise
+                continue
+            return result_record(call, result)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._path or 'the default socket'}>"
+
+    # one method per RPC method
+
+    def hello(self) -> HelloResult:
+        return self.call(calls.hello())
+
+    def status(self) -> StatusResult:
+        return self.call(calls.status())
+
+    def check(self) -> CheckResult:
+        return self.call(calls.check())
+
+    def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
+        """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""
+        return self.call(calls.shutdown(grace_s))
+
+    def session_open(
+        self,
+        cwd: Path | None = None,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        permission_mode: PermissionMode | None = None,
+        detach: bool = False,
+    ) -> SessionOpenResult:
+        return self.call(
+            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
+        )
+
+    def session_close(self, session_id: str) -> SessionCloseResult:
+        return self.call(calls.session_close(session_id))
+
+    def session_list(self) -> SessionListResult:
+        return self.call(calls.session_list())
+
+    def should_sandbox(
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        session_id: str | None = None,
+        dangerously_disable_sandbox: bool = False,
+    ) -> ShouldSandboxResult:
+        return self.call(
+            calls.should_sandbox(
+                command, cwd=cwd, session_id=session_id, dangerously_disable_sandbox=dangerously_disable_sandbox
+            )
+        )
+
+    def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        session_id: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        """The argv and the changes of the environment to spawn yourself. It always wraps."""
+        return self.call(
+            calls.wrap(
+                command,
+                argv=argv,
+                cwd=cwd,
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
+        return self.call(calls.wrap_outcome(wrap_id))
+
+    def settings_get(
+        self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsGetResult:
+        return self.call(calls.settings_get(key, session_id=session_id, cwd=cwd))
+
+    def settings_reload(self) -> SettingsReloadResult:
+        return self.call(calls.settings_reload())
+
+    def policy_explain(
+        self,
+        kind: ExplainKind,
+        target: str,
+        *,
+        write: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+    ) -> ExplainResult:
+        return self.call(calls.policy_explain(kind, target, write=write, session_id=session_id, cwd=cwd))
+
+    def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
+        return self.call(calls.policy_effective(session_id=session_id, cwd=cwd))
+
+    def policy_describe(self, *, session_id: str | None = None, cwd: Path | None = None) -> DescribeResult:
+        return self.call(calls.policy_describe(session_id=session_id, cwd=cwd))
+
+    # running commands
+
+    def session(
+        self,
+        cwd: Path | None = None,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        permission_mode: PermissionMode | None = None,
+        detach: bool = False,
+    ) -> Session:
+        """A session as a context manager: opened now, closed at its end. Its methods are the client's, in it."""
+        return Session(
+            self,
+            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
+        )
+
+    def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
+        """Start a command in the sandbox: a string is a shell line, a list a program with its arguments. Takes the
+        keywords of subprocess.Popen that make sense here, and those of SpawnOptions."""
+        check_options(options, SpawnOptions, "spawn")
+        return start(self._launch(command, options), options, self.wrap_outcome)
+
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """Run a command in the sandbox and wait for its end, as subprocess.run does, with its keywords and those of
+        SpawnOptions. Raises SandboxSetupError when the sandbox could not be set up and nothing was run; with
+        `decide=True` CommandDenied and ApprovalRequired; subprocess.TimeoutExpired, CommandFailed as in subprocess."""
+        check_options(options, RunOptions, "run")
+        input, timeout, check, spawning = run_arguments(options)
+        process = start(self._launch(command, spawning), spawning, self.wrap_outcome)
+        done = complete(process, input, timeout)
+        if check:
+            done.check_returncode()
+        return done
+
+    def _launch(self, command: Command, options: SpawnOptions) -> Launch:
+        arguments = wrap_arguments(command, options)
+        decision = None
+        wish = options.get("dangerously_disable_sandbox", False)
+        if options.get("decide", False):
+            decision = self.should_sandbox(
+                command_line(command),
+                cwd=arguments.get("cwd"),
+                session_id=arguments.get("session_id"),
+                dangerously_disable_sandbox=wish,
+            )
+            approve = options.get("approve")
+            asked = decision.behavior == "ask" and approve is not None
+            check_decision(decision, bool(approve(decision)) if asked and approve is not None else None)
+            if not decision.sandboxed:
+                return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
+        elif wish:
+            raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
+        return wrapped_launch(command, options, self.wrap(**arguments), decision)
+
+
+class Session:
+    """One agent in one project. It ends with the client's connection unless detached; when the daemon was restarted it
+    is opened again by the next call, without the grants it had been given."""
+
+    def __init__(self, client: Client, opening: Call[SessionOpenResult]) -> None:
+        self._client = client
+        self._opening = opening
+        self._detached = bool(opening.params.get("detach"))
+        self.cwd: str = opening.params["cwd"]
+        self._open()
+
+    def _open(self) -> None:
+        self.opened = self._client.call(self._opening)
+        self._connections = self._client.connections
+
+    @property
+    def id(self) -> str:
+        return self.opened.session_id
+
+    def close(self) -> None:
+        """End the session with its commands. Closing one that has ended does nothing."""
+        try:
+            self._client.session_close(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE:
+                raise
+
+    def _here(self, cwd: Path | None) -> str:
+        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
+
+    def _in_session(self, ask: Callable[[str], R]) -> R:
+        try:
+            return ask(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
+                raise
+        self._open()
+        return ask(self.id)
+
+    def should_sandbox(
+        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
+    ) -> ShouldSandboxResult:
+        return self._in_session(
+            lambda session_id: self._client.should_sandbox(
+                command,
+                cwd=self._here(cwd),
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+            )
+        )
+
+    def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        return self._in_session(
+            lambda session_id: self._client.wrap(
+                command,
+                argv=argv,
+                cwd=self._here(cwd),
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    def policy_explain(
+        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
+    ) -> ExplainResult:
+        return self._in_session(
+            lambda session_id: self._client.policy_explain(
+                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
+            )
+        )
+
+    def policy_effective(self) -> EffectiveResult:
+        return self._in_session(lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd))
+
+    def policy_describe(self) -> DescribeResult:
+        return self._in_session(lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd))
+
+    def settings_get(self, key: str | None = None) -> SettingsGetResult:
+        return self._in_session(lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd))
+
+    def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
+        """As Client.spawn, in this session; `cwd` is seen from the session's."""
+
+        def spawn_in(session_id: str) -> Process:
+            options["session_id"] = session_id
+            return self._client.spawn(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(spawn_in)
+
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """As Client.run, in this session; `cwd` is seen from the session's."""
+
+        def run_in(session_id: str) -> Completed:
+            options["session_id"] = session_id
+            return self._client.run(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(run_in)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ConnectionLost):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} in {self.cwd}>"

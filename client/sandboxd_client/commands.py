@@ -1,0 +1,53 @@
+"""What a command, its environment and its directory must be before they can be sent. Imports next to nothing, being on
+the way of `sandboxd run`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from sandboxd_client.errors import InvalidCommand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def absolute(path: str | os.PathLike[str] | None) -> str:
+    """`path` seen from the current directory, which it is itself when None. Not normalised: behind a symbolic link `..`
+    is another directory than the text suggests."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        if path is not None and os.path.isabs(path):
+            return os.fspath(path)
+        raise InvalidCommand("cwd_missing", "the current directory has been removed", "change to another") from error
+    return here if path is None else os.path.join(here, path)
+
+
+def sendable(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that have a UTF-8 form. The others reach the command all the same: it inherits them."""
+    copy = dict(environment)
+    try:
+        "".join(copy.values()).encode()
+        "".join(copy).encode()
+    except UnicodeEncodeError:
+        copy = {name: value for name, value in copy.items() if _is_text(name) and _is_text(value)}
+    return copy
+
+
+def check_command(command: str | None, argv: Sequence[str] | None) -> None:
+    """Raises InvalidCommand for what no program could be given."""
+    if argv is not None and (not argv or not argv[0]):
+        raise InvalidCommand("command_empty", "the command is empty")
+    for text in (command or "",) if argv is None else argv:
+        if "\0" in text:
+            raise InvalidCommand("command_nul", "the command contains a NUL character", "no program can receive one")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""One blocking connection to the daemon, for one thread at a time. On the way of `sandboxd run`, so it uses `_socket`,
+the C module beneath `socket`: `import socket` costs 4 to 6 ms, more than the rest of the run path together.
+
+A message that is not an answer is passed over (notifications; see `on_notification`) or refused (requests: this side
+serves none).
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import select
+import time
+
+from sandboxd_client.errors import (
+    ConnectionLost,
+    DaemonNotRunning,
+    DaemonTimeout,
+    InvalidCommand,
+    PermissionDenied,
+    error_of_reply,
+)
+from sandboxd_client.wire import location
+from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, LineTooLong, NotUtf8, encode_line
+from sandboxd_client.wire.jsontext import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    Message = dict[str, Any]
+
+_CHUNK = 65536
+
+
+def open_connection(path: str) -> Connection:
+    """Connect to the daemon at `path`, after the checks of `location`. Raises DaemonNotRunning, PermissionDenied."""
+    try:
+        if not location.check_place(path):
+            raise DaemonNotRunning(path)
+    except location.LocationError as error:
+        raise PermissionDenied(error.slug, error.message, error.hint) from error
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except OSError as error:
+        sock.close()
+        if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+            raise DaemonNotRunning(path) from None
+        raise PermissionDenied("socket_unusable", f"cannot connect to {path}: {error.strerror}") from error
+    return Connection(sock)
+
+
+def encode(message: object) -> bytes:
+    """One frame of a request. Raises InvalidCommand when it has none: it comes from a caller's text."""
+    try:
+        return encode_line(message)
+    except NotUtf8 as error:
+        raise InvalidCommand(
+            "not_utf8",
+            "the command or its directory contains bytes that are not UTF-8",
+            "such names cannot be sent to the daemon; rename the file, or let a script inside name it",
+        ) from error
+    except LineTooLong as error:
+        raise InvalidCommand(
+            "line_too_long", f"the request is too long: {error.message}", "put the command into a file and run that"
+        ) from error
+    except JsonTextError as error:
+        raise InvalidCommand(error.slug, f"the request {error.message}") from error
+
+
+def request(number: int, method: str, params: Mapping[str, Any]) -> bytes:
+    """One request as a frame."""
+    return encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def refusal(message: Message) -> bytes:
+    """The answer to a request from the daemon."""
+    error = {"code": -32601, "message": "this client serves no methods", "data": {"slug": "method_not_found"}}
+    return encode({"jsonrpc": "2.0", "id": message.get("id"), "error": error})
+
+
+def result_of(message: Message) -> Any:
+    """The result of an answer; raises the error it carries."""
+    if "error" in message:
+        raise error_of_reply(message["error"])
+    return message.get("result")
+
+
+class Connection:
+    """`on_notification(method, params)` hears what the daemon says unasked."""
+
+    def __init__(self, sock: _socket.socket) -> None:
+        self._sock = sock
+        self._decoder = LineDecoder()
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._last_id = 0
+        self.on_notification: Callable[[str, Any], None] | None = None
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def shutdown(self) -> None:
+        """Wake a thread that waits in `receive`; it raises ConnectionLost."""
+        try:  # noqa: SIM105 (contextlib costs 2 ms to import)
+            self._sock.shutdown(_socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def send(self, frame: bytes) -> None:
+        """Raises ConnectionLost. What the daemon wrote before it closed can still be received."""
+        try:
+            self._sock.sendall(frame)
+        except OSError as error:
+            raise ConnectionLost(sent=False) from error
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The next message. Raises ConnectionLost, TimeoutError."""
+        while True:
+            try:
+                line = self._decoder.next_line()
+                if line is not None:
+                    message = loads(line)
+                    if isinstance(message, dict):
+                        return message
+                    raise ConnectionLost("sandboxd sent a message that is no object")
+                # The socket stays a blocking one: its time-out would hold for a thread that is sending as well.
+                if timeout is not None and not self._poll.poll(timeout * 1000):
+                    raise TimeoutError
+                data = self._sock.recv(_CHUNK)
+            except (FrameError, JsonTextError) as error:
+                raise ConnectionLost(f"sandboxd sent what is no message: {error.message}") from error
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ConnectionLost() from error
+            if not data:
+                raise ConnectionLost()
+            self._decoder.feed(data)
+
+    def call(self, method: str, params: Mapping[str, Any], timeout: float | None = None) -> Any:
+        """Ask and wait for the answer. Raises the error it carries, ConnectionLost, DaemonTimeout, InvalidCommand."""
+        self._last_id += 1
+        number = self._last_id
+        frame = request(number, method, params)
+        try:
+            self.send(frame)
+        except ConnectionLost:
+            self.raise_refusal()
+            raise
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                message = self.receive(None if deadline is None else max(deadline - time.monotonic(), 0.001))
+            except TimeoutError:
+                raise DaemonTimeout(method, timeout or 0) from None
+            if "method" in message:
+                self.heard(message)
+            elif message.get("id") == number or (message.get("id") is None and "error" in message):
+                return result_of(message)
+
+    def heard(self, message: Message) -> None:
+        """Deal with a message that is no answer."""
+        if "id" in message:
+            self.send(refusal(message))
+        elif self.on_notification is not None:
+            self.on_notification(str(message["method"]), message.get("params"))
+
+    def raise_refusal(self) -> None:
+        """A daemon that refuses a caller says why and hangs up, perhaps before the first request was written. Raises
+        that reason, if there is one."""
+        try:
+            message = self.receive(0.001)
+        except (ConnectionLost, TimeoutError):
+            return
+        if message.get("id") is None and "error" in message:
+            raise error_of_reply(message["error"])
+
+
+def usable_path(path: str | None = None) -> str:
+    """The socket's path, `path` when given. Raises PermissionDenied when it can be none."""
+    try:
+        return location.socket_path() if path is None else location.check_path(path)
+    except location.LocationError as error:
+        raise PermissionDenied(error.slug, error.message, error.hint) from error

@@ -1,0 +1,261 @@
+"""A running command, like subprocess.Popen; its end, like subprocess.CompletedProcess."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from types import TracebackType
+from typing import IO, Any
+
+from sandboxd_client import processes
+from sandboxd_client.errors import SandboxdError
+from sandboxd_client.launching import (
+    DEFAULT_GRACE_S,
+    SUSPICIOUS,
+    Command,
+    Launch,
+    SpawnOptions,
+    leads_group,
+    setup_error,
+    shell_status,
+    spawn_arguments,
+    spawn_error,
+)
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.violations import ViolationRecord
+from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
+
+_AFTER_KILL_S = 2.0
+_INTERRUPT_GRACE_S = 0.25  # what subprocess grants a child after Ctrl-C
+
+
+class Completed(subprocess.CompletedProcess[Any]):
+    """`returncode` is the command's own, 128+N when it died of signal N. `violations` is what was blocked meanwhile;
+    `sandboxed` is False only where a decision (`decide=True`) let the command run bare."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        returncode: int,
+        stdout: Any,
+        stderr: Any,
+        outcome: WrapOutcomeResult | None,
+    ) -> None:
+        super().__init__(launch.args, returncode, stdout, stderr)
+        self.wrap: WrapResult | None = launch.wrap
+        self.decision: ShouldSandboxResult | None = launch.decision
+        self.violations: tuple[ViolationRecord, ...] = () if outcome is None else outcome.violations
+
+    @property
+    def sandboxed(self) -> bool:
+        return self.wrap is not None
+
+    def check_returncode(self) -> None:
+        """Raises CommandFailed (a subprocess.CalledProcessError) unless the status is 0."""
+        if self.returncode:
+            raise CommandFailed(self)
+
+
+class CommandFailed(subprocess.CalledProcessError):
+    """`check=True` and a status other than 0. `violations` often says why."""
+
+    def __init__(self, done: Completed) -> None:
+        super().__init__(done.returncode, done.args, done.stdout, done.stderr)
+        self.violations = done.violations
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.violations:
+            first = self.violations[0]
+            text += f" The sandbox blocked {len(self.violations)}, first: {first.operation} {first.target}"
+        return text
+
+
+class Process:
+    """What `Client.spawn` returns. Signals reach the command itself, not the sandbox around it. `wait` and
+    `communicate` raise SandboxSetupError when the sandbox could not be set up and nothing was run."""
+
+    def __init__(
+        self,
+        popen: subprocess.Popen[Any],
+        launch: Launch,
+        ask_outcome: Callable[[str], WrapOutcomeResult],
+        *,
+        leads_group: bool,
+        grace: float,
+    ) -> None:
+        self.args: Command = launch.args
+        self.launch = launch
+        self.grace = grace
+        self._popen = popen
+        self._ask_outcome = ask_outcome
+        self._leads_group = leads_group
+        self._outcome: WrapOutcomeResult | None = None
+        self._asked = False
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        """The spawned process: the sandbox around the command, and the leader of its tree as seen from here."""
+        return self._popen.pid
+
+    @property
+    def stdin(self) -> IO[Any] | None:
+        return self._popen.stdin
+
+    @property
+    def stdout(self) -> IO[Any] | None:
+        return self._popen.stdout
+
+    @property
+    def stderr(self) -> IO[Any] | None:
+        return self._popen.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        return shell_status(self._popen.returncode)
+
+    @property
+    def wrap(self) -> WrapResult | None:
+        return self.launch.wrap
+
+    @property
+    def violations(self) -> tuple[ViolationRecord, ...]:
+        """What was blocked; complete once the process has ended. Empty when the daemon is gone."""
+        outcome = self.outcome()
+        return () if outcome is None else outcome.violations
+
+    def poll(self) -> int | None:
+        return shell_status(self._popen.poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._popen.wait(timeout)
+        return self._ended(None)
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        stdout, stderr = self._popen.communicate(input, timeout)
+        self._ended(stderr)
+        return stdout, stderr
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the command; to the sandbox while the command does not run yet."""
+        if self._popen.poll() is None:
+            self._killed = self._killed or number == processes.SIGKILL
+            processes.signal_command(self.pid, number, group=self._leads_group)
+
+    def terminate(self) -> None:
+        self.send_signal(15)
+
+    def kill(self) -> None:
+        """The whole tree, at once."""
+        self.send_signal(processes.SIGKILL)
+
+    def stop(self, grace: float | None = None) -> int:
+        """SIGTERM, and SIGKILL to the whole tree when it has not ended `grace` seconds later."""
+        self.terminate()
+        try:
+            self._popen.wait(self.grace if grace is None else grace)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._popen.wait()
+        return self.returncode or 0
+
+    def outcome(self) -> WrapOutcomeResult | None:
+        """What the daemon knows of the command; None for a bare command, and when the daemon cannot be asked."""
+        if self.launch.wrap is None:
+            return None
+        if not self._asked:
+            try:
+                self._outcome = self._ask_outcome(self.launch.wrap.wrap_id)
+            except SandboxdError:
+                self._outcome = None
+            self._asked = self._popen.returncode is not None
+        return self._outcome
+
+    def _ended(self, stderr: bytes | str | None) -> int:
+        status = self.returncode
+        assert status is not None
+        if status in SUSPICIOUS and not self._killed:
+            outcome = self.outcome()
+            if outcome is not None and not outcome.started:
+                raise setup_error(outcome, stderr)
+        return status
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the streams and wait, as subprocess.Popen does."""
+        self._popen.__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid} returncode={self.returncode} args={self.args!r}>"
+
+
+def complete(process: Process, input: Any, timeout: float | None) -> Completed:
+    """Wait for the end and collect the output, as subprocess.run does. Raises TimeoutExpired with what there was of
+    the output, after the whole tree has ended; SandboxSetupError."""
+    popen = process._popen
+    with popen:
+        try:
+            stdout, stderr = popen.communicate(input, timeout)
+        except subprocess.TimeoutExpired as expired:
+            stdout, stderr = _end_and_collect(process)
+            raise subprocess.TimeoutExpired(
+                process.args, expired.timeout, _as_text(popen, stdout), _as_text(popen, stderr)
+            ) from None
+        except KeyboardInterrupt:
+            process.stop(_INTERRUPT_GRACE_S)
+            raise
+        except BaseException:
+            process.kill()
+            raise
+    status = process._ended(stderr)
+    return Completed(process.launch, status, stdout, stderr, process.outcome())
+
+
+def _end_and_collect(process: Process) -> tuple[Any, Any]:
+    """TERM, KILL after the grace, and what was written until then. The output can stay open after the end only where
+    there is no pid namespace, and a process escaped from its group; it is not waited for."""
+    process.terminate()
+    try:
+        return process._popen.communicate(timeout=process.grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        if process._leads_group:  # the leader may have ended while others of its group did not
+            processes.kill_group(process.pid)
+    try:
+        return process._popen.communicate(timeout=_AFTER_KILL_S)
+    except subprocess.TimeoutExpired as expired:
+        return expired.output, expired.stderr
+
+
+def _as_text(popen: subprocess.Popen[Any], output: Any) -> Any:
+    stream = popen.stdout or popen.stderr
+    encoding = getattr(stream, "encoding", None)
+    if isinstance(output, bytes) and isinstance(encoding, str):
+        return output.decode(encoding, "replace")
+    return output
+
+
+def start(launch: Launch, options: SpawnOptions, ask_outcome: Callable[[str], WrapOutcomeResult]) -> Process:
+    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError, as subprocess does."""
+    arguments = spawn_arguments(options)
+    text: Any = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
+    try:
+        popen: subprocess.Popen[Any] = subprocess.Popen(
+            launch.argv, cwd=launch.cwd, env=launch.env, **arguments, **text
+        )
+    except OSError as error:
+        if launch.wrap is None:
+            raise
+        raise spawn_error(launch, error) from error
+    return Process(
+        popen,
+        launch,
+        ask_outcome,
+        leads_group=leads_group(arguments),
+        grace=options.get("grace", DEFAULT_GRACE_S),
+    )

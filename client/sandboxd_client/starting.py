@@ -1,0 +1,204 @@
+"""Start a daemon when none answers.
+
+The daemon is detached: its own session, no terminal, no descriptor of ours, `/` as its directory, and no child of this
+process (it would stay a zombie here). Of clients that find no daemon at the same time one starts it, the others wait
+for the same lock. Ready means that it can be connected to; that it died instead is noticed at once. What it writes goes to
+`daemon.log` beside the socket, and is where the message of a failed start comes from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.machinery
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from sandboxd_client.connection import Connection, open_connection
+from sandboxd_client.errors import DaemonNotRunning, DaemonStartFailed, PermissionDenied
+from sandboxd_client.wire import location
+
+START_TIMEOUT_S = 20.0
+LOG_NAME = "daemon.log"
+_LOCK_NAME = "starting"
+_FIRST_WAIT_MS = 2.0
+_LONGEST_WAIT_MS = 50.0
+_TAIL = 16384
+
+# Variables by which a service manager talks to *this* process; the daemon must not answer in its name.
+_NOT_PASSED_ON = ("LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+
+# Runs in a bare interpreter (15 ms) because forking this process, which may have threads, is not safe.
+_DETACH = """\
+import os, sys, _signal
+child = os.fork()
+if child:
+    os.write(1, b"%d" % child)
+    os._exit(0)
+for number in range(1, _signal.NSIG):
+    try:
+        _signal.signal(number, _signal.SIG_DFL)
+    except (OSError, ValueError):
+        pass
+_signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(log, 1)
+os.dup2(log, 2)
+os.closerange(3, 256)
+os.chdir("/")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def connect_or_start(
+    path: str, *, autostart: bool = True, environment: Mapping[str, str] | None = None, timeout: float = START_TIMEOUT_S
+) -> Connection:
+    """A connection to the daemon at `path`; when none answers and `autostart` is set, to one that is started now.
+    Raises DaemonNotRunning, DaemonStartFailed, PermissionDenied."""
+    try:
+        return open_connection(path)
+    except DaemonNotRunning:
+        if not autostart:
+            raise
+    try:
+        location.make_directory(path)
+    except location.LocationError as error:
+        raise PermissionDenied(error.slug, error.message, error.hint) from error
+    with _only_one(os.path.dirname(path)):
+        try:
+            return open_connection(path)  # somebody else has started it while this one waited for the lock
+        except DaemonNotRunning:
+            return _start(path, dict(os.environ if environment is None else environment), timeout)
+
+
+def _start(path: str, environment: dict[str, str], timeout: float) -> Connection:
+    for name in _NOT_PASSED_ON:
+        environment.pop(name, None)
+    log = os.path.join(os.path.dirname(path), LOG_NAME)
+    command = [*daemon_command(path), "serve", "--socket", path]
+    pid = _detach(path, log, command, environment)
+    deadline = time.monotonic() + timeout
+    wait_ms = _FIRST_WAIT_MS
+    with _watched(pid) as ended:
+        while True:
+            over = ended(wait_ms)
+            try:
+                return open_connection(path)
+            except DaemonNotRunning:
+                if over:
+                    raise _failure(path, log) from None
+                if time.monotonic() > deadline:
+                    raise DaemonStartFailed(
+                        path, f"sandboxd was started and does not answer after {timeout:g} s", f"see {log}"
+                    ) from None
+            wait_ms = min(wait_ms * 1.5, _LONGEST_WAIT_MS)
+
+
+def daemon_command(path: str) -> list[str]:
+    """The program that is `sandboxd`: the package beside this client, else the one on PATH. The current directory,
+    which a project could have put something into, is never looked at. Raises DaemonNotRunning."""
+    absolute = [entry for entry in sys.path if os.path.isabs(entry)]
+    if sys.executable and importlib.machinery.PathFinder.find_spec("sandboxd", absolute) is not None:
+        return [sys.executable, "-P", "-m", "sandboxd"]
+    search = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(entry)]
+    if sys.executable:
+        search.insert(0, os.path.dirname(sys.executable))
+    found = shutil.which("sandboxd", path=os.pathsep.join(search))
+    if found is None:
+        raise DaemonNotRunning(
+            path,
+            f"sandboxd is not running (nothing answers at {path}) and is not installed here",
+            "install it with: pip install sandboxd",
+        )
+    return [found]
+
+
+def _detach(path: str, log: str, command: list[str], environment: Mapping[str, str]) -> int:
+    interpreter = sys.executable or shutil.which("python3") or "python3"
+    done = subprocess.run(
+        [interpreter, "-I", "-S", "-c", _DETACH, log, *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+        check=False,
+    )
+    if done.returncode or not done.stdout.isdigit():
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {done.returncode}"
+        raise DaemonStartFailed(path, f"sandboxd could not be started: {reason}", f"try: {' '.join(command)} serve")
+    return int(done.stdout)
+
+
+@contextlib.contextmanager
+def _only_one(directory: str) -> Iterator[None]:
+    """Hold the lock of those who start a daemon in `directory`. The file goes when nobody holds it any more."""
+    path = os.path.join(directory, _LOCK_NAME)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(path, descriptor):  # else its last holder has removed the file in the meantime
+                try:
+                    yield
+                finally:
+                    os.unlink(path)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _watched(pid: int) -> Iterator[Callable[[float], bool]]:
+    """A function that waits for the end of `pid`, so many milliseconds at most, and tells whether it has come."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # macOS, an old kernel, or it has ended already
+
+        def ended_by_look(wait_ms: float) -> bool:
+            time.sleep(wait_ms / 1000)
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return True
+            except PermissionError:
+                return False
+            return False
+
+        yield ended_by_look
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    try:
+        yield lambda wait_ms: bool(poll.poll(wait_ms))
+    finally:
+        os.close(descriptor)
+
+
+def _failure(path: str, log: str) -> DaemonStartFailed:
+    """What the daemon said before it died: its line `sandboxd: …` with the hint, else the last line there is."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    said = [line.removeprefix("sandboxd: ") for line in lines if line.startswith("sandboxd: ")]
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    if said:
+        return DaemonStartFailed(path, said[-1], hints[-1] if hints else f"see {log}")
+    reason = lines[-1].strip() if lines else "it ended without a word"
+    return DaemonStartFailed(path, f"sandboxd could not be started: {reason}", f"see {log}")
