@@ -20,26 +20,29 @@ ROOT = Path(__file__).resolve().parents[1]
 _PURE = ("sandboxd.errors", "sandboxd.settings", "sandboxd.policy", "sandboxd.plan")
 _STAGES = (*_PURE, "sandboxd.sources", "sandboxd.host", "sandboxd.backends", "sandboxd.proxy", "sandboxd.runtime")
 
+# Each rule carries its origin, so everybody who handles a rule may name one.
+_ORIGIN = "sandboxd.settings.origins"
+
 # Package or module: what of ours it may import beside itself. The longest matching row counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
     "sandboxd.errors": (),
     "sandboxd.settings": ("sandboxd.errors",),
     "sandboxd.policy": ("sandboxd.errors", "sandboxd.settings"),
-    "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy"),
+    "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
     "sandboxd.sources": ("sandboxd.errors", "sandboxd.settings"),
     "sandboxd.host": ("sandboxd.errors", "sandboxd.plan.facts", "sandboxd.plan.needs"),
-    "sandboxd.backends": ("sandboxd.errors", "sandboxd.policy", "sandboxd.plan"),
-    "sandboxd.proxy": ("sandboxd.errors", "sandboxd.policy"),
+    "sandboxd.backends": ("sandboxd.errors", "sandboxd.policy", "sandboxd.plan", _ORIGIN),
+    "sandboxd.proxy": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
     "sandboxd.runtime": (
-        "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy",
+        "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
     ),
     "sandboxd.daemon": ("sandboxd.__version__", *_STAGES),
     "sandboxd.rpc": (
         "sandboxd.__version__", "sandboxd.daemon", "sandboxd_client.wire",
-        # The records that requests and answers are made of.
-        "sandboxd.errors", "sandboxd.settings.origins", "sandboxd.policy.decision", "sandboxd.policy.violation",
-        "sandboxd.policy.policy", "sandboxd.plan.plan",
+        # The records that requests and answers are made of, and how text from inside is shown.
+        "sandboxd.errors", _ORIGIN, "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy",
+        "sandboxd.policy.display", "sandboxd.plan.plan", "sandboxd.runtime.session", "sandboxd.runtime.wrap",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
