@@ -263,5 +263,7 @@ def _library_files() -> Iterator[tuple[Path, Path]]:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting.append(requirement.name)
         for file in library.files or ():
-            if ".." not in file.parts and "__pycache__" not in file.parts:
-                yield Path(str(library.locate_file(file))), Path(*file.parts)
+            source = Path(str(library.locate_file(file)))
+            # Scripts are outside ("..") and not needed; a file that two libraries brought may be gone with one of them.
+            if ".." not in file.parts and "__pycache__" not in file.parts and source.exists():
+                yield source, Path(*file.parts)
