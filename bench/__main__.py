@@ -34,11 +34,16 @@ MEASURES: tuple[tuple[str, str], ...] = (
 )
 
 
+def load(module: str, function: str) -> Measure:
+    found: Measure = getattr(importlib.import_module(module), function)
+    return found
+
+
 def measure(module: str, function: str, quick: bool) -> Iterator[Row]:
     """The rows of one measurement, each with a fresh daemon; a row with an error in place of what failed."""
     print(f"measuring {function.replace('_', ' ')} …", file=sys.stderr, flush=True)
     try:
-        action: Measure = getattr(importlib.import_module(module), function)
+        action = load(module, function)
         with private_daemon() as bench:
             yield from action(bench, quick)
     except Exception as error:

@@ -1,0 +1,45 @@
+"""The measurements: budgets are read as written, and the bench still runs. No figure is asserted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench.__main__ import MEASURES, load
+from bench.rows import Row, table
+from support.users import SYSTEM_PATH, Identity
+
+
+@pytest.mark.parametrize(
+    ("value", "budget", "ok"),
+    [
+        (1.6, "≤ 1.6", True), (1.61, "≤ 1.6", False), (0.85, "≥ 0.85", True), (0.84, "≥ 0.85", False),
+        (0.0, "= 0", True), (1.0, "= 0", False), (99.0, "", True), (None, "≤ 1.6", False), (None, "", False),
+    ],
+)  # fmt: skip
+def test_a_budget_is_read_as_written(value: float | None, budget: str, ok: bool) -> None:
+    assert Row("x", value, budget=budget).ok is ok
+
+
+def test_what_could_not_be_measured_is_said() -> None:
+    rows = [Row("a", 1.234, "ms", "≤ 2"), Row("b", None, error="RuntimeError: no daemon"), Row("c", 3.0, "", "≤ 2")]
+    lines = table(rows).splitlines()
+    assert "1.23 ms" in lines[1] and "ok" in lines[1]
+    assert "failed" in lines[2] and "MISSED" in lines[2] and "no daemon" in lines[2]
+    assert "MISSED" in lines[3]
+
+
+def test_it_runs(identity: Identity) -> None:
+    """With a daemon of its own, from the checkout, as any user: the shortest of the measurements."""
+    result = identity.temporary / "result.json"
+    argv = identity.python("-m", "bench", "--quick", "--only", "wrap_round_trip", "--json", str(result))
+    done = identity.run(argv, env={**identity.environment(), "PATH": SYSTEM_PATH})
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = json.loads(result.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["wrap round trip, p50", "wrap round trip, p99"]
+    assert all(row["value"] > 0 for row in rows)
+
+
+def test_every_measurement_exists() -> None:
+    assert all(callable(load(module, function)) for module, function in MEASURES)
