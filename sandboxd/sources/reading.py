@@ -68,7 +68,9 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
         data, status = _read_bounded(path)
     except FileNotFoundError:
         if os.path.islink(path):
-            problem = error("settings_dangling_link", f"is a link to {_target(path)}, which does not exist", _at(location))
+            problem = error(
+                "settings_dangling_link", f"is a link to {_target(path)}, which does not exist", _at(location)
+            )
             return broken_layer(problem, source, path)
         return empty
     except NotADirectoryError:

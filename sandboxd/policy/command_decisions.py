@@ -1,0 +1,322 @@
+"""What happens to a command before it runs: sandboxed or not, and allowed, asked about or denied (design 6.3). Pure.
+
+The gates are asked in the order of `GATES`; the first one with an answer decides. `ask` and `deny` rules are looked at
+last and can only make the answer stricter, whichever gate gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sandboxd.policy.command_patterns import parse_command_pattern
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.exclusion import decide_exclusion, matching_rule
+from sandboxd.policy.policy import CommandRule, Policy
+from sandboxd.policy.shell_programs import LAUNCHERS
+from sandboxd.policy.shell_syntax import ShellLine, Word, nested_texts, read_line
+from sandboxd.settings.origins import Origin
+
+MAX_NESTING = 3
+
+
+class PermissionMode(StrEnum):
+    """How a session wants its questions. PROMPT is the default: questions are put to people. OPEN skips the question
+    that is asked because nothing allows a command; explicit ask and deny rules stay. NONE denies everything."""
+
+    OPEN = "open"
+    PROMPT = "prompt"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """`unavailable` is why no sandbox can be started on this host, empty when one can. `disable_sandbox` is the
+    caller's wish for this one command; it is never inherited."""
+
+    command: str | None
+    disable_sandbox: bool = False
+    mode: PermissionMode = PermissionMode.PROMPT
+    platform: str = "linux"
+    root: bool = False
+    is_sandbox_environment: bool = False
+    unavailable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDecision:
+    """`sandboxed` says how the command would run if it may run at all."""
+
+    sandboxed: bool
+    decision: Decision
+
+    @property
+    def behavior(self) -> Behavior:
+        return self.decision.behavior
+
+    @property
+    def reason(self) -> Reason:
+        return self.decision.reason
+
+
+def decide_command(
+    policy: Policy,
+    command: str | None,
+    *,
+    dangerously_disable: bool = False,
+    permission_mode: str | None = None,
+    platform: str = "linux",
+    root: bool = False,
+    is_sandbox_env: bool = False,
+    unavailable: str = "",
+) -> CommandDecision:
+    """Decide on a command. `permission_mode` is a `PermissionMode` value, None for the default; another text raises
+    ValueError."""
+    request = CommandRequest(
+        command,
+        dangerously_disable,
+        PermissionMode(permission_mode or PermissionMode.PROMPT),
+        platform,
+        root,
+        is_sandbox_env,
+        unavailable,
+    )
+    answer = next(answer for gate in GATES if (answer := gate(policy, request)) is not None)
+    return _with_rules(policy, request, answer)
+
+
+def _answer(
+    sandboxed: bool,
+    behavior: Behavior,
+    reason: Reason,
+    text: str,
+    *,
+    rule: str | None = None,
+    origin: Origin | None = None,
+    hint: str = "",
+) -> CommandDecision:
+    return CommandDecision(sandboxed, Decision(behavior, reason, text, rule, origin, hint))
+
+
+# --- the gates, in order -----------------------------------------------------------------------------------------------
+
+
+def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if request.mode is PermissionMode.NONE:
+        return _answer(True, Behavior.DENY, Reason.PERMISSION_MODE, "this session may run nothing: its mode is none")
+    if request.mode is PermissionMode.OPEN and request.root and not request.is_sandbox_environment:
+        return _answer(
+            True,
+            Behavior.DENY,
+            Reason.ROOT_REFUSED,
+            "root may not skip permission questions",
+            hint="use another mode or user; inside a container that is a sandbox itself, set IS_SANDBOX=1",
+        )
+    return None
+
+
+def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not policy.enabled:
+        return _answer(
+            False,
+            Behavior.ALLOW,
+            Reason.SANDBOX_DISABLED,
+            "the sandbox is off",
+            rule="sandbox.enabled",
+            origin=policy.enabled_origin,
+            hint="turn it on with: sandboxd enable",
+        )
+    platforms = policy.enabled_platforms
+    if platforms is not None and request.platform not in platforms:
+        return _answer(
+            False,
+            Behavior.ALLOW,
+            Reason.PLATFORM_NOT_ENABLED,
+            f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {', '.join(platforms) or 'none'}",
+            rule="sandbox.enabledPlatforms",
+            hint=f"add {request.platform} to sandbox.enabledPlatforms",
+        )
+    return None
+
+
+def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not request.disable_sandbox:
+        return None
+    if policy.commands.allow_unsandboxed:
+        return _answer(
+            False,
+            Behavior.ASK,
+            Reason.SANDBOX_OVERRIDE,
+            "the caller wants this command to run outside the sandbox; a person has to agree",
+        )
+    return _answer(
+        True,
+        Behavior.DENY,
+        Reason.OVERRIDE_FORBIDDEN,
+        "no command may be run outside the sandbox on request: sandbox.allowUnsandboxedCommands is false",
+        rule="sandbox.allowUnsandboxedCommands",
+        hint="run it inside the sandbox",
+    )
+
+
+def no_command_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if request.command is None or not request.command.strip():
+        return _answer(False, Behavior.ALLOW, Reason.NO_COMMAND, "there is no command")
+    return None
+
+
+def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    exclusion = decide_exclusion(policy.commands.excluded, request.command or "")
+    if not exclusion.excluded or exclusion.rule is None:
+        return None
+    return _answer(
+        False,
+        Behavior.ALLOW,
+        Reason.EXCLUDED,
+        f"runs outside the sandbox: {exclusion.why}",
+        rule=exclusion.rule.pattern,
+        origin=exclusion.rule.origin,
+        hint="take it off the list with: sandboxd exclude remove",
+    )
+
+
+def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not request.unavailable:
+        return None
+    if policy.fail_if_unavailable or not policy.commands.allow_unsandboxed:
+        key = "failIfUnavailable" if policy.fail_if_unavailable else "allowUnsandboxedCommands"
+        return _answer(
+            True,
+            Behavior.DENY,
+            Reason.SANDBOX_UNAVAILABLE,
+            f"no sandbox can be started here, and nothing runs without one: {request.unavailable}",
+            rule=f"sandbox.{key}",
+            hint="sandboxd check says what is missing",
+        )
+    return _answer(
+        False,
+        Behavior.ASK,
+        Reason.SANDBOX_UNAVAILABLE,
+        f"no sandbox can be started here; a person has to agree to run it without: {request.unavailable}",
+        rule="sandbox.failIfUnavailable",
+        hint="sandboxd check says what is missing",
+    )
+
+
+def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
+    why = ""
+    if policy.commands.excluded:
+        why = f"; not excluded, since {decide_exclusion(policy.commands.excluded, request.command or '').why}"
+    text = f"runs inside the sandbox{why}"
+    if policy.commands.auto_allow or request.mode is PermissionMode.OPEN:
+        return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
+    line = read_line(request.command or "")
+    rule = _allowing_rule(policy.commands.allow, request.command or "", line)
+    if rule is not None:
+        return _answer(True, Behavior.ALLOW, Reason.RULE, text, rule=f"Bash({rule.pattern})", origin=rule.origin)
+    return _answer(
+        True,
+        Behavior.ASK,
+        Reason.SANDBOXED,
+        text + "; sandboxed commands are asked about: sandbox.autoAllowBashIfSandboxed is false",
+        rule="sandbox.autoAllowBashIfSandboxed",
+        hint="allow it with a rule such as Bash(npm test:*) in permissions.allow",
+    )
+
+
+GATES: tuple[Callable[[Policy, CommandRequest], CommandDecision | None], ...] = (
+    permission_mode_gate,
+    enabled_gate,
+    override_gate,
+    no_command_gate,
+    excluded_gate,
+    unavailable_gate,
+    sandboxed_gate,
+)
+
+
+# --- rules -------------------------------------------------------------------------------------------------------------
+
+_STRICTNESS = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 2}
+
+
+def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision) -> CommandDecision:
+    """The answer after ask and deny rules have spoken: a deny of any kind beats every allow and every built-in."""
+    text = request.command or ""
+    rules = policy.commands
+    if not text.strip() or not (rules.ask or rules.deny):
+        return answer
+    for behavior, candidates in ((Behavior.DENY, rules.deny), (Behavior.ASK, rules.ask)):
+        if _STRICTNESS[behavior] <= _STRICTNESS[answer.behavior]:
+            continue
+        rule = _closing_rule(candidates, text)
+        if rule is not None:
+            verb = "denied" if behavior is Behavior.DENY else "to be asked about"
+            decision = Decision(
+                behavior,
+                Reason.RULE,
+                f"a part of the command is {verb} by Bash({rule.pattern})",
+                f"Bash({rule.pattern})",
+                rule.origin,
+                "rules about commands look at names; what holds whatever the name is the sandbox",
+            )
+            return replace(answer, decision=decision)
+    line = read_line(text)
+    if line.unreadable and answer.behavior is Behavior.ALLOW:
+        decision = Decision(
+            Behavior.ASK,
+            Reason.RULE,
+            f"there are rules about commands, and what this one runs cannot be told: {line.unreadable}",
+        )
+        return replace(answer, decision=decision)
+    return answer
+
+
+def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine) -> CommandRule | None:
+    """The first rule when every program of the line, inside substitutions too, is allowed by one; None otherwise."""
+    if not rules:
+        return None
+    whole = next((rule for rule in rules if rule.pattern.strip() == text.strip()), None)
+    if whole is not None:
+        return whole
+    if line.unreadable or not line.commands:
+        return None
+    found = [None if simple.assignments else matching_rule(rules, simple.words) for simple in line.commands]
+    return found[0] if all(found) else None
+
+
+def _closing_rule(rules: Sequence[CommandRule], text: str) -> CommandRule | None:
+    """A rule that matches any program anywhere in the line, by its name, also behind programs that start others."""
+    if not rules:
+        return None
+    patterns = [(rule, parse_command_pattern(rule.pattern)) for rule in rules]
+    for rule, pattern in patterns:
+        if pattern.matches_all or rule.pattern.strip() == text.strip():
+            return rule
+    pending, depth = [text], 0
+    while pending and depth <= MAX_NESTING:
+        lines = [read_line(part) for part in pending]
+        for line in lines:
+            for simple in line.commands:
+                for words in _possible_programs(simple.words):
+                    for rule, pattern in patterns:
+                        if pattern.matches(words, by_name=True):
+                            return rule
+        pending = [script for line in lines for script in nested_texts(line.commands)]
+        depth += 1
+    return None
+
+
+def _possible_programs(words: Sequence[Word]) -> list[list[str]]:
+    texts = [word.text for word in words]
+    found = [texts]
+    if texts and texts[0].rpartition("/")[2] in LAUNCHERS:
+        found += (texts[start:] for start in range(1, min(len(texts), 32)))
+    return found
+
+
+def shown_command(text: str) -> str:
+    """A command as it may be shown to people: one line, bounded, nothing hidden in it."""
+    return neutralise(text, 200)

@@ -1,0 +1,250 @@
+"""What commands a shell line runs, as far as that can be read from its text. Pure.
+
+The grammar is tree-sitter-bash. It is an editor's grammar: it recovers from mistakes and has some of its own, so its
+answer is good for rules that *close* something, and for rules that open something only together with the second,
+independent reading in `policy.exclusion`. Whatever it marks as an error makes the line unreadable.
+
+Text and shape are bounded before the parser sees them (some inputs cost it seconds), and the walk uses no recursion, so
+a hostile line costs at most a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MAX_TEXT = 8 * 1024
+MAX_BRACKETS = 256
+MAX_STATEMENTS = 512
+
+
+class Obstacle(StrEnum):
+    """What keeps a line from being just a series of commands."""
+
+    SUBSTITUTION = "a substitution"
+    EXPANSION = "an expansion"
+    REDIRECTION = "a redirection"
+    ASSIGNMENT = "an assignment"
+    FUNCTION = "a function"
+    BACKGROUND = "a background part"
+    CONTROL = "a loop, condition or other construct"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`literal` says that `text` is what the program receives. Otherwise the word holds an expansion or a pattern, and
+    `text` is as written, without its outer quotes. `plain_variable` marks `$NAME` and `${NAME}`, which expand to text
+    and run nothing."""
+
+    text: str
+    literal: bool = True
+    plain_variable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """One program call. `assignments` are the `NAME=value` before it, as written."""
+
+    words: tuple[Word, ...]
+    assignments: tuple[str, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellLine:
+    """`unreadable` is the reason when the text could not be read; the other fields may then be incomplete."""
+
+    commands: tuple[SimpleCommand, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    unreadable: str | None = None
+
+
+_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
+_BRACKETS = re.compile(r"[(){}\[\]`]|<<|\b(?:if|case|for|while|until|select|function)\b")
+_SEPARATORS = re.compile(r"[;&|\n]+")
+_MAGIC = re.compile(r"[*?\[\]{}$`]")
+
+
+@lru_cache(maxsize=256)
+def read_line(text: str) -> ShellLine:
+    """Read a shell line. Never raises: what cannot be read says so."""
+    problem = _too_much(text)
+    if problem is not None:
+        return ShellLine(unreadable=problem)
+    text = join_continuations(text)
+    root = _parser().parse(text.encode("utf-8", "surrogatepass")).root_node
+    reader = _Reader()
+    reader.walk(root)
+    if root.has_error or reader.broken:
+        return ShellLine(tuple(reader.commands), tuple(reader.obstacles), "it is not complete, valid shell text")
+    return ShellLine(tuple(reader.commands), tuple(dict.fromkeys(reader.obstacles)))
+
+
+def join_continuations(text: str) -> str:
+    """Take out backslash-newline, where that is certainly what the shell does: not within single quotes, here-documents
+    and comments, so not at all when one of these could be present."""
+    if "\\\n" not in text or "'" in text or "#" in text or "<<" in text:
+        return text
+    return _CONTINUATION.sub(r"\1", text)
+
+
+def _too_much(text: str) -> str | None:
+    if len(text) > MAX_TEXT:
+        return f"it is longer than {MAX_TEXT} characters"
+    if "\0" in text:
+        return "it contains a NUL character"
+    brackets = sum(1 for _ in _BRACKETS.finditer(text))
+    if brackets > MAX_BRACKETS or sum(1 for _ in _SEPARATORS.finditer(text)) > MAX_STATEMENTS:
+        return "it is too long-winded to be read"
+    return None
+
+
+@cache
+def _parser() -> Parser:
+    # Loaded with the first command that needs it: 10 ms that most daemons never spend.
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+_SERIES = frozenset({"program", "list", "pipeline", "subshell", "compound_statement", "negated_command"})
+_IGNORED = frozenset({"comment", "file_descriptor", "heredoc_start", "heredoc_end", "heredoc_content", "variable_name"})
+_OBSTACLES = {
+    "redirected_statement": Obstacle.REDIRECTION,
+    "file_redirect": Obstacle.REDIRECTION,
+    "heredoc_redirect": Obstacle.REDIRECTION,
+    "herestring_redirect": Obstacle.REDIRECTION,
+    "command_substitution": Obstacle.SUBSTITUTION,
+    "process_substitution": Obstacle.SUBSTITUTION,
+    "arithmetic_expansion": Obstacle.EXPANSION,
+    "expansion": Obstacle.EXPANSION,
+    "ansi_c_string": Obstacle.EXPANSION,
+    "translated_string": Obstacle.EXPANSION,
+    "variable_assignment": Obstacle.ASSIGNMENT,
+    "variable_assignments": Obstacle.ASSIGNMENT,
+    "declaration_command": Obstacle.ASSIGNMENT,
+    "unset_command": Obstacle.ASSIGNMENT,
+    "function_definition": Obstacle.FUNCTION,
+}
+_WORDS = frozenset({"word", "string", "raw_string", "number", "concatenation", "simple_expansion", "string_content"})
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.obstacles: list[Obstacle] = []
+        self.broken = False
+
+    def walk(self, root: Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node.is_error or node.is_missing:
+                self.broken = True
+            if not node.is_named:
+                self.token(node)
+                continue
+            kind = node.type
+            if kind in _IGNORED:
+                continue
+            if kind == "command":
+                self.command(node)
+                # What is assigned before the program is recorded with it; only what the value contains is looked into.
+                for child in reversed(node.children):
+                    stack.extend(reversed(child.children) if child.type == "variable_assignment" else (child,))
+                continue
+            elif kind in ("declaration_command", "unset_command"):
+                self.obstacles.append(Obstacle.ASSIGNMENT)
+                words = (_resolve(child) for child in node.children if child.type != "comment")
+                self.commands.append(SimpleCommand(tuple(words), (), _text(node)))
+            elif kind in _OBSTACLES and not _is_plain_variable(node):
+                self.obstacles.append(_OBSTACLES[kind])
+            elif kind not in _SERIES and kind not in _WORDS and kind != "command_name" and kind not in _OBSTACLES:
+                self.obstacles.append(Obstacle.CONTROL)
+            stack.extend(reversed(node.children))
+
+    def token(self, node: Node) -> None:
+        if node.type == "&":
+            self.obstacles.append(Obstacle.BACKGROUND)
+        elif node.type == ";;" and node.parent is not None and node.parent.type == "program":
+            self.broken = True
+
+    def command(self, node: Node) -> None:
+        words: list[Word] = []
+        assignments: list[str] = []
+        for child in node.children:
+            if child.type == "variable_assignment":
+                assignments.append(_text(child))
+            elif child.type == "command_name":
+                words += (_resolve(inner) for inner in child.children)
+            elif child.type not in ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment"):
+                words.append(_resolve(child))
+        self.commands.append(SimpleCommand(tuple(words), tuple(assignments), _text(node)))
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "surrogatepass")
+
+
+def _is_plain_variable(node: Node) -> bool:
+    """`${NAME}` and nothing else in the braces."""
+    return node.type == "expansion" and re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", _text(node)) is not None
+
+
+def _resolve(node: Node) -> Word:
+    """A word with its quotes and backslashes resolved, as the shell does before it runs the program."""
+    raw = _text(node)
+    if node.type == "raw_string":
+        return Word(raw[1:-1])
+    if node.type == "string":
+        body = raw[1:-1]
+        inner = [child for child in node.children if child.is_named and child.type != "string_content"]
+        if not inner and _MAGIC.search(re.sub(r"\\.|[*?\[\]{}]", "", body, flags=re.DOTALL)) is None:
+            return Word(re.sub(r'\\(["\\$`])', r"\1", body))
+        return Word(body, False, all(_is_variable(child) for child in inner) and bool(inner))
+    if node.type in ("word", "number"):
+        return _unquoted(raw)
+    if node.type == "concatenation":
+        parts = [_resolve(child) for child in node.children]
+        contiguous = all(a.end_byte == b.start_byte for a, b in zip(node.children, node.children[1:], strict=False))
+        text = "".join(part.text for part in parts)
+        literal = contiguous and all(part.literal for part in parts)
+        return Word(text, literal, not literal and all(part.literal or part.plain_variable for part in parts))
+    return Word(raw, False, _is_variable(node))
+
+
+def _is_variable(node: Node) -> bool:
+    return node.type == "simple_expansion" or _is_plain_variable(node)
+
+
+def _unquoted(raw: str) -> Word:
+    bare = re.sub(r"\\.", "", raw, flags=re.DOTALL)
+    if _MAGIC.search(bare) or bare.startswith(("~", "=")) or "\\" in bare:
+        return Word(raw, False)
+    return Word(re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL))
+
+
+def nested_texts(commands: tuple[SimpleCommand, ...]) -> Iterator[str]:
+    """The script texts that commands hand to another shell: `sh -c TEXT`, `eval TEXT`."""
+    for command in commands:
+        texts = [word.text for word in command.words]
+        for index, text in enumerate(texts[:-1]):
+            name = text.rpartition("/")[2]
+            if name == "eval":
+                yield " ".join(texts[index + 1 :])
+            elif name in SHELLS:
+                for option, script in zip(texts[index + 1 :], texts[index + 2 :], strict=False):
+                    if re.fullmatch(r"-[a-z]*c[a-z]*", option):
+                        yield script
+                        break
+
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"})
