@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host
 from sandboxd.proxy.limits import DEFAULT, Limits
-from sandboxd.proxy.stream import reset, tune
+from sandboxd.proxy.stream import keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
 ATTEMPT_DELAY_S: Final = 0.25
@@ -122,7 +122,8 @@ async def connect_socket(address: IPAddress, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        tune(sock)
+        send_at_once(sock)
+        keep_alive(sock)
         try:
             sock.connect((str(address), port))
         except BlockingIOError:

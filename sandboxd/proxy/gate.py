@@ -91,6 +91,10 @@ class Gate:
             return answer
         return Decision(Behavior.DENY, Reason.PROMPT_UNANSWERED, decision.text, hint=decision.hint)
 
+    def may_ask(self, host: Host, port: int) -> bool:
+        """Whether `decide` would put a question now, which may take as long as people take."""
+        return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
+
     async def admit(self, host: Host, port: int) -> Admission:
         """Steps 1 to 3. Raises DialError when an allowed name does not resolve."""
         decision = await self.decide(host, port)

@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from sandboxd.errors import SandboxdError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, quote
+from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,15 @@ class Outbound:
         self._open.add(connection)
         return connection
 
-    async def may_reuse(self, connection: Connection) -> bool:
+    async def open_for(self, client: Stream, limits: Limits, operation: str, host: Host, port: int) -> Connection:
+        """`open` for a client that waits. While people are asked the client is watched, and the question ends with it.
+        Raises ClientGone as well."""
+        if not self._gate.may_ask(host, port):
+            return await self.open(operation, host, port)
+        async with ClientWatch(client, limits.half_closed_s):
+            return await self.open(operation, host, port)
+
+    def may_reuse(self, connection: Connection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""
         return self._gate.still_allowed(
             connection.host, connection.port, connection.decision, connection.address

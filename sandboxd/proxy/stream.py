@@ -21,10 +21,16 @@ _KEEPALIVE: Final = tuple(
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def tune(sock: socket.socket) -> None:
-    """No Nagle delay, and probes on idle connections, so that a tunnel whose peer vanished does not stay for ever."""
+def send_at_once(sock: socket.socket) -> None:
+    """No Nagle delay."""
     with contextlib.suppress(OSError):  # the peer may be gone already; reading will tell
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Probes on idle connections, so that a tunnel whose far end vanished does not stay for ever. Clients are on this
+    machine and cannot vanish without a word."""
+    with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -58,6 +64,10 @@ class Stream:
         """Put back what belongs to the next reader."""
         if data:
             self._pending = data + self._pending
+
+    def append_pending(self, data: bytes) -> None:
+        """Keep what was read on behalf of the next reader."""
+        self._pending += data
 
     def take_pending(self) -> bytes:
         data, self._pending = self._pending, b""

@@ -1,0 +1,272 @@
+"""Two connected sockets joined into one (design 5.6): splice() through a pipe on Linux, recv() and send() elsewhere.
+
+Promises:
+- every byte that one side sent before its end reaches the other side, whoever closes first and how fast;
+- each direction ends on its own: the end of one side's sending becomes a half-close of the other socket after the last
+  byte was handed over, and the opposite direction goes on;
+- a reset is passed on as a reset, and only a reset: the side that did nothing wrong gets what was under way first;
+- a slow reader stops the reading of its sender; nothing is buffered but what one pipe holds.
+
+The sockets must be non-blocking and readable by nobody else. Works on asyncio's selector loop and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import sys
+import termios
+from typing import Final
+
+from sandboxd.proxy.pipes import PIPE_SIZE, SHARED, Pipe, PipePool
+from sandboxd.proxy.stream import reset
+
+CAN_SPLICE: Final = sys.platform == "linux"
+COPY_SIZE: Final = 1 << 17
+TURN: Final = 16
+"""Steps of one direction before others get their turn."""
+FLUSH_CHECK_S: Final = 0.02
+FLUSH_LIMIT_S: Final = 5.0
+_NOTHING, _SOURCE, _SINK = range(3)
+
+
+class Relay:
+    """`run()` returns when both directions have ended, and closes both sockets; when it is cancelled, with a reset:
+    whoever is cut off must not take a part for the whole."""
+
+    def __init__(
+        self, left: socket.socket, right: socket.socket, *, pipes: PipePool = SHARED, splice: bool = CAN_SPLICE
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._left = left
+        self._right = right
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._directions = (
+            _Direction(self, left, right, pipes if splice else None),
+            _Direction(self, right, left, pipes if splice else None),
+        )
+
+    async def run(self, to_right: bytes = b"", to_left: bytes = b"") -> None:
+        """`to_right` was read from the left socket before and goes first; `to_left` the other way. Never raises
+        OSError: how a tunnel ends is between its two ends."""
+        rightward, leftward = self._directions
+        try:
+            rightward.start(to_right)
+            leftward.start(to_left)
+            await self._done
+        finally:
+            for direction in self._directions:
+                direction.stop()
+            if self._done.done() and not self._done.cancelled():
+                self._left.close()
+                self._right.close()
+            else:
+                reset(self._left)
+                reset(self._right)
+
+    def ended(self) -> None:
+        """A direction came to its end."""
+        if all(direction.ended for direction in self._directions) and not self._done.done():
+            self._done.set_result(None)
+
+    def sink_failed(self, broken: socket.socket) -> None:
+        """A side takes no more. What it had sent before may still wait to be read, an early answer to an upload for
+        example, so the direction from it goes on to its end, which is then an error."""
+        for direction in self._directions:
+            if direction.goes_to(broken):
+                direction.stop()
+            elif direction.ended:
+                self.failed(broken)
+            else:
+                direction.ends_in_error = True
+
+    def failed(self, broken: socket.socket) -> None:
+        """One side was reset or vanished: the other gets what it is owed, then a reset too."""
+        for direction in self._directions:
+            direction.stop()
+        healthy = self._right if broken is self._left else self._left
+        reset(broken)
+        self._reset_when_flushed(healthy, self._loop.time() + FLUSH_LIMIT_S)
+
+    def _reset_when_flushed(self, sock: socket.socket, deadline: float) -> None:
+        """A reset discards what the kernel has not sent yet."""
+        if self._done.done():
+            return
+        if _unsent(sock) and self._loop.time() < deadline:
+            self._loop.call_later(FLUSH_CHECK_S, self._reset_when_flushed, sock, deadline)
+            return
+        reset(sock)
+        self._done.set_result(None)
+
+
+def _unsent(sock: socket.socket) -> int:
+    """Bytes in the send queue that the peer has not acknowledged (tcp(7), SIOCOUTQ); 0 where that is unknown."""
+    with contextlib.suppress(OSError):
+        return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+    return 0
+
+
+class _Direction:
+    """From one socket to the other. Bytes in flight are in `_held` (read by us) and then in `_pipe` (`_in_pipe` of
+    them). Either the source is watched for reading or the sink for writing, never both."""
+
+    __slots__ = (
+        "_held",
+        "_in_pipe",
+        "_loop",
+        "_pipe",
+        "_pipes",
+        "_relay",
+        "_sink",
+        "_sink_fd",
+        "_source",
+        "_source_ended",
+        "_source_fd",
+        "_watching",
+        "ended",
+        "ends_in_error",
+    )
+
+    def __init__(self, relay: Relay, source: socket.socket, sink: socket.socket, pipes: PipePool | None) -> None:
+        self._relay = relay
+        self._loop = relay._loop
+        self._source = source
+        self._sink = sink
+        self._source_fd = source.fileno()
+        self._sink_fd = sink.fileno()
+        self._pipes = pipes
+        self._pipe: Pipe | None = None
+        self._in_pipe = 0
+        self._held = memoryview(b"")
+        self._source_ended = False
+        self._watching = _NOTHING
+        self.ended = False
+        self.ends_in_error = False
+
+    def goes_to(self, sock: socket.socket) -> bool:
+        return self._sink is sock
+
+    def start(self, first: bytes) -> None:
+        if self.ended:
+            return
+        self._held = memoryview(first)
+        if first:
+            self._sink_writable()
+        else:
+            self._watch_source()
+
+    def stop(self) -> None:
+        """No more callbacks; bytes in flight are gone."""
+        self._watch_nothing()
+        self.ended = True
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    # what the event loop calls
+
+    def _source_readable(self) -> None:
+        for _ in range(TURN):
+            try:
+                count = self._fill()
+            except (BlockingIOError, InterruptedError):
+                self._return_pipe()
+                return
+            except OSError:
+                self._relay.failed(self._source)
+                return
+            if count == 0:
+                self._source_ended = True
+                self._finish()
+                return
+            if not self._drain():
+                return
+        self._return_pipe()
+
+    def _sink_writable(self) -> None:
+        if not self._drain():
+            return
+        self._return_pipe()
+        if self._source_ended:
+            self._finish()
+        else:
+            self._watch_source()
+
+    # one step each
+
+    def _fill(self) -> int:
+        """Take bytes from the source; how many, 0 at its end. Raises BlockingIOError when there are none."""
+        if self._pipes is not None:
+            if self._pipe is None:
+                with contextlib.suppress(OSError):  # out of descriptors: copy instead, this tunnel goes on
+                    self._pipe = self._pipes.borrow()
+            if self._pipe is not None:
+                self._in_pipe = _splice(self._source_fd, self._pipe.writer, PIPE_SIZE)
+                return self._in_pipe
+        data = self._source.recv(COPY_SIZE)
+        self._held = memoryview(data)
+        return len(data)
+
+    def _drain(self) -> bool:
+        """Hand everything in flight to the sink. False when it takes no more now (then it is watched), or failed."""
+        try:
+            while self._held:
+                self._held = self._held[self._sink.send(self._held) :]
+            while self._in_pipe and self._pipe is not None:
+                self._in_pipe -= _splice(self._pipe.reader, self._sink_fd, self._in_pipe)
+        except (BlockingIOError, InterruptedError):
+            self._watch_sink()
+            return False
+        except OSError:
+            self._relay.sink_failed(self._sink)
+            return False
+        return True
+
+    def _finish(self) -> None:
+        """The source has ended and everything was handed over."""
+        self._watch_nothing()
+        self._return_pipe()
+        self.ended = True
+        if self.ends_in_error:
+            self._relay.failed(self._source)
+            return
+        try:
+            self._sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._relay.sink_failed(self._sink)
+            return
+        self._relay.ended()
+
+    def _return_pipe(self) -> None:
+        if self._pipe is not None and self._pipes is not None:
+            self._pipes.give_back(self._pipe)
+            self._pipe = None
+
+    # watching
+
+    def _watch_source(self) -> None:
+        if self._watching != _SOURCE:
+            self._watch_nothing()
+            self._loop.add_reader(self._source_fd, self._source_readable)
+            self._watching = _SOURCE
+
+    def _watch_sink(self) -> None:
+        if self._watching != _SINK:
+            self._watch_nothing()
+            self._loop.add_writer(self._sink_fd, self._sink_writable)
+            self._watching = _SINK
+
+    def _watch_nothing(self) -> None:
+        if self._watching == _SOURCE:
+            self._loop.remove_reader(self._source_fd)
+        elif self._watching == _SINK:
+            self._loop.remove_writer(self._sink_fd)
+        self._watching = _NOTHING
+
+
+def _splice(source: int, sink: int, count: int) -> int:
+    return os.splice(source, sink, count, flags=os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK)

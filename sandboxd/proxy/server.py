@@ -1,0 +1,172 @@
+"""The proxies of one command: accepts on the listening sockets that its sandbox handed over, and serves.
+
+A listener belongs to one command, so every connection that comes in by it is that command's, whatever it says. The
+sockets may live in another network namespace; accept() does not mind. Each connection is a task with a name, owned
+here: a fault in one ends that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Final
+
+from sandboxd.proxy.dial import Dialer
+from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.http_server import serve_http
+from sandboxd.proxy.limits import DEFAULT, Limits
+from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report
+from sandboxd.proxy.socks_server import serve_socks
+from sandboxd.proxy.stream import Stream, send_at_once
+
+__all__ = ["BlockedConnection", "ProxyServer", "Report"]
+
+Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
+
+ACCEPTS_AT_ONCE: Final = 64
+_BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
+"""What accept() says about the listener itself. Everything else in accept(2) is about one connection or passes."""
+
+log = logging.getLogger(__name__)
+
+
+class ProxyServer:
+    """`gate` decides, `dialer` connects, `report` hears of each refused request once, `label` names the command in task
+    names and logs."""
+
+    def __init__(
+        self, gate: Gate, dialer: Dialer, report: Report, label: str = "", *, limits: Limits = DEFAULT
+    ) -> None:
+        self._outbound = Outbound(gate, dialer, report)
+        self._limits = limits
+        self._label = label
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptors: list[_Acceptor] = []
+        self._serial = count(1)
+
+    def serve(self, http_listener: socket.socket | None, socks_listener: socket.socket | None) -> None:
+        """Start accepting; returns at once. Takes the listeners over, bound and listening as they are."""
+        for listener, protocol, serve in (
+            (http_listener, "http", serve_http),
+            (socks_listener, "socks", serve_socks),
+        ):
+            if listener is not None:
+                self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+
+    @property
+    def connections(self) -> int:
+        """How many client connections are open."""
+        return len(self._tasks)
+
+    def recheck(self) -> int:
+        """Cut every connection that the policy denies by now; how many."""
+        return self._outbound.recheck()
+
+    async def aclose(self) -> None:
+        """End everything at once: no more accepts, every connection reset."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # for the acceptors
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._tasks) >= self._limits.connections
+
+    @property
+    def retry_s(self) -> float:
+        return self._limits.accept_retry_s
+
+    def accepted(self, sock: socket.socket, protocol: str, serve: Serve) -> None:
+        loop = asyncio.get_running_loop()
+        name = f"{protocol} {self._label} {next(self._serial)}"
+        client = Stream(sock, loop)
+        task = loop.create_task(self._run(serve, client, name), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._ended(ended, client))
+
+    async def _run(self, serve: Serve, client: Stream, name: str) -> None:
+        try:
+            await serve(client, self._outbound, self._limits)
+        except Exception:
+            log.exception("proxy connection %s ended by a fault", name)
+
+    def _ended(self, task: asyncio.Task[None], client: Stream) -> None:
+        client.close()  # again, for a task that was cancelled before its first step
+        self._tasks.discard(task)
+        for acceptor in self._acceptors:
+            acceptor.resume()
+
+
+class _Acceptor:
+    """One listener on the event loop."""
+
+    def __init__(self, server: ProxyServer, listener: socket.socket, protocol: str, serve: Serve) -> None:
+        self._server = server
+        self._listener = listener
+        self._protocol = protocol
+        self._serve = serve
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._accepting = False
+        self._closed = False
+        listener.setblocking(False)
+        self.resume()
+
+    def resume(self) -> None:
+        if not self._accepting and not self._closed and self._retry is None and not self._server.is_full:
+            self._loop.add_reader(self._listener, self._readable)
+            self._accepting = True
+
+    def close(self) -> None:
+        self._pause()
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._listener.close()
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._loop.remove_reader(self._listener)
+            self._accepting = False
+
+    def _readable(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self._server.is_full:
+                self._pause()
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._failed(error)
+                return
+            sock.setblocking(False)
+            send_at_once(sock)
+            self._server.accepted(sock, self._protocol, self._serve)
+
+    def _failed(self, error: OSError) -> None:
+        """Out of descriptors, mostly: what is open goes on, what comes waits in the backlog, we try again in a
+        moment."""
+        self._pause()
+        if error.errno in _BROKEN:
+            log.error("proxy listener %s failed: %s", self._protocol, error.strerror)
+            self.close()
+            return
+        log.warning("proxy listener %s waits: %s", self._protocol, error.strerror)
+        self._retry = self._loop.call_later(self._server.retry_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.resume()
