@@ -20,10 +20,12 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.reason = ""
+        self.grace_s: float | None = None
+        """How long running commands have between TERM and KILL; None for the usual."""
 
-    def __call__(self, reason: str) -> None:
+    def __call__(self, reason: str, grace_s: float | None = None) -> None:
         if not self._event.is_set():
-            self.reason = reason
+            self.reason, self.grace_s = reason, grace_s
             self._event.set()
 
     @property

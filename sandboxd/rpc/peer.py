@@ -21,6 +21,7 @@ import struct
 from dataclasses import dataclass
 
 from sandboxd.errors import CallerError
+from sandboxd.rpc.call import EVERYTHING, Access
 
 _SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
@@ -34,6 +35,7 @@ class Caller:
     uid: int
     gid: int
     pid: int
+    access: frozenset[Access] = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ def test_commands_are_shown_at_debug_level() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\x1b]52;c;aGk=\x07", "a\r\nb", "\u202etxt.exe", "\u2066x\u2069", "\U000e0041\U000e0042", "\x9b31m", "\ud800", "\x00"],
+    ["\x1b]52;c;aGk=\x07", "a\r\nb", "\u202etxt.exe", "\u2066x\u2069", "\U000e0041\U000e0042", "\x9b31m", "\ud800",
+     "\x00"],
     ids=ascii,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("form", LogFormat)
 def test_text_from_inside_is_harmless(text: str, form: LogFormat) -> None:
     stream = io.StringIO()
@@ -128,7 +129,7 @@ def test_text_from_inside_is_harmless(text: str, form: LogFormat) -> None:
     written = stream.getvalue()
     assert len(written.splitlines()) == 1
     for character in text:
-        assert character.isascii() and character.isprintable() or character not in written.rstrip("\n")
+        assert (character.isascii() and character.isprintable()) or character not in written.rstrip("\n")
 
 
 def test_a_traceback_keeps_its_lines_and_loses_its_escapes() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def caller(
     listener: socket.socket, wrapper: Sequence[str] = (), code: str = CALL, uid: int | None = None
 ) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
     """A process that has connected, and the accepted connection. It ends when the connection is closed."""
-    other = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    other: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
     process = subprocess.Popen(
         [*wrapper, PYTHON, "-I", "-S", "-c", code, listener.getsockname()], stdout=subprocess.PIPE, cwd="/", **other
     )

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_a_live_socket_is_left_alone(directory: str) -> None:
 @pytest.mark.parametrize("kind", ["file", "directory", "link", "fifo"])
 def test_what_is_not_a_socket_is_left_alone(directory: str, kind: str) -> None:
     path = Path(directory, "sandboxd.sock")
-    make = {
+    make: dict[str, Callable[[], object]] = {
         "file": lambda: path.write_text("precious"),
         "directory": path.mkdir,
         "link": lambda: path.symlink_to("/nowhere"),

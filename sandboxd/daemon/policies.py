@@ -1,0 +1,305 @@
+"""The policy in force for each project, and how a new one takes its place.
+
+A reload builds the new policy completely and then switches; settings that are broken change nothing: the last good
+policy stays, and the problem is kept beside it for `status`, `settings.get` and the log. Where there is no last good
+one there is no policy at all: the daemon does not start, or the project's command is refused.
+
+Every different policy gets the next generation number of the daemon. An unchanged one stays the same *object*, which
+is what makes a warm `wrap` cheap: whatever was derived from a policy is found again by its identity.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd.errors import SettingsError
+from sandboxd.policy.build import build_policy, check_settings
+from sandboxd.policy.policy import Policy
+from sandboxd.policy.rule_paths import Scope
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
+from sandboxd.settings.layer import Layer, layer_from_values
+from sandboxd.settings.merge import Settings, changed_keys, merge
+from sandboxd.settings.origins import Source
+from sandboxd.settings.problems import Problem
+from sandboxd.sources.locations import Location, SettingsLocations, find_locations
+from sandboxd.sources.reading import read_layer, read_layers
+
+PROJECTS_KEPT = 64
+"""Projects that stay read although no session is open in them."""
+VARIANTS_KEPT = 64
+"""Policies with a caller's overrides that are kept for each session."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPlaces:
+    """Where this daemon's settings come from. `cli_file` is that of `--settings`; `own_paths` no rule may open."""
+
+    environment: Mapping[str, str]
+    home: str
+    platform: str = "linux"
+    cli_file: str | None = None
+    own_paths: tuple[str, ...] = ()
+    managed_root: str = "/"
+
+    def locations(self, directory: str | None) -> SettingsLocations:
+        return find_locations(
+            self.environment,
+            self.home,
+            directory,
+            platform=self.platform,
+            cli_files=() if self.cli_file is None else (self.cli_file,),
+            managed_root=self.managed_root,
+        )
+
+    def scope(self, directory: str | None) -> Scope:
+        return Scope(self.home, directory or self.home, self.environment, self.platform, self.own_paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What holds, in one piece: the merged settings, the policy they mean."""
+
+    settings: Settings
+    policy: Policy
+
+
+class Project:
+    """The settings of one directory; those of the daemon itself when `directory` is None. `now` is the last good
+    snapshot, `latest` what the files say (the same, unless they are broken), `problems` what is wrong with that."""
+
+    def __init__(self, directory: str | None, places: SettingsPlaces, next_generation: Callable[[], int]) -> None:
+        """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
+        self.directory = directory
+        self.locations = places.locations(directory)
+        self.scope = places.scope(directory)
+        self._next_generation = next_generation
+        self.latest = merge(read_layers(self.locations))
+        self.problems = check_settings(self.latest, self.scope)
+        self.error: SettingsError | None = None
+        self.plain: SessionPolicy | None = None
+        """That of sessions without settings of their own: the same for all of them."""
+        self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
+
+    def refresh(self) -> tuple[str, ...]:
+        """Read the files again; return the keys whose effective value has changed. Broken files change nothing, and
+        are then told in `error`. The same rules elsewhere in a file make a new policy, but no changed key."""
+        before = self.now
+        self.latest = merge(read_layers(self.locations))
+        self.problems = check_settings(self.latest, self.scope)
+        try:
+            policy = build_policy(self.latest, self.scope, before.policy.generation)
+        except SettingsError as error:
+            self.error = error
+            return ()
+        self.error = None
+        changed = changed_keys(before.settings, self.latest)
+        if policy != before.policy:
+            self.now = Snapshot(self.latest, replace(policy, generation=self._next_generation()))
+        elif changed:
+            self.now = Snapshot(self.latest, before.policy)
+        return changed
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What a person should know, one line each: a broken file first, then doubtful rules that are in force."""
+        broken = () if self.error is None else (f"{self.error.message}; the last good settings stay in force",)
+        return (*broken, *self.now.policy.warnings)
+
+    def with_layers(self, layers: tuple[Layer, ...]) -> Snapshot:
+        """What holds with settings of a session or a call on top. Raises SettingsError."""
+        merged = merge((*layers, *self.now.settings.layers))
+        return Snapshot(merged, build_policy(merged, self.scope, self.now.policy.generation))
+
+
+class SessionPolicy:
+    """The policy of one session, now and with a call's overrides on top (`runtime.session.PolicyOf`)."""
+
+    def __init__(self, project: Project, settings: Mapping[str, Any] | None, log: FilteringBoundLogger) -> None:
+        self.project = project
+        self._settings = settings
+        self._log = log
+        self._base = project.now
+        self._variants: OrderedDict[_Variant, Snapshot] = OrderedDict()
+        self._last_good: Mapping[_Variant, Snapshot] = {}
+
+    def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
+        """Raises SettingsError when the settings on top cannot hold, and could not before either."""
+        if self._settings is None and overrides is NO_OVERRIDES:
+            return self.project.now.policy
+        return self.snapshot(overrides).policy
+
+    def snapshot(self, overrides: Overrides = NO_OVERRIDES) -> Snapshot:
+        """The settings with their policy. Raises as above."""
+        if self._base is not self.project.now:
+            self._base, self._last_good, self._variants = self.project.now, self._variants, OrderedDict()
+        key = (overrides, _identity(overrides.settings))
+        found = self._variants.get(key)
+        if found is None:
+            found = self._variants[key] = self._build(key)
+            while len(self._variants) > VARIANTS_KEPT:
+                self._variants.popitem(last=False)
+        return found
+
+    def _build(self, key: _Variant) -> Snapshot:
+        try:
+            return self.project.with_layers(self._layers(key[0]))
+        except SettingsError as error:
+            if key not in self._last_good:
+                raise
+            self._log.error("settings of a session no longer hold; the last good ones stay", reason=error.message)
+            return self._last_good[key]
+
+    def _layers(self, overrides: Overrides) -> tuple[Layer, ...]:
+        may_widen, distrust = _trust(self.project.now)
+        layers = [
+            layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust)
+            for values in (self._settings, overrides_as_settings(overrides))
+            if values
+        ]
+        if overrides.settings is not None:
+            layers.append(read_required(overrides.settings, self.project.locations.home, may_widen, distrust))
+        return tuple(layers)
+
+
+def _trust(now: Snapshot) -> tuple[bool, str]:
+    """Whether a caller's settings may widen: unless somebody has said no."""
+    refused = now.settings.is_set("sandbox.allowOverrides") and not now.policy.allow_overrides
+    return not refused, "sandbox.allowOverrides is off, so a caller may only tighten" if refused else ""
+
+
+def overrides_as_settings(overrides: Overrides) -> dict[str, Any]:
+    """The settings object that a call's overrides mean."""
+    network = {"allowedDomains": list(overrides.allow_domains)}
+    files = {"allowWrite": list(overrides.allow_write), "allowRead": list(overrides.allow_read)}
+    given = {
+        "network": {key: value for key, value in network.items() if value},
+        "filesystem": {key: value for key, value in files.items() if value},
+    }
+    sandbox = {key: value for key, value in given.items() if value}
+    return {"sandbox": sandbox} if sandbox else {}
+
+
+def read_required(path: str, home: str, may_widen: bool = True, distrust: str = "") -> Layer:
+    """The layer of a settings file that somebody named. Raises SettingsError `settings_missing` when it is not there:
+    whoever names a file means its rules. A file that is broken is a broken layer."""
+    if not os.path.exists(path):
+        raise SettingsError(
+            "settings_missing", f"there is no settings file {path}", hint="check the path", data={"file": path}
+        )
+    layer = read_layer(Location(Source.CLI, path), home)
+    return layer if may_widen else replace(layer, may_widen=False, distrust=distrust)
+
+
+_Variant = tuple[Overrides, tuple[int, ...] | None]
+
+
+def _identity(path: str | None) -> tuple[int, ...] | None:
+    """What changes when a file does."""
+    if path is None:
+        return None
+    try:
+        state = os.stat(path)
+    except OSError:
+        return ()
+    return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """`changed` are the keys with another effective value in any project, `switched` that a policy was replaced."""
+
+    changed: tuple[str, ...]
+    switched: bool
+    problems: tuple[Problem, ...] = field(default=())
+
+
+class Policies:
+    """All projects of a daemon. Made when the daemon starts: raises SettingsError when its own settings are broken."""
+
+    def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger) -> None:
+        self.places = places
+        self.generation = 0
+        self._log = log
+        self._listeners: list[Callable[[Reloaded], None]] = []
+        if places.cli_file is not None:
+            read_required(places.cli_file, places.home)
+        self.own = Project(None, places, self._next_generation)
+        self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, Project] = OrderedDict()
+        self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
+        self.on_new_project: Callable[[], None] = lambda: None
+
+    def _next_generation(self) -> int:
+        self.generation += 1
+        return self.generation
+
+    def project(self, directory: str) -> Project:
+        """The settings of a project directory, read now when they are not known. Raises SettingsError when they are
+        broken and never were good."""
+        project = self._projects.get(directory)
+        if project is None:
+            project = self._projects[directory] = Project(directory, self.places, self._next_generation)
+            self.on_new_project()
+        self._recent[directory] = project
+        self._recent.move_to_end(directory)
+        while len(self._recent) > PROJECTS_KEPT:
+            self._recent.popitem(last=False)
+        return project
+
+    def of_session(self, directory: str, settings: Mapping[str, Any] | None = None) -> SessionPolicy:
+        """The policy of a session in `directory`, with its own settings on top. Raises SettingsError."""
+        project = self.project(directory)
+        if settings is not None:
+            return SessionPolicy(project, settings, self._log)
+        if project.plain is None:
+            project.plain = SessionPolicy(project, None, self._log)
+        return project.plain
+
+    def keep(self, session_id: str, policy: SessionPolicy) -> None:
+        """Know the policy of a session by its id for as long as the session has it."""
+        self._of_sessions[session_id] = policy
+
+    def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, Snapshot]:
+        """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
+        policy = None if session_id is None else self._of_sessions.get(session_id)
+        if policy is not None:
+            return policy.project, policy.snapshot()
+        project = self.own if directory is None else self.project(directory)
+        return project, project.now
+
+    def locations(self) -> tuple[SettingsLocations, ...]:
+        """Every file that matters to somebody now."""
+        return tuple(project.locations for project in self._all())
+
+    def _all(self) -> list[Project]:
+        return [self.own, *self._projects.values()]
+
+    def on_change(self, listener: Callable[[Reloaded], None]) -> None:
+        """Have `listener` called after each reload in which a policy was replaced."""
+        self._listeners.append(listener)
+
+    def reload(self) -> Reloaded:
+        """Read everything again. Whoever is affected has been told when this returns."""
+        before = self.generation
+        changed: dict[str, None] = {}
+        problems: dict[Problem, None] = {}
+        for project in self._all():
+            broken_before = project.error
+            changed.update(dict.fromkeys(project.refresh()))
+            problems.update(dict.fromkeys(project.problems))
+            if project.error is not None and str(project.error) != str(broken_before):
+                reason, hint = project.error.message, project.error.hint
+                self._log.error("settings are broken; the last good policy stays", reason=reason, hint=hint)
+        outcome = Reloaded(tuple(changed), self.generation != before, tuple(problems))
+        if outcome.switched:
+            self._log.info("settings changed", keys=list(outcome.changed), generation=self.generation)
+            for listener in self._listeners:
+                listener(outcome)
+        return outcome

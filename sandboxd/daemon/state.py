@@ -1,0 +1,90 @@
+"""The running daemon as its methods see it: the parts, put together by `app`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from sandboxd.errors import CallerError, HostError
+from sandboxd.policy.display import neutralise
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sandboxd.backends.base import Backend
+    from sandboxd.daemon.lifecycle import StopRequest
+    from sandboxd.daemon.policies import Policies
+    from sandboxd.daemon.questions import Questions
+    from sandboxd.runtime.sessions import Sessions
+
+
+class Step(Protocol):
+    """One step of the check: what was tried, whether it worked, what was seen, and the remedy when it did not."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def remedy(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """`ok` says that a sandbox can be started; a step that failed all the same is a layer that is missing."""
+
+    ok: bool
+    steps: tuple[Step, ...]
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One per process. Nothing here is replaced while it runs: what changes, changes inside the parts."""
+
+    socket: str
+    policies: Policies
+    sessions: Sessions
+    questions: Questions
+    backend: Backend
+    steps: Callable[[], Awaitable[Sequence[Step]]]
+    """Tries everything a sandbox needs on this host."""
+    layers: Callable[[], tuple[str, ...]]
+    """Those that a command wrapped now would get."""
+    stop: StopRequest
+    started_at: float = field(default_factory=time.time)
+
+    async def check(self) -> CheckReport:
+        """Whether a sandbox can be started, and what is missing."""
+        steps = tuple(await self.steps())
+        try:
+            await self.backend.ready()
+        except HostError:
+            return CheckReport(False, steps, ())
+        return CheckReport(True, steps, self.layers())
+
+    def directory(self, path: str) -> str:
+        """`path` as a working directory: absolute, without `.`, `..` and a trailing slash. Raises CallerError
+        `cwd_relative` or `cwd_missing`."""
+        if not path.startswith("/"):
+            raise CallerError(
+                "cwd_relative", f"cwd is not an absolute path: {neutralise(path)}", hint="send an absolute path"
+            )
+        try:
+            # Text alone cannot tell what `link/..` means.
+            path = os.path.realpath(path) if "/../" in path + "/" else "/" + os.path.normpath(path).lstrip("/")
+            found = stat.S_ISDIR(os.stat(path).st_mode)
+        except (OSError, ValueError):
+            found = False
+        if not found:
+            raise CallerError(
+                "cwd_missing", f"there is no directory {neutralise(path)}", hint="make it, or name another one"
+            )
+        return path

@@ -1,0 +1,242 @@
+"""One client's connection: bytes to messages, messages to calls, answers as they finish.
+
+Requests are pipelined and answered out of order, each in a task of its own. Nothing a client does makes the daemon hold
+an unbounded amount for it:
+- a line may have 4 MiB, a batch 256 calls;
+- `MOST_IN_FLIGHT` messages are worked on at once; what follows is not read until one of them is answered;
+- answers that the client does not take stop the reading of its further requests;
+- notifications that it does not take end the connection: the daemon never waits for a subscriber.
+
+When the client goes away its calls are cancelled. The daemon hears of it only when the last of them has ended, so that
+a session that was just being opened cannot outlive its owner. A client that closes no more than its sending half (a
+shell pipeline does) gets its answers first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from typing import TYPE_CHECKING, cast
+
+from sandboxd.errors import CallerError
+from sandboxd.rpc.dispatch import answer_to
+from sandboxd.rpc.jsonrpc import error_message, is_response
+from sandboxd_client.wire import codes
+from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
+from sandboxd_client.wire.jsontext import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from sandboxd.rpc.dispatch import Dispatcher
+    from sandboxd.rpc.jsonrpc import Json
+    from sandboxd.rpc.peer import Caller
+
+MOST_IN_FLIGHT = 64
+MOST_UNTAKEN = 4 << 20
+"""Bytes that may wait for the client before a notification ends the connection."""
+_PAUSE_ABOVE, _RESUME_BELOW = 256 << 10, 64 << 10
+_ONE_LINE = "one JSON text a line, UTF-8, at most 4 MiB"
+
+
+class Connection(asyncio.Protocol):
+    """`admit` settles who calls (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an admitted
+    one. The object itself is the owner of the sessions that are opened over it."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        admit: Callable[[socket.socket], Caller],
+        log: FilteringBoundLogger,
+        opened: Callable[[Connection], None],
+        lost: Callable[[Connection], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._admit = admit
+        self._log = log
+        self._opened = opened
+        self._lost = lost
+        self._caller: Caller | None = None
+        self._lines = LineDecoder()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self._half_closed = False
+        self._reading = True
+        self._writable = True
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+
+    @property
+    def caller(self) -> Caller:
+        assert self._caller is not None, "only an admitted connection has calls"
+        return self._caller
+
+    # what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_PAUSE_ABOVE, _RESUME_BELOW)
+        try:
+            self._caller = self._admit(transport.get_extra_info("socket"))
+        except CallerError as error:
+            self._log.warning("caller refused", reason=error.slug)
+            self._send(answer_to(error))
+            self._transport.close()
+            return
+        self._log = self._log.bind(peer=self._caller.pid)
+        self._opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._caller is not None:
+            self._lines.feed(data)
+            self._take_lines()
+
+    def eof_received(self) -> bool:
+        if self._caller is None or self._is_gone():
+            return False
+        if self._lines.partial:
+            self._send(error_message(codes.PARSE_ERROR, "the last line has no end", "parse_error", _ONE_LINE))
+        self._half_closed = True
+        self._close_when_answered()
+        return True  # keeps the sending half open
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._caller is None:
+            return
+        for call in self._calls:
+            call.cancel()
+        self._lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._take_lines()
+
+    def _is_gone(self) -> bool:
+        """Whether the client has closed both halves: EOF alone does not tell (unix(7), poll(2) POLLHUP)."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), 0)
+        return bool(poll.poll(0))
+
+    # requests in
+
+    def _take_lines(self) -> None:
+        while self._ready():
+            try:
+                line = self._lines.next_line()
+                if line is None:
+                    break
+                self._take(loads(line))
+            except (FrameError, JsonTextError) as error:
+                self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
+        self._read_or_not()
+
+    def _ready(self) -> bool:
+        return self._writable and len(self._calls) < MOST_IN_FLIGHT
+
+    def _read_or_not(self) -> None:
+        reading = self._ready()
+        if reading is self._reading or self._half_closed or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _take(self, message: object) -> None:
+        if is_response(message):
+            self._log.debug("answer to nothing we asked")
+        elif self._stopping:
+            self._answer_stopping(message)
+        else:
+            call = asyncio.get_running_loop().create_task(self._answer(message), name=f"rpc-{self.caller.pid}")
+            self._calls.add(call)
+            self._idle.clear()
+            call.add_done_callback(self._answered)
+
+    async def _answer(self, message: object) -> None:
+        try:
+            answer = await self._dispatcher.respond(message, self)
+        except asyncio.CancelledError:
+            if self._stopping:
+                self._answer_stopping(message)
+            raise
+        if answer is not None:
+            self._send(answer)
+
+    def _answered(self, call: asyncio.Task[None]) -> None:
+        was_full = not self._ready()
+        self._calls.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
+            self._log.error("connection failed", exc_info=error)
+            self._transport.abort()
+        if was_full:
+            self._take_lines()
+        if not self._calls:
+            self._idle.set()
+            self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
+        if self._half_closed and not self._calls:
+            self._transport.close()
+
+    # answers and notifications out
+
+    def _send(self, message: Json | list[Json]) -> None:
+        if self._transport.is_closing():
+            return
+        try:
+            line = encode_line(message)
+        except (FrameError, JsonTextError) as error:
+            line = encode_line(_unsendable(message, error))
+        self._transport.write(line)
+
+    def _answer_stopping(self, message: object) -> None:
+        if isinstance(message, dict) and "id" in message:
+            hint = "start it again with: sandboxd serve"
+            self._send(error_message(codes.BUSY, "the daemon is stopping", "stopping", hint, message["id"]))
+
+    def notify(self, method: str, params: Json) -> None:
+        """Send a notification. A client that does not take them is cut off: it reconnects and asks for a snapshot."""
+        if self._transport.get_write_buffer_size() > MOST_UNTAKEN:
+            self._log.warning("connection cut: the client does not read", method=method)
+            self._transport.abort()
+            return
+        self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    # the end
+
+    async def calls_ended(self) -> None:
+        """Return when no call is in flight."""
+        await self._idle.wait()
+
+    async def finish(self, grace_s: float) -> None:
+        """Answer what is in flight, for at most `grace_s`, and every further request with `stopping`."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.calls_ended()
+        except TimeoutError:
+            for call in self._calls:
+                call.cancel()
+            await self.calls_ended()
+
+    def hang_up(self) -> None:
+        """Close the connection after what has been written."""
+        self._transport.close()
+
+
+def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -> Json:
+    slug = "response_too_long" if error.slug == "line_too_long" else "internal_error"
+    request_id = message.get("id") if isinstance(message, dict) else None
+    if isinstance(request_id, str) and not request_id.isascii():
+        request_id = None  # it may be what cannot be sent
+    return error_message(codes.INTERNAL_ERROR, f"the answer cannot be sent: {error.message}", slug, "", request_id)

@@ -1,0 +1,132 @@
+"""The whole API in one screen (`METHODS`), and what is around every handler: parameters in, results and errors out.
+
+No socket here: `Dispatcher.respond` takes a decoded message and returns the answer, so it is tested with dictionaries.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from sandboxd.errors import (
+    CallerError,
+    HostError,
+    InternalError,
+    LaunchError,
+    PolicyError,
+    SandboxdError,
+    SettingsError,
+)
+from sandboxd.policy.display import neutralise
+from sandboxd.rpc.call import Access, Call, Client, Method
+from sandboxd.rpc.handlers import check, decisions, hello, policy, sessions, settings, shutdown, status, wrap
+from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
+from sandboxd_client.wire import codes
+from sandboxd_client.wire.messages.check import CheckParams
+from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
+from sandboxd_client.wire.messages.hello import HelloParams
+from sandboxd_client.wire.messages.policy import EffectiveParams, ExplainParams
+from sandboxd_client.wire.messages.sessions import SessionCloseParams, SessionListParams, SessionOpenParams
+from sandboxd_client.wire.messages.settings import SettingsGetParams, SettingsReloadParams
+from sandboxd_client.wire.messages.status import ShutdownParams, StatusParams
+from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapParams
+from sandboxd_client.wire.params import ParamsError, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jsonrpcserver import Result
+    from structlog.typing import FilteringBoundLogger
+
+    from sandboxd.daemon.state import Daemon
+
+ASK, RUN, CONTROL = Access.ASK, Access.RUN, Access.CONTROL
+
+# name: parameters, handler, who may call it
+METHODS: dict[str, Method] = {
+    "hello": Method(HelloParams, hello.hello, ASK),
+    "status": Method(StatusParams, status.status, ASK),
+    "check": Method(CheckParams, check.check, ASK),
+    "shutdown": Method(ShutdownParams, shutdown.shutdown, CONTROL),
+    "session.open": Method(SessionOpenParams, sessions.open_session, RUN),
+    "session.close": Method(SessionCloseParams, sessions.close_session, RUN),
+    "session.list": Method(SessionListParams, sessions.list_sessions, ASK),
+    "should_sandbox": Method(ShouldSandboxParams, decisions.should_sandbox, ASK),
+    "wrap": Method(WrapParams, wrap.wrap, RUN),
+    "wrap.outcome": Method(WrapOutcomeParams, wrap.outcome, RUN),
+    "settings.get": Method(SettingsGetParams, settings.get, ASK),
+    "settings.reload": Method(SettingsReloadParams, settings.reload, CONTROL),
+    "policy.explain": Method(ExplainParams, policy.explain, ASK),
+    "policy.effective": Method(EffectiveParams, policy.effective, ASK),
+}
+
+# Whose fault an error is, by class: the number of a slug that the table of codes does not have.
+_NUMBERS: dict[type[SandboxdError], int] = {
+    CallerError: codes.CALLER,
+    SettingsError: codes.SETTINGS,
+    PolicyError: codes.POLICY,
+    HostError: codes.HOST,
+    LaunchError: codes.LAUNCH,
+    InternalError: codes.INTERNAL_ERROR,
+}
+
+
+class Dispatcher:
+    """Answers the messages of all connections of a daemon."""
+
+    def __init__(self, daemon: Daemon, log: FilteringBoundLogger, methods: Mapping[str, Method] = METHODS) -> None:
+        self._daemon = daemon
+        self._log = log
+        self._table = methods
+        self._methods = Methods({name: self._bound(name, method) for name, method in methods.items()})
+
+    async def respond(self, message: object, client: Client) -> Json | list[Json] | None:
+        """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError."""
+        return await respond(message, self._methods, Call(self._daemon, client, self._table))
+
+    def _bound(self, name: str, method: Method) -> Any:
+        async def call(context: Call, params: object) -> Result:
+            try:
+                if method.access not in context.caller.access:
+                    raise CallerError("not_permitted", f"this caller may not use {name}")
+                if method.access is CONTROL:
+                    self._log.info("control", method=name, peer=context.caller.pid)
+                return success(encode(await method.handler(context, decode(method.params, params))))
+            except ParamsError as error:
+                data = {"slug": error.slug, "hint": error.hint, **error.data}
+                return failure(codes.INVALID_PARAMS, error.message, data)
+            except InternalError as error:
+                return self._internal(name, error, error.message)
+            except SandboxdError as error:
+                return failure(number_of(error), neutralise(error.message), data_of(error))
+            except Exception as error:
+                return self._internal(name, error, "the daemon failed at this call")
+
+        return call
+
+    def _internal(self, name: str, error: Exception, message: str) -> Result:
+        """Our own bug: the details are in the log under an id, and only the id goes to the caller."""
+        incident = secrets.token_hex(4)
+        self._log.error("call failed", method=name, incident=incident, exc_info=error)
+        slug = error.slug if isinstance(error, InternalError) else "internal_error"
+        hint = f"this is a fault of sandboxd; its log has the details under incident {incident}"
+        return failure(codes.INTERNAL_ERROR, message, {"slug": slug, "hint": hint, "incident": incident})
+
+
+def number_of(error: SandboxdError) -> int:
+    by_class = next((_NUMBERS[kind] for kind in type(error).__mro__ if kind in _NUMBERS), codes.INTERNAL_ERROR)
+    return codes.number_of(error.slug, by_class)
+
+
+def data_of(error: SandboxdError) -> Json:
+    # Names of files, keys and rules may come from a project, that is, from a file an agent has written.
+    return {"slug": error.slug, "hint": neutralise(error.hint), **error.data}
+
+
+def answer_to(error: SandboxdError) -> Json:
+    """An error as a whole answer to no request in particular."""
+    return {
+        "jsonrpc": "2.0",
+        "error": {"code": number_of(error), "message": error.message, "data": data_of(error)},
+        "id": None,
+    }

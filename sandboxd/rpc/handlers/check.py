@@ -1,0 +1,16 @@
+"""`check`: what this host can enforce, every step tried for real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd_client.wire.messages.check import CheckParams, CheckResult, CheckStepRecord
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def check(call: Call, params: CheckParams) -> CheckResult:
+    report = await call.daemon.check()
+    steps = tuple(CheckStepRecord(s.name, s.ok, s.detail, s.remedy, s.code) for s in report.steps)
+    return CheckResult(report.ok, steps, report.layers)

@@ -1,0 +1,23 @@
+"""`should_sandbox`: is this command to be sandboxed, and may it run without a question (design 6.3)?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd.rpc.records import reason_record
+from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandboxResult:
+    answer = await call.daemon.questions.command(
+        params.command,
+        params.session_id,
+        None if params.cwd is None else call.daemon.directory(params.cwd),
+        uid=call.caller.uid,
+        unsandboxed=params.dangerously_disable_sandbox,
+    )
+    decision = answer.decision
+    return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint)

@@ -1,0 +1,66 @@
+"""`policy.explain` and `policy.effective`: questions to the policy, answered by the code that enforces it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sandboxd.daemon.questions import Explained
+from sandboxd.policy.hosts import HostPattern
+from sandboxd.rpc.records import origin_record, reason_record
+from sandboxd.settings.origins import Origin
+from sandboxd_client.wire.messages.policy import EffectiveParams, EffectiveResult, ExplainParams, ExplainResult
+from sandboxd_client.wire.params import encode
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def explain(call: Call, params: ExplainParams) -> ExplainResult:
+    """Raises CallerError when the target is no path, host or command."""
+    questions = call.daemon.questions
+    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
+    match params.kind:
+        case "host":
+            explained = questions.host(params.target, params.session_id, directory)
+        case "path":
+            explained = await questions.path(params.target, params.session_id, directory, write=params.write)
+        case _:
+            answer = await questions.command(params.target, params.session_id, directory, uid=call.caller.uid)
+            explained = Explained(params.target, answer.decision, answer.sandboxed)
+    decision = explained.decision
+    return ExplainResult(
+        kind=params.kind,
+        subject=explained.subject,
+        behavior=decision.behavior.value,
+        reason=reason_record(decision),
+        hint=decision.hint,
+        sandboxed=explained.sandboxed,
+    )
+
+
+async def effective(call: Call, params: EffectiveParams) -> EffectiveResult:
+    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
+    policy = call.daemon.questions.policy(params.session_id, directory)
+    return EffectiveResult(policy.generation, _plain(policy))
+
+
+def _plain(value: Any) -> Any:
+    """The policy as JSON: host patterns as they are written, origins as the wire has them."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case HostPattern():
+            return value.text
+        case Origin():
+            return encode(origin_record(value))
+        case tuple() | list():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case _ if dataclasses.is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case _:
+            return value

@@ -1,0 +1,57 @@
+"""`session.open`, `session.close`, `session.list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd.runtime.session import PermissionMode, Session, SessionSpec
+from sandboxd_client.wire.messages.sessions import (
+    SessionCloseParams,
+    SessionCloseResult,
+    SessionListParams,
+    SessionListResult,
+    SessionOpenParams,
+    SessionOpenResult,
+    SessionRecord,
+)
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def open_session(call: Call, params: SessionOpenParams) -> SessionOpenResult:
+    """A session of the caller's connection. Raises CallerError for its directory, SettingsError for its settings."""
+    cwd = call.daemon.directory(params.cwd)
+    policy = call.daemon.policies.of_session(cwd, params.settings)
+    now = policy()  # settings that cannot hold are refused here, not at the first command
+    mode = PermissionMode.PROMPT if params.permission_mode is None else PermissionMode(params.permission_mode)
+    spec = SessionSpec(cwd=cwd, name=params.name, permission_mode=mode, detached=params.detach)
+    session = call.daemon.sessions.open(spec, policy, call.client)
+    call.daemon.policies.keep(session.id, policy)
+    return SessionOpenResult(session.id, now.generation, now.warnings)
+
+
+async def close_session(call: Call, params: SessionCloseParams) -> SessionCloseResult:
+    running = len(call.daemon.sessions.get(params.session_id).commands())
+    await call.daemon.sessions.close(params.session_id)
+    return SessionCloseResult(running)
+
+
+async def list_sessions(call: Call, params: SessionListParams) -> SessionListResult:
+    return SessionListResult(tuple(record_of(session) for session in call.daemon.sessions.all()))
+
+
+def record_of(session: Session) -> SessionRecord:
+    info = session.describe()
+    return SessionRecord(
+        session_id=info.session_id,
+        name=info.name,
+        cwd=info.cwd,
+        detached=info.detached,
+        permission_mode=info.permission_mode.value,
+        opened_at=info.opened_at,
+        commands=info.commands,
+        violations=info.violations,
+        policy_generation=info.policy_generation,
+        implicit=session.spec.implicit,
+    )

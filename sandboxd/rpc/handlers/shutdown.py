@@ -1,0 +1,17 @@
+"""`shutdown`: the daemon ends in good order. The answer comes first; the connection ends when the daemon is gone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def shutdown(call: Call, params: ShutdownParams) -> ShutdownResult:
+    running = sum(len(session.commands()) for session in call.daemon.sessions.all())
+    call.daemon.stop(f"shutdown asked for by pid {call.caller.pid}", grace_s=params.grace_s)
+    return ShutdownResult(os.getpid(), running)

@@ -1,0 +1,35 @@
+"""`status`: the daemon itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from sandboxd import __version__
+from sandboxd.rpc.handlers.sessions import record_of
+from sandboxd.rpc.handlers.settings import file_records
+from sandboxd_client.wire.messages.hello import PROTOCOL
+from sandboxd_client.wire.messages.status import StatusParams, StatusResult
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def status(call: Call, params: StatusParams) -> StatusResult:
+    daemon = call.daemon
+    own = daemon.policies.own
+    sessions = tuple(record_of(session) for session in daemon.sessions.all())
+    return StatusResult(
+        version=__version__,
+        protocol=PROTOCOL,
+        pid=os.getpid(),
+        started_at=daemon.started_at,
+        socket=daemon.socket,
+        generation=daemon.policies.generation,
+        enabled=own.now.policy.enabled,
+        settings=file_records(own.latest),
+        sessions=sessions,
+        layers=daemon.layers(),
+        commands=sum(session.commands for session in sessions),
+        warnings=own.complaints,
+    )

@@ -1,0 +1,92 @@
+"""`wrap`: the argv that runs a command inside a sandbox. `wrap.outcome`: what became of it.
+
+There is no path through here that returns a command unsandboxed: `Session.wrap` returns a launch or raises.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from sandboxd.errors import CallerError
+from sandboxd.rpc.records import violation_record
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
+from sandboxd_client.wire.messages.wrap import (
+    EnvironmentRecord,
+    OverridesRecord,
+    WrapOutcomeParams,
+    WrapOutcomeResult,
+    WrapParams,
+    WrapResult,
+)
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+    from sandboxd.runtime.session import Session
+
+
+async def wrap(call: Call, params: WrapParams) -> WrapResult:
+    """Raises CallerError, SettingsError, PolicyError or HostError."""
+    sessions = call.daemon.sessions
+    session = None if params.session_id is None else sessions.get(params.session_id)
+    cwd = _directory(call, params, session)
+    request = WrapRequest(
+        cwd=cwd,
+        command=params.command,
+        argv=params.argv,
+        shell=params.shell,
+        environment=params.env or {},
+        command_id=params.command_id,
+        command_text=params.command_text,
+        overrides=_overrides(params.overrides, cwd),
+    )
+    if session is None:
+        session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
+    wrapped = await sessions.wrap(session, request)
+    return WrapResult(
+        wrap_id=wrapped.wrap_id,
+        argv=wrapped.argv,
+        command=shlex.join(wrapped.argv),
+        env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
+        cwd=wrapped.cwd,
+        layers=wrapped.layers,
+        warnings=wrapped.warnings,
+        expires_in_s=wrapped.expires_in_s,
+        policy_generation=wrapped.generation,
+    )
+
+
+def _directory(call: Call, params: WrapParams, session: Session | None) -> str:
+    if params.cwd is not None:
+        return call.daemon.directory(params.cwd)
+    if session is not None:
+        return session.cwd
+    raise CallerError("cwd_relative", "there is no working directory", hint="send cwd, or the session_id of a session")
+
+
+def _overrides(record: OverridesRecord | None, cwd: str) -> Overrides:
+    if record is None:
+        return NO_OVERRIDES
+    return Overrides(
+        allow_domains=record.allow_domains,
+        allow_write=tuple(_below(path, cwd) for path in record.allow_write),
+        allow_read=tuple(_below(path, cwd) for path in record.allow_read),
+        settings=record.settings,
+    )
+
+
+def _below(path: str, cwd: str) -> str:
+    """Relative paths of a settings rule are the project's; those of one command are its working directory's."""
+    return path if path.startswith(("/", "~", "$")) else f"{cwd}/{path}"
+
+
+async def outcome(call: Call, params: WrapOutcomeParams) -> WrapOutcomeResult:
+    """Raises CallerError `wrap_unknown`."""
+    result, violations = await call.daemon.sessions.outcome(params.wrap_id)
+    return WrapOutcomeResult(
+        started=result.started,
+        exited=result.exited,
+        status=result.status,
+        reason=result.reason,
+        violations=tuple(violation_record(violation) for violation in violations),
+    )

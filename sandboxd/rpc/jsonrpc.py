@@ -1,0 +1,154 @@
+"""JSON-RPC 2.0 around jsonrpcserver: one decoded message in, one answer (or none) out. No socket here.
+
+The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
+- its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
+- each call of a batch is checked by itself, as the specification's examples want, where the library refuses them all;
+- every error it makes of its own gets `data: {slug, hint}` like those of our methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, cast
+
+from sandboxd_client.wire import codes
+
+with warnings.catch_warnings():
+    # It reads its schema file with importlib.resources.read_text, deprecated in Python 3.11 and back for good in 3.13.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from jsonrpcserver import Error, Result, Success, async_dispatch_to_serializable
+
+MOST_IN_BATCH = 256
+
+Json = dict[str, Any]
+Call = Callable[[Any, object], Awaitable[Result]]
+"""A method: the context and the undecoded `params` in, what `success` or `failure` makes out. It raises nothing but
+asyncio.CancelledError."""
+
+_MEMBERS = frozenset({"jsonrpc", "method", "params", "id"})
+
+
+def success(result: object) -> Result:
+    return Success(result)
+
+
+def failure(code: int, message: str, data: Mapping[str, Any]) -> Result:
+    return Error(code, message, dict(data))
+
+
+class Methods(dict[str, Callable[..., Awaitable[Result]]]):
+    """The methods in the form that the library calls."""
+
+    def __init__(self, calls: Mapping[str, Call]) -> None:
+        super().__init__({name: _callable(call) for name, call in calls.items()})
+
+
+def _callable(call: Call) -> Callable[..., Awaitable[Result]]:
+    # The library passes an array as positional and an object as named arguments.
+    async def method(context: Any, /, *positional: Any, **named: Any) -> Result:
+        return await call(context, list(positional) if positional else named)
+
+    # It asks for the signature at every call: kept here it costs nothing.
+    method.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    return method
+
+
+async def respond(message: object, methods: Methods, context: object) -> Json | list[Json] | None:
+    """The answer to one message: a request, a notification (None), or a batch of them. Never raises but on
+    cancellation."""
+    if type(message) is not list:
+        return await _respond_one(message, methods, context)
+    if not message:
+        return invalid_request("the batch is empty")
+    if len(message) > MOST_IN_BATCH:
+        return error_message(
+            codes.BUSY,
+            f"the batch has {len(message)} calls, and {MOST_IN_BATCH} are accepted",
+            "too_many_requests",
+            "send several batches, or plain requests",
+        )
+    answers = await asyncio.gather(*(_respond_one(call, methods, context) for call in message))
+    return [answer for answer in answers if answer is not None] or None
+
+
+async def _respond_one(message: object, methods: Methods, context: object) -> Json | None:
+    # Given one message and not a list, it returns one answer or none.
+    answer = cast(
+        "Json | None",
+        await async_dispatch_to_serializable(
+            message, methods, context=context, deserializer=_identity, validator=_check_shape
+        ),
+    )
+    if answer is not None and "error" in answer and not isinstance(answer["error"].get("data"), dict):
+        _explain(answer, message, methods)
+    return answer
+
+
+def _identity(message: object) -> object:
+    return message
+
+
+def _check_shape(message: object) -> None:
+    fault = _fault(message)
+    if fault:
+        raise ValueError(fault)
+
+
+def _fault(message: object) -> str:
+    """What is wrong with a message as a JSON-RPC 2.0 request object; empty when nothing is."""
+    if type(message) is not dict:
+        return "a request is an object"
+    if message.get("jsonrpc") != "2.0":
+        return 'the member "jsonrpc" must be "2.0"'
+    if type(message.get("method")) is not str:
+        return 'the member "method" must be a string'
+    if "params" in message and type(message["params"]) not in (dict, list):
+        return 'the member "params" must be an object'
+    if "id" in message and type(message["id"]) not in (str, int, float, type(None)):
+        return 'the member "id" must be a string, a number or null'
+    if not message.keys() <= _MEMBERS:
+        unknown = next(name for name in message if name not in _MEMBERS)
+        return f"a request has no member {unknown[:40]!r}"
+    return ""
+
+
+def _explain(answer: Json, message: object, methods: Iterable[str]) -> None:
+    """Give an error that the library made its slug, its hint and a message that says what was wrong."""
+    error = answer["error"]
+    match error["code"]:
+        case codes.METHOD_NOT_FOUND:
+            name = str(error.get("data"))[:80]
+            near = difflib.get_close_matches(name, list(methods), 1)
+            hint = f"did you mean {near[0]}?" if near else "hello tells the methods of this daemon"
+            answer["error"] = _error(error["code"], f"there is no method {name!r}", "method_not_found", hint)
+        case codes.INVALID_REQUEST:
+            answer["error"] = _error(
+                error["code"], f"not a JSON-RPC 2.0 request: {_fault(message)}", "invalid_request", _SHAPE
+            )
+        case _:
+            answer["error"] = _error(codes.INTERNAL_ERROR, "the call failed", "internal_error", "see the daemon's log")
+
+
+_SHAPE = 'send {"jsonrpc": "2.0", "id": …, "method": "…", "params": {…}}'
+
+
+def invalid_request(fault: str) -> Json:
+    return error_message(codes.INVALID_REQUEST, f"not a JSON-RPC 2.0 request: {fault}", "invalid_request", _SHAPE)
+
+
+def error_message(code: int, message: str, slug: str, hint: str = "", request_id: object = None) -> Json:
+    """A whole error response; `request_id` is null when it could not be known (JSON-RPC 2.0, section 5)."""
+    return {"jsonrpc": "2.0", "error": _error(code, message, slug, hint), "id": request_id}
+
+
+def _error(code: int, message: str, slug: str, hint: str) -> Json:
+    return {"code": code, "message": message, "data": {"slug": slug, "hint": hint}}
+
+
+def is_response(message: object) -> bool:
+    """Whether a message is an answer to a request of ours rather than a request."""
+    return type(message) is dict and "method" not in message and ("result" in message or "error" in message)
