@@ -1,5 +1,89 @@
-"""Client of sandboxd, the per-user sandbox daemon. Standard library only."""
+"""Client of sandboxd, the per-user sandbox daemon. Standard library only.
+
+    from sandboxd_client import Client
+
+    with Client() as box:
+        done = box.run("npm test", cwd="web", capture_output=True, text=True)
+        print(done.returncode, done.stdout, done.violations)
+
+Names are imported when they are first used: `sandboxd run` needs few of them, and their imports would cost it half of
+its time.
+"""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxd_client.aio import AsyncClient, AsyncSession
+    from sandboxd_client.aio_process import AsyncProcess
+    from sandboxd_client.client import Client, Session
+    from sandboxd_client.errors import (
+        ApprovalRequired,
+        CommandDenied,
+        CommandRefused,
+        ConnectionLost,
+        DaemonNotRunning,
+        DaemonStartFailed,
+        DaemonTimeout,
+        InvalidCommand,
+        PermissionDenied,
+        RpcError,
+        SandboxdError,
+        SandboxSetupError,
+        WrongVersion,
+    )
+    from sandboxd_client.process import CommandFailed, Completed, Process
+    from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
+
+_HOMES = {
+    "aio": "AsyncClient AsyncSession",
+    "aio_process": "AsyncProcess",
+    "client": "Client Session",
+    "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
+    "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
+    "process": "CommandFailed Completed Process",
+    "wire.messages.wrap": "Overrides",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "ApprovalRequired",
+    "AsyncClient",
+    "AsyncProcess",
+    "AsyncSession",
+    "Client",
+    "CommandDenied",
+    "CommandFailed",
+    "CommandRefused",
+    "Completed",
+    "ConnectionLost",
+    "DaemonNotRunning",
+    "DaemonStartFailed",
+    "DaemonTimeout",
+    "InvalidCommand",
+    "Overrides",
+    "PermissionDenied",
+    "Process",
+    "RpcError",
+    "SandboxSetupError",
+    "SandboxdError",
+    "Session",
+    "WrongVersion",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
+    value = getattr(module, "OverridesRecord" if name == "Overrides" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

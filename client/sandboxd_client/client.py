@@ -148,7 +148,7 @@ class Client:
         return self.call(calls.check())
 
     def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
-        """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""
+        """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""
         return self.call(calls.shutdown(grace_s))
 
     def session_open(

@@ -1,7 +1,8 @@
 """One connection used by many threads at once: requests are pipelined, answers are handed to whoever waits for them.
 
 There is no reader thread. Of the threads that wait for an answer one reads for all of them; when it has its own,
-another takes over. So a program that only now and then runs a command pays for no thread, and nothing is left after a fork.
+another takes over. So a program that only now and then runs a command pays for no thread, and nothing is left after a
+fork.
 """
 
 from __future__ import annotations

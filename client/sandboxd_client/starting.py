@@ -2,8 +2,8 @@
 
 The daemon is detached: its own session, no terminal, no descriptor of ours, `/` as its directory, and no child of this
 process (it would stay a zombie here). Of clients that find no daemon at the same time one starts it, the others wait
-for the same lock. Ready means that it can be connected to; that it died instead is noticed at once. What it writes goes to
-`daemon.log` beside the socket, and is where the message of a failed start comes from.
+for the same lock. Ready means that it can be connected to; that it died instead is noticed at once. What it writes goes
+to `daemon.log` beside the socket, and is where the message of a failed start comes from.
 """
 
 from __future__ import annotations
@@ -20,10 +20,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from sandboxd_client.connection import Connection, open_connection
-from sandboxd_client.errors import DaemonNotRunning, DaemonStartFailed, PermissionDenied
+from sandboxd_client.errors import (
+    ConnectionLost,
+    DaemonNotRunning,
+    DaemonStartFailed,
+    DaemonTimeout,
+    PermissionDenied,
+)
 from sandboxd_client.wire import location
 
 START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
 LOG_NAME = "daemon.log"
 _LOCK_NAME = "starting"
 _FIRST_WAIT_MS = 2.0
@@ -98,6 +105,28 @@ def _start(path: str, environment: dict[str, str], timeout: float) -> Connection
                         path, f"sandboxd was started and does not answer after {timeout:g} s", f"see {log}"
                     ) from None
             wait_ms = min(wait_ms * 1.5, _LONGEST_WAIT_MS)
+
+
+def stop_daemon(path: str, *, grace_s: float | None = None, timeout: float = STOP_TIMEOUT_S) -> int:
+    """End the daemon at `path` and wait until its process is gone. Returns its pid. Raises DaemonNotRunning,
+    DaemonTimeout, RpcError."""
+    connection = open_connection(path)
+    try:
+        result = connection.call("shutdown", {} if grace_s is None else {"grace_s": grace_s}, timeout)
+        pid = int(result["pid"])
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(ConnectionLost):
+            while True:
+                connection.receive(max(deadline - time.monotonic(), 0.001))
+    except TimeoutError:
+        raise DaemonTimeout("shutdown", timeout) from None
+    finally:
+        connection.close()
+    with _watched(pid) as ended:
+        while not ended(_LONGEST_WAIT_MS):
+            if time.monotonic() > deadline:
+                raise DaemonTimeout("shutdown", timeout)
+    return pid
 
 
 def daemon_command(path: str) -> list[str]:

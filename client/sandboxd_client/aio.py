@@ -1,0 +1,431 @@
+"""The client for asyncio: the methods of `Client` as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from sandboxd_client import calls
+from sandboxd_client.aio_connection import AsyncConnection
+from sandboxd_client.aio_process import AsyncProcess, TextMode, complete, start
+from sandboxd_client.calls import Call, Path, result_record
+from sandboxd_client.client import DEFAULT_TIMEOUT_S, SESSION_GONE
+from sandboxd_client.commands import absolute
+from sandboxd_client.connection import usable_path
+from sandboxd_client.errors import ConnectionLost, DaemonTimeout, RpcError
+from sandboxd_client.launching import (
+    Command,
+    Launch,
+    RunOptions,
+    SpawnOptions,
+    bare_launch,
+    check_decision,
+    check_options,
+    command_line,
+    run_arguments,
+    wrap_arguments,
+    wrapped_launch,
+)
+from sandboxd_client.process import Completed
+from sandboxd_client.starting import connect_or_start
+from sandboxd_client.wire.messages.check import CheckResult
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionCloseResult,
+    SessionListResult,
+    SessionOpenResult,
+)
+from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsReloadResult
+from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """As `Client`, for one event loop. Many coroutines may use it at once."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        autostart: bool = True,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._path = os.fspath(socket) if socket is not None else None
+        self._autostart = autostart
+        self._timeout = timeout
+        self._lock = asyncio.Lock()
+        self._connection: AsyncConnection | None = None
+        self.connections = 0
+
+    # the connection
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        if self._path is None:
+            self._path = usable_path()
+        return self._path
+
+    async def connect(self) -> None:
+        """Connect now instead of at the first call."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.aclose()
+
+    async def _connected(self) -> tuple[AsyncConnection, bool]:
+        """The connection, and whether it was made by this very call."""
+        async with self._lock:
+            if self._connection is not None and self._connection.usable:
+                return self._connection, False
+            await self.close()
+            found = await asyncio.to_thread(connect_or_start, self.socket, autostart=self._autostart)
+            try:
+                self._connection = await AsyncConnection.adopt(found.fileno())
+            finally:
+                found.close()
+            self.connections += 1
+            return self._connection, True
+
+    async def call(self, call: Call[R]) -> R:
+        """Send a request of `calls`; the methods below do it for each of them."""
+        while True:
+            connection, fresh = await self._connected()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    result = await connection.call(call.method, call.params)
+            except TimeoutError:
+                raise DaemonTimeout(call.method, self._timeout or 0) from None
+            except ConnectionLost as error:
+                if fresh or (error.sent and not call.repeatable):
+                    raise
+                continue
+            return result_record(call, result)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._path or 'the default socket'}>"
+
+    # one method per RPC method
+
+    async def hello(self) -> HelloResult:
+        return await self.call(calls.hello())
+
+    async def status(self) -> StatusResult:
+        return await self.call(calls.status())
+
+    async def check(self) -> CheckResult:
+        return await self.call(calls.check())
+
+    async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
+        """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""
+        return await self.call(calls.shutdown(grace_s))
+
+    async def session_open(
+        self,
+        cwd: Path | None = None,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        permission_mode: PermissionMode | None = None,
+        detach: bool = False,
+    ) -> SessionOpenResult:
+        return await self.call(
+            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
+        )
+
+    async def session_close(self, session_id: str) -> SessionCloseResult:
+        return await self.call(calls.session_close(session_id))
+
+    async def session_list(self) -> SessionListResult:
+        return await self.call(calls.session_list())
+
+    async def should_sandbox(
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        session_id: str | None = None,
+        dangerously_disable_sandbox: bool = False,
+    ) -> ShouldSandboxResult:
+        return await self.call(
+            calls.should_sandbox(
+                command, cwd=cwd, session_id=session_id, dangerously_disable_sandbox=dangerously_disable_sandbox
+            )
+        )
+
+    async def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        session_id: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        """The argv and the changes of the environment to spawn yourself. It always wraps."""
+        return await self.call(
+            calls.wrap(
+                command,
+                argv=argv,
+                cwd=cwd,
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    async def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
+        return await self.call(calls.wrap_outcome(wrap_id))
+
+    async def settings_get(
+        self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsGetResult:
+        return await self.call(calls.settings_get(key, session_id=session_id, cwd=cwd))
+
+    async def settings_reload(self) -> SettingsReloadResult:
+        return await self.call(calls.settings_reload())
+
+    async def policy_explain(
+        self,
+        kind: ExplainKind,
+        target: str,
+        *,
+        write: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+    ) -> ExplainResult:
+        return await self.call(calls.policy_explain(kind, target, write=write, session_id=session_id, cwd=cwd))
+
+    async def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
+        return await self.call(calls.policy_effective(session_id=session_id, cwd=cwd))
+
+    async def policy_describe(self, *, session_id: str | None = None, cwd: Path | None = None) -> DescribeResult:
+        return await self.call(calls.policy_describe(session_id=session_id, cwd=cwd))
+
+    # running commands
+
+    def session(
+        self,
+        cwd: Path | None = None,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        permission_mode: PermissionMode | None = None,
+        detach: bool = False,
+    ) -> AsyncSession:
+        """A session for `async with`: opened at its start, closed at its end. Its methods are the client's, in it."""
+        return AsyncSession(
+            self,
+            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
+        )
+
+    async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
+        """As Client.spawn; the streams are asyncio's, of bytes."""
+        check_options(options, SpawnOptions, "spawn")
+        if TextMode(options).wanted:
+            raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
+        return await start(await self._launch(command, options), options, self.wrap_outcome)
+
+    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """As Client.run. Cancelling it ends the command."""
+        check_options(options, RunOptions, "run")
+        input, timeout, check, spawning = run_arguments(options)
+        process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome)
+        done = await complete(process, input, TextMode(options), timeout)
+        if check:
+            done.check_returncode()
+        return done
+
+    async def _launch(self, command: Command, options: SpawnOptions) -> Launch:
+        arguments = wrap_arguments(command, options)
+        decision = None
+        wish = options.get("dangerously_disable_sandbox", False)
+        if options.get("decide", False):
+            decision = await self.should_sandbox(
+                command_line(command),
+                cwd=arguments.get("cwd"),
+                session_id=arguments.get("session_id"),
+                dangerously_disable_sandbox=wish,
+            )
+            check_decision(decision, await _approved(decision, options.get("approve")))
+            if not decision.sandboxed:
+                return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
+        elif wish:
+            raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
+        return wrapped_launch(command, options, await self.wrap(**arguments), decision)
+
+
+async def _approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
+    if decision.behavior != "ask" or approve is None:
+        return None
+    answer = approve(decision)
+    return bool(await answer if inspect.isawaitable(answer) else answer)
+
+
+class AsyncSession:
+    """As `Session`, for `async with`."""
+
+    def __init__(self, client: AsyncClient, opening: Call[SessionOpenResult]) -> None:
+        self._client = client
+        self._opening = opening
+        self._opened: SessionOpenResult | None = None
+        self._connections = 0
+        self.cwd: str = opening.params["cwd"]
+
+    async def open(self) -> None:
+        """Open it; `async with` does."""
+        self._opened = await self._client.call(self._opening)
+        self._connections = self._client.connections
+
+    @property
+    def opened(self) -> SessionOpenResult:
+        if self._opened is None:
+            raise RuntimeError("the session is not open yet: use it in 'async with', or await its open()")
+        return self._opened
+
+    @property
+    def id(self) -> str:
+        return self.opened.session_id
+
+    async def close(self) -> None:
+        """End the session with its commands. Closing one that has ended does nothing."""
+        try:
+            await self._client.session_close(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE:
+                raise
+
+    def _here(self, cwd: Path | None) -> str:
+        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
+
+    async def _in_session(self, ask: Callable[[str], Awaitable[R]]) -> R:
+        try:
+            return await ask(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
+                raise
+        await self.open()
+        return await ask(self.id)
+
+    async def should_sandbox(
+        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
+    ) -> ShouldSandboxResult:
+        return await self._in_session(
+            lambda session_id: self._client.should_sandbox(
+                command,
+                cwd=self._here(cwd),
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+            )
+        )
+
+    async def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        return await self._in_session(
+            lambda session_id: self._client.wrap(
+                command,
+                argv=argv,
+                cwd=self._here(cwd),
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    async def policy_explain(
+        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
+    ) -> ExplainResult:
+        return await self._in_session(
+            lambda session_id: self._client.policy_explain(
+                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
+            )
+        )
+
+    async def policy_effective(self) -> EffectiveResult:
+        return await self._in_session(
+            lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd)
+        )
+
+    async def policy_describe(self) -> DescribeResult:
+        return await self._in_session(
+            lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd)
+        )
+
+    async def settings_get(self, key: str | None = None) -> SettingsGetResult:
+        return await self._in_session(
+            lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd)
+        )
+
+    async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
+        """As AsyncClient.spawn, in this session; `cwd` is seen from the session's."""
+
+        async def spawn_in(session_id: str) -> AsyncProcess:
+            options["session_id"] = session_id
+            return await self._client.spawn(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return await self._in_session(spawn_in)
+
+    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """As AsyncClient.run, in this session; `cwd` is seen from the session's."""
+
+        async def run_in(session_id: str) -> Completed:
+            options["session_id"] = session_id
+            return await self._client.run(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return await self._in_session(run_in)
+
+    async def __aenter__(self) -> AsyncSession:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ConnectionLost):
+            await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncSession {self._opened.session_id if self._opened else 'unopened'} in {self.cwd}>"

@@ -1,0 +1,106 @@
+"""One connection to the daemon on an event loop: requests are pipelined, a task reads the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxd_client.connection import Message, refusal, request, result_of
+from sandboxd_client.errors import ConnectionLost, SandboxdError, error_of_reply
+from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
+from sandboxd_client.wire.jsontext import loads
+
+_CHUNK = 65536
+
+
+class AsyncConnection:
+    """Made by `adopt` from a connected descriptor, which it then owns. Belongs to one event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._last_id = 0
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._broken: SandboxdError | None = None
+        self._task = asyncio.get_running_loop().create_task(self._read(), name="sandboxd-answers")
+
+    @classmethod
+    async def adopt(cls, descriptor: int) -> AsyncConnection:
+        sock = socket.socket(fileno=os.dup(descriptor))
+        try:
+            sock.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(reader, writer)
+
+    @property
+    def usable(self) -> bool:
+        return self._broken is None
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Raises the error the answer carries, ConnectionLost, InvalidCommand."""
+        if self._broken is not None:
+            raise ConnectionLost(self._broken.message, sent=False)
+        self._last_id += 1
+        number = self._last_id
+        frame = request(number, method, params)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._writer.write(frame)
+            with contextlib.suppress(OSError):  # what it means is seen where the answers are read
+                await self._writer.drain()
+            return result_of(await answer)
+        finally:
+            self._waiting.pop(number, None)
+
+    async def aclose(self) -> None:
+        self._break(ConnectionLost("the client was closed"))
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read(self) -> None:
+        decoder = LineDecoder()
+        try:
+            while data := await self._reader.read(_CHUNK):
+                decoder.feed(data)
+                while (line := decoder.next_line()) is not None:
+                    message = loads(line)
+                    if not isinstance(message, dict):
+                        raise ConnectionLost("sandboxd sent a message that is no object")
+                    self._take(message)
+            self._break(ConnectionLost())
+        except OSError:
+            self._break(ConnectionLost())
+        except (FrameError, JsonTextError) as error:
+            self._break(ConnectionLost(f"sandboxd sent what is no message: {error.message}"))
+        except SandboxdError as error:
+            self._break(error)
+
+    def _take(self, message: Message) -> None:
+        number = message.get("id")
+        if "method" in message:
+            if number is not None:
+                self._writer.write(refusal(message))
+        elif number is None and "error" in message:  # about the connection as a whole
+            raise error_of_reply(message["error"])
+        elif number in self._waiting and not self._waiting[number].done():
+            self._waiting[number].set_result(message)
+
+    def _break(self, reason: SandboxdError) -> None:
+        if self._broken is not None:
+            return
+        self._broken = reason
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(reason)

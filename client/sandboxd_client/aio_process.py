@@ -1,0 +1,280 @@
+"""A running command on an event loop, like asyncio.subprocess.Process, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import locale
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from sandboxd_client import processes
+from sandboxd_client.errors import SandboxdError
+from sandboxd_client.launching import (
+    DEFAULT_GRACE_S,
+    SUSPICIOUS,
+    Command,
+    Launch,
+    SpawnOptions,
+    leads_group,
+    setup_error,
+    shell_status,
+    spawn_arguments,
+    spawn_error,
+)
+from sandboxd_client.process import Completed
+from sandboxd_client.wire.messages.violations import ViolationRecord
+from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
+
+_AFTER_KILL_S = 2.0
+_CHUNK = 65536
+
+
+class AsyncProcess:
+    """What `AsyncClient.spawn` returns: streams are asyncio's, of bytes. Signals reach the command itself, not the
+    sandbox around it. `wait` and `communicate` raise SandboxSetupError when nothing was run."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        launch: Launch,
+        ask_outcome: Callable[[str], Awaitable[WrapOutcomeResult]],
+        *,
+        leads_group: bool,
+        grace: float,
+    ) -> None:
+        self.args: Command = launch.args
+        self.launch = launch
+        self.grace = grace
+        self._process = process
+        self._ask_outcome = ask_outcome
+        self._leads_group = leads_group
+        self._outcome: WrapOutcomeResult | None = None
+        self._asked = False
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None:
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        return self._process.stdout
+
+    @property
+    def stderr(self) -> asyncio.StreamReader | None:
+        return self._process.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        return shell_status(self._process.returncode)
+
+    @property
+    def wrap(self) -> WrapResult | None:
+        return self.launch.wrap
+
+    async def violations(self) -> tuple[ViolationRecord, ...]:
+        """What was blocked; complete once the process has ended. Empty when the daemon is gone."""
+        outcome = await self.outcome()
+        return () if outcome is None else outcome.violations
+
+    async def wait(self) -> int:
+        await self._process.wait()
+        return await self._ended(None)
+
+    async def communicate(self, input: bytes | None = None) -> tuple[bytes | None, bytes | None]:
+        output = Output(self._process, input)
+        await output.complete()
+        await self._ended(output.stderr)
+        return output.stdout, output.stderr
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the command; to the sandbox while the command does not run yet."""
+        if self._process.returncode is None:
+            self._killed = self._killed or number == processes.SIGKILL
+            processes.signal_command(self.pid, number, group=self._leads_group)
+
+    def terminate(self) -> None:
+        self.send_signal(15)
+
+    def kill(self) -> None:
+        """The whole tree, at once."""
+        self.send_signal(processes.SIGKILL)
+
+    async def stop(self, grace: float | None = None) -> int:
+        """SIGTERM, and SIGKILL to the whole tree when it has not ended `grace` seconds later."""
+        await end(self, self._process.wait(), self.grace if grace is None else grace)
+        return self.returncode or 0
+
+    async def outcome(self) -> WrapOutcomeResult | None:
+        """What the daemon knows of the command; None for a bare command, and when the daemon cannot be asked."""
+        if self.launch.wrap is None:
+            return None
+        if not self._asked:
+            try:
+                self._outcome = await self._ask_outcome(self.launch.wrap.wrap_id)
+            except SandboxdError:
+                self._outcome = None
+            self._asked = self._process.returncode is not None
+        return self._outcome
+
+    async def _ended(self, stderr: bytes | None) -> int:
+        status = self.returncode
+        assert status is not None
+        if status in SUSPICIOUS and not self._killed:
+            outcome = await self.outcome()
+            if outcome is not None and not outcome.started:
+                raise setup_error(outcome, stderr)
+        return status
+
+    async def __aenter__(self) -> AsyncProcess:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the end; after an exception (a cancellation, say) bring it about."""
+        if kind is not None:
+            await self.stop()
+        await self._process.wait()
+
+    def __repr__(self) -> str:
+        return f"<AsyncProcess {self.pid} returncode={self.returncode} args={self.args!r}>"
+
+
+class Output:
+    """Feeds the input and collects the output of a process. What has been collected is there at any time, also after
+    `complete` was cancelled."""
+
+    def __init__(self, process: asyncio.subprocess.Process, input: bytes | None) -> None:
+        self._process = process
+        self._input = input
+        self._parts: dict[str, bytearray] = {}
+
+    @property
+    def stdout(self) -> bytes | None:
+        return bytes(self._parts["stdout"]) if "stdout" in self._parts else None
+
+    @property
+    def stderr(self) -> bytes | None:
+        return bytes(self._parts["stderr"]) if "stderr" in self._parts else None
+
+    async def complete(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._process.wait(), name="sandboxd-wait")
+            if self._process.stdin is not None:
+                group.create_task(self._feed(self._process.stdin), name="sandboxd-stdin")
+            for name, stream in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
+                if stream is not None:
+                    group.create_task(self._collect(name, stream), name=f"sandboxd-{name}")
+
+    async def _feed(self, stdin: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a command need not read its input
+            if self._input:
+                data, self._input = self._input, None  # once written it is the transport's, also after a cancellation
+                stdin.write(data)
+            await stdin.drain()
+        stdin.close()
+
+    async def _collect(self, name: str, stream: asyncio.StreamReader) -> None:
+        part = self._parts.setdefault(name, bytearray())
+        while data := await stream.read(_CHUNK):
+            part += data
+
+
+async def start(
+    launch: Launch, options: SpawnOptions, ask_outcome: Callable[[str], Awaitable[WrapOutcomeResult]]
+) -> AsyncProcess:
+    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError."""
+    arguments = spawn_arguments(options)
+    try:
+        process = await asyncio.create_subprocess_exec(*launch.argv, cwd=launch.cwd, env=launch.env, **arguments)
+    except OSError as error:
+        if launch.wrap is None:
+            raise
+        raise spawn_error(launch, error) from error
+    return AsyncProcess(
+        process,
+        launch,
+        ask_outcome,
+        leads_group=leads_group(arguments),
+        grace=options.get("grace", DEFAULT_GRACE_S),
+    )
+
+
+async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> None:
+    """TERM, KILL after the grace; `ending` completes with the process. Also a second cancellation kills the tree."""
+    process.terminate()
+    try:
+        async with asyncio.timeout(grace):
+            await ending
+    except TimeoutError:
+        process.kill()
+        await process._process.wait()
+    except BaseException:
+        process.kill()
+        raise
+
+
+async def complete(
+    process: AsyncProcess, input: bytes | str | None, text: TextMode, within_s: float | None
+) -> Completed:
+    """Wait for the end and collect the output. Raises TimeoutExpired with what there was of the output, after the whole
+    tree has ended; SandboxSetupError. A cancellation ends the command first."""
+    output = Output(process._process, text.encode(input))
+    try:
+        try:
+            async with asyncio.timeout(within_s):
+                await output.complete()
+        except TimeoutError:
+            await _end_and_collect(process, output)
+            raise subprocess.TimeoutExpired(
+                process.args, within_s or 0, text.decode(output.stdout), text.decode(output.stderr)
+            ) from None
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+    except asyncio.CancelledError:
+        await end(process, process._process.wait(), process.grace)
+        raise
+    except BaseException:
+        process.kill()
+        raise
+    status = await process._ended(output.stderr)
+    return Completed(
+        process.launch, status, text.decode(output.stdout), text.decode(output.stderr), await process.outcome()
+    )
+
+
+async def _end_and_collect(process: AsyncProcess, output: Output) -> None:
+    await end(process, output.complete(), process.grace)
+    if process._leads_group:  # the leader may have ended while others of its group did not
+        processes.kill_group(process.pid)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_AFTER_KILL_S):
+            await output.complete()
+
+
+class TextMode:
+    """What `text`, `encoding`, `errors` and `universal_newlines` ask for, as subprocess understands them."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.wanted = any(options.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
+        self._encoding = options.get("encoding") or locale.getencoding()
+        self._errors = options.get("errors") or "strict"
+
+    def encode(self, input: bytes | str | None) -> bytes | None:
+        if isinstance(input, str):
+            return input.encode(self._encoding, self._errors)
+        return input
+
+    def decode(self, output: bytes | None) -> Any:
+        if output is None or not self.wanted:
+            return output
+        return io.TextIOWrapper(io.BytesIO(output), self._encoding, self._errors).read()

@@ -1,0 +1,307 @@
+"""A fake daemon for tests of programs that use this client. It sandboxes NOTHING: its `wrap` returns the bare command.
+
+    with FakeDaemon() as daemon, Client(daemon.socket, autostart=False) as box:
+        daemon.answer("check", {"ok": False, "steps": [], "layers": []})
+        …
+        assert daemon.calls[-1].method == "check"
+
+It speaks the real protocol over a real socket and checks parameters as the daemon does, from threads of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from types import TracebackType
+from typing import Any
+
+from sandboxd_client import __version__
+from sandboxd_client.errors import RpcError
+from sandboxd_client.wire import codes
+from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
+from sandboxd_client.wire.jsontext import loads
+from sandboxd_client.wire.messages.hello import PROTOCOL
+from sandboxd_client.wire.messages.methods import METHODS
+from sandboxd_client.wire.params import ParamsError, decode, encode
+
+Answer = Any  # a result (an object or a record of `wire.messages`), an exception, or a function of the parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One request: its method and the parameters as they came."""
+
+    method: str
+    params: Mapping[str, Any]
+
+
+class FakeDaemon:
+    """A context manager. `socket` is where it listens (a private temporary directory unless given), `calls` what it was
+    asked, `argv` the function that `wrap` uses."""
+
+    def __init__(self, socket_path: str | None = None) -> None:
+        self._directory = None if socket_path else tempfile.TemporaryDirectory(prefix="sandboxd-fake-")
+        self.socket = socket_path or os.path.join(self._directory.name if self._directory else "", "sandboxd.sock")
+        self.calls: list[Heard] = []
+        self.argv: Callable[[Mapping[str, Any]], list[str]] = _bare_argv
+        self.layers: tuple[str, ...] = ("fake",)
+        self._answers: dict[str, Answer] = {}
+        self._started_at = time.time()
+        self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
+        self._connections: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener: socket.socket | None = None
+        self._count = 0
+
+    # what a test says to it
+
+    def answer(self, method: str, answer: Answer) -> None:
+        """Answer `method` with this from now on: a result, an exception to raise (RpcError for an error of choice), or
+        a function that takes the parameters and returns or raises it."""
+        self._answers[method] = answer
+
+    def not_started(self, reason: str = "bubblewrap failed", hint: str = "") -> None:
+        """From now on say of every wrap that its sandbox could not be set up."""
+        self.answer(
+            "wrap.outcome",
+            {"started": False, "exited": True, "status": None, "reason": reason, "violations": [], "hint": hint},
+        )
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification to every connected client."""
+        self._broadcast({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def ask(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a request to every connected client; their answers appear in `calls` as `answer`."""
+        self._broadcast({"jsonrpc": "2.0", "id": "fake", "method": method, "params": params})
+
+    def disconnect(self) -> None:
+        """Hang up on every client, as a daemon does that is stopped."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def wait_for_call(self, method: str, timeout: float = 10.0) -> Heard:
+        """The first request of this method, waiting for it if there was none yet. Raises TimeoutError."""
+
+        def found() -> Heard | None:
+            return next((heard for heard in self.calls if heard.method == method), None)
+
+        with self._heard:
+            heard = self._heard.wait_for(found, timeout)
+        if heard is None:
+            raise TimeoutError(f"nobody called {method}")
+        return heard
+
+    # life
+
+    def __enter__(self) -> FakeDaemon:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self.socket)
+        listener.listen(64)
+        self._listener = listener
+        self._thread(self._accept, listener)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening, hang up, and remove the socket."""
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self.disconnect()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+        self._listener = None
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket)
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def _thread(self, work: Callable[[socket.socket], None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="sandboxd-fake", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._connections.add(connection)
+            self._thread(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        decoder = LineDecoder()
+        try:
+            while data := connection.recv(65536):
+                decoder.feed(data)
+                while (line := decoder.next_line()) is not None:
+                    reply = self._reply(line)
+                    if reply is not None:
+                        connection.sendall(encode_line(reply))
+        except (OSError, FrameError):
+            pass
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _broadcast(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.sendall(encode_line(message))
+
+    # dispatch
+
+    def _reply(self, line: str) -> dict[str, Any] | None:
+        number = None
+        try:
+            message = loads(line)
+            if not isinstance(message, dict):
+                raise RpcError("invalid_request", "not an object")
+            number = message.get("id")
+            method = message.get("method", "answer")
+            params = message.get("params") or {}
+            with self._heard:
+                self.calls.append(Heard(method, params))
+                self._heard.notify_all()
+            if method == "answer" or number is None:
+                return None
+            return {"jsonrpc": "2.0", "id": number, "result": self._result(method, params)}
+        except JsonTextError as error:
+            return _error(number, error.slug, error.message, "", {})
+        except ParamsError as error:
+            return _error(number, error.slug, error.message, error.hint, error.data)
+        except RpcError as error:
+            return _error(number, error.slug, error.message, error.hint, error.data, error.number)
+
+    def _result(self, method: str, params: Mapping[str, Any]) -> Any:
+        if method not in METHODS:
+            raise RpcError("method_not_found", f"there is no method {method}")
+        decode(METHODS[method][0], params)
+        answer = self._answers[method] if method in self._answers else getattr(self, _name(method))
+        if callable(answer):
+            answer = answer(params)
+        if isinstance(answer, BaseException):
+            raise answer
+        return encode(answer) if is_dataclass(answer) else answer
+
+    def _hello(self, params: Mapping[str, Any]) -> Answer:
+        return {
+            "server": "sandboxd-fake",
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "protocol_oldest": PROTOCOL,
+            "pid": os.getpid(),
+            "methods": list(METHODS),
+        }
+
+    def _status(self, params: Mapping[str, Any]) -> Answer:
+        return {
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "socket": self.socket,
+            "generation": 1,
+            "enabled": True,
+            "settings": [],
+            "sessions": [],
+            "layers": list(self.layers),
+        }
+
+    def _check(self, params: Mapping[str, Any]) -> Answer:
+        return {"ok": True, "steps": [{"name": "fake", "ok": True, "detail": "nothing is enforced"}], "layers": []}
+
+    def _shutdown(self, params: Mapping[str, Any]) -> Answer:
+        threading.Timer(0, self.disconnect).start()
+        return {"pid": os.getpid()}
+
+    def _session_open(self, params: Mapping[str, Any]) -> Answer:
+        return {"session_id": f"session-{self._next()}", "policy_generation": 1}
+
+    def _session_close(self, params: Mapping[str, Any]) -> Answer:
+        return {}
+
+    def _session_list(self, params: Mapping[str, Any]) -> Answer:
+        return {"sessions": []}
+
+    def _should_sandbox(self, params: Mapping[str, Any]) -> Answer:
+        reason = {"type": "sandboxed", "text": "commands run in the sandbox"}
+        return {"sandboxed": True, "behavior": "allow", "reason": reason}
+
+    def _wrap(self, params: Mapping[str, Any]) -> Answer:
+        argv = self.argv(params)
+        return {
+            "wrap_id": f"wrap-{self._next()}",
+            "argv": argv,
+            "command": shlex.join(argv),
+            "env": {"set": {"SANDBOX_RUNTIME": "1"}, "unset": []},
+            "cwd": params["cwd"],
+            "layers": list(self.layers),
+            "warnings": [],
+            "expires_in_s": 60.0,
+        }
+
+    def _wrap_outcome(self, params: Mapping[str, Any]) -> Answer:
+        return {"started": True, "exited": True, "status": 0, "reason": None, "violations": []}
+
+    def _settings_get(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 1, "values": []}
+
+    def _settings_reload(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 1, "changed": False}
+
+    def _policy_explain(self, params: Mapping[str, Any]) -> Answer:
+        reason = {"type": "readDefault", "text": "nothing forbids it"}
+        return {"kind": params["kind"], "subject": params["target"], "behavior": "allow", "reason": reason}
+
+    def _policy_effective(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 1, "policy": {}}
+
+    def _policy_describe(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 1, "text": "Nothing is enforced.", "facts": {}}
+
+    def _next(self) -> int:
+        with self._lock:
+            self._count += 1
+            return self._count
+
+
+def _name(method: str) -> str:
+    return "_" + method.replace(".", "_")
+
+
+def _bare_argv(params: Mapping[str, Any]) -> list[str]:
+    if params.get("command") is not None:
+        return [params.get("shell") or "/bin/sh", "-c", params["command"]]
+    return list(params["argv"])
+
+
+def _error(number: Any, slug: str, message: str, hint: str, data: Mapping[str, Any], code: int = 0) -> dict[str, Any]:
+    details = {**data, "slug": slug, "hint": hint}
+    return {
+        "jsonrpc": "2.0",
+        "id": number,
+        "error": {"code": code or codes.number_of(slug, codes.CALLER), "message": message, "data": details},
+    }
