@@ -198,9 +198,13 @@ _EXPECTED = {
     "int_type": "a whole number",
     "list_type": "a list in [ ]",
     "too_long": "a shorter list",
-    "dict_type": "an object in { }",
-    "model_type": "an object in { }",
-    "model_attributes_type": "an object in { }",
+    "dict_type": "an object in {{ }}",
+    "model_type": "an object in {{ }}",
+    "model_attributes_type": "an object in {{ }}",
+    "literal_error": "one of {expected}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "string_pattern_mismatch": "a range such as 8000-8010",
 }
 
 
@@ -211,15 +215,8 @@ def _validation_problems(fault: ValidationError, tree: Mapping[str, Any], places
     for item in fault.errors(include_url=False):
         path, value = _existing(item["loc"], tree)
         context = item.get("ctx", {})
-        expected = _EXPECTED.get(item["type"])
-        if item["type"] == "literal_error":
-            expected = f"one of {context['expected']}"
-        elif item["type"] in ("greater_than_equal", "less_than_equal"):
-            bound = context.get("ge", context.get("le"))
-            expected = f"at {'least' if 'ge' in context else 'most'} {bound}"
-        elif item["type"] == "string_pattern_mismatch":
-            expected = "a range such as 8000-8010"
-        found.setdefault(path, []).append(expected or item["msg"])
+        expected = _EXPECTED.get(item["type"], item["msg"])
+        found.setdefault(path, []).append(expected.format(**context))
         values[path] = value
     problems = []
     for path, expectations in found.items():

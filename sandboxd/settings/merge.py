@@ -233,7 +233,7 @@ def changed_keys(before: Settings, after: Settings) -> tuple[str, ...]:
 
 
 def merge(layers: Iterable[Layer]) -> Settings:
-    """Merge layers, in any order, by `TABLE`. Never raises: `Settings.fatal()` says when the result must not be used."""
+    """Merge layers, in any order, by `TABLE`. Never raises: `Settings.fatal()` says when the result is unusable."""
     ordered = sorted(layers, key=lambda layer: (PRECEDENCE.index(layer.source), layer.file or ""))
     ignored: list[Ignored] = []
     values: dict[str, Placed | Entries] = {}

@@ -4,6 +4,7 @@ memory or loses rules: an absent file is an empty layer, anything else that cann
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -108,10 +109,8 @@ def _foreign(status: os.stat_result, home: str) -> str:
     if status.st_mode & stat.S_IWOTH:
         return "everybody can write it"
     owners = {0, os.geteuid()}
-    try:
+    with contextlib.suppress(OSError):
         owners.add(os.stat(home).st_uid)
-    except OSError:
-        pass
     return "" if status.st_uid in owners else f"it belongs to user {status.st_uid}"
 
 
