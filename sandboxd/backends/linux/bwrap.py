@@ -1,0 +1,86 @@
+"""From a Plan to bubblewrap options. Pure, and only options that bubblewrap 0.8 has (bwrap(1)).
+
+There is no `--new-session` (it breaks job control; the filter refuses the terminal tricks it was for) and no
+`--die-with-parent` (it follows the thread that spawned, not the process; the helper watches its owner itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from sandboxd.plan.mounts import FileView, Mount, Operation
+from sandboxd.plan.plan import Plan
+
+NAMESPACES: Final = (
+    "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+    "--cap-drop", "ALL",
+    "--as-pid-1",
+)  # fmt: skip
+"""`--unshare-user` in words, because bubblewrap leaves it out for root."""
+
+MOST_OPTIONS = 2_000
+MOST_BYTES = 100_000
+
+_NAME_SIZE = "4096"
+
+
+@dataclass(frozen=True, slots=True)
+class BwrapOptions:
+    """`options` are everything before `--`. With `needs_file` they are too many for an argument list that also has to
+    hold the command: put them, NUL separated, into a file and pass it with `--args FD`."""
+
+    options: tuple[str, ...]
+    needs_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WeakerNesting:
+    """What `enableWeakerNestedSandbox` gives up: a container that cannot mount a fresh /proc shows its own."""
+
+    host_processes: bool = True
+
+
+_rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool], BwrapOptions]] = WeakKeyDictionary()
+
+
+def render(plan: Plan, *, weaker: bool = False) -> BwrapOptions:
+    """The options for a plan. Kept per view, since every command of a place has the same. `weaker`: bind the outer
+    /proc instead of mounting a new one."""
+    known = _rendered.setdefault(plan.view, {})
+    options = known.get((plan.cwd, weaker))
+    if options is None:
+        options = known[plan.cwd, weaker] = _render(plan.view, plan.cwd, weaker)
+    return options
+
+
+def _render(view: FileView, cwd: str, weaker: bool) -> BwrapOptions:
+    options: list[str] = []
+    for mount in view.mounts:
+        if weaker and mount.operation is Operation.PROCESSES:
+            options += ("--ro-bind", "/proc", "/proc")
+        else:
+            options += _WORDS[mount.operation](mount)
+    options += NAMESPACES
+    options += ("--chdir", cwd)
+    size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
+    return BwrapOptions(tuple(options), len(options) > MOST_OPTIONS or size > MOST_BYTES)
+
+
+_WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
+    Operation.READ_ONLY: lambda m: ("--ro-bind", m.source, m.target),
+    Operation.WRITABLE: lambda m: ("--bind", m.source, m.target),
+    Operation.DEVICE: lambda m: ("--dev-bind", m.source, m.target),
+    Operation.DEVICES: lambda m: ("--dev", m.target),
+    Operation.PROCESSES: lambda m: ("--proc", m.target),
+    Operation.MASK_FILE: lambda m: ("--ro-bind", m.source, m.target),
+    Operation.MASK_DIRECTORY: lambda m: ("--perms", "0111" if m.passage else "0000", "--tmpfs", m.target),
+    Operation.SHELF: lambda m: ("--perms", "0555", "--tmpfs", m.target),
+    Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),
+    # listable, so that git does not complain; not sealed, because a seal costs more than all the rest of it
+    Operation.REFUSE_NAME: lambda m: ("--perms", "0555", "--size", _NAME_SIZE, "--tmpfs", m.target),
+    Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
+    Operation.SEAL: lambda m: ("--remount-ro", m.target),
+}

@@ -1,0 +1,1 @@
+"""Host: looks at the machine. Paths, tools, kernel features, directories. Answers the questions of `plan.needs`."""

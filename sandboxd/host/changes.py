@@ -1,0 +1,158 @@
+"""Changes: whether directories that were looked at still hold the names that mattered.
+
+A scan registers each directory *before* it lists it, with a test that says which names matter there. `poll` then costs
+one read of an empty queue when nothing happened, whatever the number of directories. Where inotify cannot be trusted
+(network and FUSE file systems) or has no room left, the directory's times are compared instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sandboxd.errors import HostError
+from sandboxd.host import inotify
+
+Matters = Callable[[str, bool], bool]
+"""Whether a name matters, given the name and whether it is a directory."""
+OnChange = Callable[[str], None]
+"""Told the directory in which something that matters changed."""
+
+_GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
+_REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "vboxsf", "drvfs")
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One registration. `cancel` through `Changes.cancel`."""
+
+    directory: str
+    matters: Matters
+    on_change: OnChange
+    watch: int | None = None
+    times: tuple[int, ...] = ()
+    gone: bool = False
+    """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
+    is known about it and everything below it is void."""
+
+
+class Changes:
+    """Thread-safe: scans register from worker threads while the event loop polls."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inotify: inotify.Inotify | None = None
+        with contextlib.suppress(HostError):
+            self._inotify = inotify.Inotify()
+        self._by_watch: dict[int, list[Interest]] = {}
+        self._by_times: dict[Interest, None] = {}
+        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts_poll = select.poll()
+        self._mounts_poll.register(self._mounts, select.POLLPRI | select.POLLERR)
+        self._remote = _remote_devices(self._mounts)
+
+    def close(self) -> None:
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+        os.close(self._mounts)
+
+    def register(
+        self, directory: str, matters: Matters, on_change: OnChange, *, contents: bool = False
+    ) -> Interest:
+        """From now on `on_change` hears of names that come, go or are replaced; with `contents` also of files that were
+        written. Raises the OSError that says why the directory cannot be looked at."""
+        interest = Interest(directory, matters, on_change)
+        with self._lock:
+            self._watch(interest, inotify.NAMES_CHANGE | (inotify.CLOSE_WRITE if contents else 0))
+        return interest
+
+    def _watch(self, interest: Interest, mask: int) -> None:
+        state = os.stat(interest.directory)
+        if self._inotify is not None and state.st_dev not in self._remote:
+            with contextlib.suppress(OSError):
+                interest.watch = self._inotify.add(interest.directory, mask)
+        if interest.watch is not None:
+            self._by_watch.setdefault(interest.watch, []).append(interest)
+        else:
+            interest.times = _times(state)
+            self._by_times[interest] = None
+
+    def cancel(self, interest: Interest) -> None:
+        """No more calls for this registration. Harmless when it is gone already."""
+        interest.gone = True
+        with self._lock:
+            self._by_times.pop(interest, None)
+            others = self._by_watch.get(interest.watch) if interest.watch is not None else None
+            if others is None or interest not in others:
+                return
+            others.remove(interest)
+            if not others and interest.watch is not None:
+                del self._by_watch[interest.watch]
+                if self._inotify is not None:
+                    self._inotify.remove(interest.watch)
+
+    def poll(self) -> None:
+        """Tell everyone what has changed since the last call."""
+        told: list[Interest] = []
+        with self._lock:
+            if self._inotify is not None:
+                for event in self._inotify.read():
+                    told += self._concerned(event)
+            for interest in self._by_times:
+                if _times_now(interest.directory) != interest.times:
+                    interest.gone = True
+                    told.append(interest)
+            if self._mounts_poll.poll(0):
+                self._remote = _remote_devices(self._mounts)
+                told += self._everyone()
+        for interest in told:
+            interest.on_change(interest.directory)
+
+    def _concerned(self, event: inotify.Event) -> list[Interest]:
+        if event.mask & inotify.OVERFLOW:
+            return self._everyone()
+        interests = self._by_watch.get(event.watch, [])
+        if event.mask & _GONE:
+            self._by_watch.pop(event.watch, None)
+            for interest in interests:
+                interest.gone = True
+            if event.mask & inotify.MOVE_SELF and interests and self._inotify is not None:
+                self._inotify.remove(event.watch)
+            return interests
+        is_directory = bool(event.mask & inotify.ISDIR)
+        return [interest for interest in interests if interest.matters(event.name, is_directory)]
+
+    def _everyone(self) -> list[Interest]:
+        return [*self._by_times, *(one for many in self._by_watch.values() for one in many)]
+
+
+def _times(state: os.stat_result) -> tuple[int, ...]:
+    return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _times_now(directory: str) -> tuple[int, ...]:
+    try:
+        return _times(os.stat(directory))
+    except OSError:
+        return ()
+
+
+def _remote_devices(mountinfo: int) -> frozenset[int]:
+    """The device numbers of file systems whose changes may come from elsewhere. Reading to the end also arms the next
+    notification of poll(2) (proc_pid_mountinfo(5))."""
+    os.lseek(mountinfo, 0, os.SEEK_SET)
+    text = b""
+    while part := os.read(mountinfo, 1 << 20):
+        text += part
+    found = set()
+    for line in text.decode("utf-8", "surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith(_REMOTE):
+            major, _, minor = left.split()[2].partition(":")
+            found.add(os.makedev(int(major), int(minor)))
+    return frozenset(found)

@@ -1,0 +1,169 @@
+"""Answers the questions of `plan.needs` by looking at the disk, in a worker thread, and keeps the answers good.
+
+What was looked at is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue. The
+same questions asked by several callers at once are answered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import dataclass, field
+
+from sandboxd.host.changes import Changes
+from sandboxd.host.git import git_directories, worktree_of
+from sandboxd.host.globs import GlobScan
+from sandboxd.host.names import NameWatch
+from sandboxd.host.resolve import resolve
+from sandboxd.host.scan import TreeScan, Wanted, found_at
+from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Resolved, Scan
+from sandboxd.plan.needs import Needs, ScanNeed
+
+_ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _SharedScan:
+    """A scan, and how many facts rest on it."""
+
+    tree: TreeScan
+    users: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Stamp:
+    """Ties facts to what they depend on."""
+
+    needs: Needs
+    stale: bool = False
+    scans: list[TreeScan] = field(default_factory=list)
+    names: NameWatch | None = None
+    globs: list[GlobScan] = field(default_factory=list)
+    keys: list[_ScanKey] = field(default_factory=list)
+
+    def spoil(self) -> None:
+        """Something that the facts depend on has changed."""
+        self.stale = True
+
+    @property
+    def good(self) -> bool:
+        return not self.stale and not any(scan.stale for scan in self.scans)
+
+    def cancel(self) -> None:
+        if self.names is not None:
+            self.names.cancel()
+        for glob in self.globs:
+            glob.close()
+
+
+class HostFacts:
+    """The real `FactSource`. One for each daemon; `close` when it ends."""
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+        self._known: dict[Needs, Facts] = {}
+        self._locks: dict[Needs, asyncio.Lock] = {}
+        self._scans: dict[_ScanKey, _SharedScan] = {}
+        self._scans_lock = threading.Lock()
+
+    def close(self) -> None:
+        self._changes.close()
+
+    def unchanged(self, facts: Facts) -> bool:
+        self._changes.poll()
+        return isinstance(facts.stamp, _Stamp) and facts.stamp.good
+
+    async def answer(self, needs: Needs) -> Facts:
+        async with self._locks.setdefault(needs, asyncio.Lock()):
+            known = self._known.get(needs)
+            if known is not None and self.unchanged(known):
+                return known
+            facts = await asyncio.to_thread(self._look, needs)
+            self._known[needs] = facts
+            if known is not None and isinstance(known.stamp, _Stamp):
+                self._release(known.stamp)
+            return facts
+
+    def forget(self, facts: Facts) -> None:
+        if not isinstance(facts.stamp, _Stamp):
+            return
+        needs = facts.stamp.needs
+        if self._known.get(needs) is facts:
+            del self._known[needs]
+            self._locks.pop(needs, None)
+            self._release(facts.stamp)
+
+    def _look(self, needs: Needs) -> Facts:
+        stamp = _Stamp(needs)
+        names = stamp.names = NameWatch(self._changes, stamp.spoil)
+        try:
+            paths = {path: resolve(path, names.visit) for path in needs.paths}
+            globs = {pattern: self._expand(pattern, needs, stamp, names) for pattern in needs.globs}
+            scans = {need.root: self._scan(need, paths[need.root], needs, stamp, names) for need in needs.scans}
+        except BaseException:
+            self._release(stamp)
+            raise
+        return Facts(paths, globs, {root: scan for root, scan in scans.items() if scan is not None}, stamp=stamp)
+
+    def _expand(self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch) -> tuple[Found, ...]:
+        glob = GlobScan(pattern, frozenset(needs.apart), self._changes, stamp.spoil)
+        stamp.globs.append(glob)
+        return glob.expand(names.visit)
+
+    def _scan(
+        self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch
+    ) -> Scan | None:
+        if root.kind is not Kind.DIRECTORY or root.real in needs.apart:
+            return None
+        tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
+        tree.refresh()
+        found: list[Found] = []
+        entries: list[Found] = []
+        git_dirs: list[GitDir] = []
+        unreadable: list[str] = []
+        for directory, record in tree.notable().items():
+            found += (found_at(os.path.join(directory, name), names.visit) for name in record.names)
+            if record.unreadable:
+                unreadable.append(directory)
+            if record.git in ("file", "link"):
+                entries.append(found_at(os.path.join(directory, ".git"), names.visit))
+            if record.git:
+                git = resolve(os.path.join(directory, ".git"), names.visit)
+                if git.kind is Kind.DIRECTORY:
+                    git_dirs += git_directories(git.real, needs.git_names, names.visit)
+            elif record.bare:
+                git_dirs += git_directories(directory, needs.git_names, names.visit)
+        worktree = worktree_of(root.real, names.visit) if need.follow_worktree else None
+        if worktree is not None and not worktree.refused:
+            git_dirs += git_directories(worktree.common, needs.git_names, names.visit)
+        return Scan(
+            root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable)
+        )
+
+    def _tree(self, key: _ScanKey, stamp: _Stamp) -> TreeScan:
+        with self._scans_lock:
+            shared = self._scans.get(key)
+            if shared is None:
+                root, depth, names, skipped, apart = key
+                tree = TreeScan(root, depth, Wanted.of(names, skipped, apart), self._changes)
+                shared = self._scans[key] = _SharedScan(tree)
+            shared.users += 1
+            stamp.keys.append(key)
+        stamp.scans.append(shared.tree)
+        return shared.tree
+
+    def _release(self, stamp: _Stamp) -> None:
+        stamp.cancel()
+        with self._scans_lock:
+            for key in stamp.keys:
+                shared = self._scans[key]
+                shared.users -= 1
+                if not shared.users:
+                    del self._scans[key]
+                    shared.tree.close()
+            stamp.keys.clear()
+
+
+def _once(git_dirs: list[GitDir]) -> tuple[GitDir, ...]:
+    return tuple({git_dir.path: git_dir for git_dir in git_dirs}.values())

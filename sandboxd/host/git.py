@@ -1,0 +1,139 @@
+"""Where git keeps things: git directories, submodules, linked worktrees, and what their configuration points to.
+
+Read from the files themselves (gitrepository-layout(5), git-worktree(1)); git is not run, because it would obey the
+very configuration that is in question.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from sandboxd.host.resolve import Visit, resolve
+from sandboxd.plan.facts import Found, GitDir, Kind, Worktree
+
+_LONGEST_POINTER = 4096
+_LARGEST_CONFIG = 1 << 20
+_DEEPEST_MODULE = 8
+_LINKED_NAMES = ("config.worktree", "commondir")
+_SECTION = re.compile(r"\s*\[\s*([-.A-Za-z0-9]+)(?:\s+\"((?:[^\"\\]|\\.)*)\")?\s*\]")
+_VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*(.*?)\s*(?:[#;].*)?$")
+
+
+def git_directories(top: str, names: tuple[str, ...], visit: Visit) -> Iterator[GitDir]:
+    """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees."""
+    yield _git_dir(top, names, visit)
+    for module in _modules(os.path.join(top, "modules"), visit):
+        yield _git_dir(module, names, visit)
+    for linked in _entries(os.path.join(top, "worktrees"), visit):
+        yield _git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), visit, linked=True)
+
+
+def worktree_of(root: str, visit: Visit) -> Worktree | None:
+    """Where the `.git` file of a directory leads. The other side has to point back: a `.git` file is content that
+    anyone may have written, and following it opens the place it names."""
+    entry = os.path.join(root, ".git")
+    resolved = resolve(entry, visit)
+    if resolved.kind is not Kind.FILE:
+        return None
+    visit(os.path.dirname(resolved.real), os.path.basename(resolved.real), True)
+    text = _pointer(resolved.real)
+    if text is None or not text.startswith("gitdir:"):
+        return None
+    git_dir = resolve(os.path.join(os.path.dirname(resolved.real), text[len("gitdir:") :].strip()), visit)
+    if git_dir.kind is not Kind.DIRECTORY:
+        return Worktree(root, git_dir.real, git_dir.real, f"{git_dir.real} does not exist")
+    visit(git_dir.real, "commondir", True)
+    visit(git_dir.real, "gitdir", True)
+    common_text = _pointer(os.path.join(git_dir.real, "commondir"))
+    common = git_dir.real
+    if common_text is not None:
+        common = resolve(os.path.join(git_dir.real, common_text), visit).real
+    confirmed = _confirmed(root, git_dir.real, common)
+    refused = "" if confirmed else f"{git_dir.real} does not point back at {root}"
+    return Worktree(root, git_dir.real, common, refused)
+
+
+def _confirmed(root: str, git_dir: str, common: str) -> bool:
+    if git_dir == common:
+        value = dict(_settings(os.path.join(git_dir, "config"))).get("core.worktree")
+        return value is not None and os.path.realpath(os.path.join(git_dir, value)) == root
+    back = _pointer(os.path.join(git_dir, "gitdir"))
+    if back is None or os.path.dirname(os.path.dirname(git_dir)) != common:
+        return False
+    return os.path.realpath(os.path.join(git_dir, back)) == os.path.join(root, ".git")
+
+
+def _git_dir(path: str, names: tuple[str, ...], visit: Visit, *, linked: bool = False) -> GitDir:
+    resolved = tuple((name, resolve(os.path.join(path, name), visit)) for name in names)
+    referenced: list[Found] = []
+    if not linked:
+        visit(path, "config", True)
+        referenced += _referenced(path, visit)
+    return GitDir(path, resolved, tuple(referenced), linked)
+
+
+def _referenced(git_dir: str, visit: Visit) -> Iterator[Found]:
+    """Files and directories outside the git directory that its configuration has git obey."""
+    work_tree = os.path.dirname(git_dir)
+    for key, value in _settings(os.path.join(git_dir, "config")):
+        if key == "core.hookspath":
+            base = work_tree
+        elif key.startswith("include") and key.endswith(".path"):
+            base = git_dir
+        else:
+            continue
+        path = os.path.join(base, os.path.expanduser(value))
+        resolved = resolve(path, visit)
+        if resolved.kind is not None:
+            yield Found(resolved.real, resolved.real, resolved.kind, resolved.hard_links)
+
+
+def _settings(config: str) -> Iterator[tuple[str, str]]:
+    """(lower-case key, value) of a configuration file; enough of git-config(1) for paths."""
+    try:
+        with open(config, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read(_LARGEST_CONFIG)
+    except OSError:
+        return
+    section = ""
+    for line in text.splitlines():
+        if match := _SECTION.match(line):
+            section = match[1].lower() + (f".{match[2]}" if match[2] is not None else "")
+            line = line[match.end() :]
+        if match := _VALUE.match(line):
+            yield f"{section}.{match[1].lower()}", match[2].strip('"')
+
+
+def _modules(directory: str, visit: Visit, depth: int = 0) -> Iterator[str]:
+    """Git directories of submodules: their names may hold slashes, and they have submodules of their own."""
+    if depth > _DEEPEST_MODULE:
+        return
+    for path in _entries(directory, visit):
+        if os.path.lexists(os.path.join(path, "HEAD")):
+            yield path
+            yield from _modules(os.path.join(path, "modules"), visit, depth + 1)
+        else:
+            yield from _modules(path, visit, depth + 1)
+
+
+def _entries(directory: str, visit: Visit) -> Iterator[str]:
+    visit(os.path.dirname(directory), os.path.basename(directory))
+    visit(directory, "*")
+    try:
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield path
+
+
+def _pointer(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(_LONGEST_POINTER).rstrip("\n")
+    except OSError:
+        return None

@@ -1,0 +1,90 @@
+"""inotify(7), the few calls that are needed, through ctypes: the standard library has none.
+
+Nothing here runs in the background. The kernel queues what happened; the owner reads the queue when it wants to know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sandboxd.errors import HostError
+
+CLOSE_WRITE = 0x8
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+DELETE_SELF = 0x400
+MOVE_SELF = 0x800
+UNMOUNT = 0x2000
+OVERFLOW = 0x4000
+IGNORED = 0x8000
+ISDIR = 0x40000000
+_ONLYDIR = 0x01000000
+_DONT_FOLLOW = 0x02000000
+_EXCL_UNLINK = 0x04000000
+_MASK_ADD = 0x20000000
+
+NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO | DELETE_SELF | MOVE_SELF
+_HEADER = struct.Struct("iIII")
+_BUFFER = 65536
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One inotify instance. `HostError` `inotify_unavailable` when the system gives none."""
+
+    def __init__(self) -> None:
+        self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise HostError(
+                "inotify_unavailable",
+                f"cannot watch directories: {reason}",
+                hint="raise fs.inotify.max_user_instances",
+            )
+
+    def add(self, directory: str, mask: int) -> int:
+        """Watch a directory; the number that its events carry. A directory that is watched already keeps its number,
+        and hears of more. Raises the OSError of inotify_add_watch(2)."""
+        watch: int = _libc.inotify_add_watch(
+            self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _MASK_ADD | _ONLYDIR | _DONT_FOLLOW | _EXCL_UNLINK)
+        )
+        if watch < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), directory)
+        return watch
+
+    def remove(self, watch: int) -> None:
+        _libc.inotify_rm_watch(self._fd, watch)
+
+    def read(self) -> Iterator[Event]:
+        """What happened since the last call; empty when nothing did."""
+        while True:
+            try:
+                data = os.read(self._fd, _BUFFER)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                watch, mask, _, length = _HEADER.unpack_from(data, at)
+                at += _HEADER.size
+                yield Event(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
+                at += length
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,69 @@
+"""Following a path by hand, link by link, so that every name it depends on is known."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Protocol
+
+from sandboxd.plan.facts import Kind, Link, Resolved
+
+MAX_LINKS = 40
+"""As the kernel has it (path_resolution(7))."""
+
+
+
+class Visit(Protocol):
+    """Told (canonical directory, name) of every step, before it is looked at; with `contents` when a file is read."""
+
+    def __call__(self, directory: str, name: str, contents: bool = False, /) -> None: ...
+
+
+def kind_of(mode: int) -> Kind:
+    if stat.S_ISDIR(mode):
+        return Kind.DIRECTORY
+    if stat.S_ISREG(mode):
+        return Kind.FILE
+    return Kind.DEVICE if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else Kind.OTHER
+
+
+def resolve(path: str, visit: Visit) -> Resolved:
+    """Where an absolute path leads. Never raises: what stands in the way is in `problem`."""
+    todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    at = "/"
+    kind: Kind | None = Kind.DIRECTORY
+    hard_links = 1
+    links: list[Link] = []
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        visit(at, name)
+        here = at + name if at == "/" else f"{at}/{name}"
+        try:
+            state = os.lstat(here)
+        except OSError as error:
+            rest = "/".join([here, *reversed(todo)])
+            if error.errno == errno.ENOENT:
+                return Resolved(os.path.normpath(rest), None, at, tuple(links))
+            return Resolved(os.path.normpath(rest), None, at, tuple(links), _problem(error))
+        if stat.S_ISLNK(state.st_mode):
+            target = os.readlink(here)
+            links.append(Link(here, target))
+            if len(links) > MAX_LINKS:
+                return Resolved(here, None, at, tuple(links), "a loop of symlinks")
+            todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+            if target.startswith("/"):
+                at = "/"
+            kind = Kind.DIRECTORY
+            continue
+        if todo and not stat.S_ISDIR(state.st_mode):
+            return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
+        at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink
+    return Resolved(at, kind, at, tuple(links), "", hard_links if kind is Kind.FILE else 1)
+
+
+def _problem(error: OSError) -> str:
+    return (error.strerror or "unreadable").lower()

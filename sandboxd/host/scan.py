@@ -1,0 +1,266 @@
+"""The scan for protected names below a writable root, kept up to date.
+
+The first scan lists every directory it reaches; later ones list again only those in which something that matters has
+changed. Symlinks are never followed. Ignore-files play no part. A directory that cannot be listed is reported, any
+other failure fails the scan: a name that was not seen would not be protected.
+
+`os.scandir` and not ripgrep: ripgrep reports files only, so an empty `.vscode` or `.git/hooks` would be missed; the
+directories have to be known anyway, to be watched; and the scan would depend on a program being installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from dataclasses import dataclass
+from fnmatch import translate
+
+from sandboxd.errors import PolicyError
+from sandboxd.host.changes import Changes, Interest
+from sandboxd.host.resolve import Visit, kind_of, resolve
+from sandboxd.plan.facts import Found, Kind
+
+MAX_DIRECTORIES = 100_000
+_BARE = frozenset({"HEAD", "refs", "objects"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look for: protected names by their first part, and the names of directories not to enter."""
+
+    literal: frozenset[str]
+    """Single-part names."""
+    tails: dict[str, tuple[str, ...]]
+    """First part of a longer name: what is wanted in the directory of that name (one part each)."""
+    skipped: frozenset[str]
+    apart: frozenset[str]
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], skipped: frozenset[str], apart: tuple[str, ...]) -> Wanted:
+        tails: dict[str, tuple[str, ...]] = {}
+        for name in names:
+            first, _, rest = name.partition("/")
+            if rest:
+                tails[first] = (*tails.get(first, ()), rest)
+        return cls(frozenset(name for name in names if "/" not in name), tails, skipped, frozenset(apart))
+
+
+@dataclass(slots=True)
+class Record:
+    """What one directory holds that matters."""
+
+    depth: int
+    tail: re.Pattern[str] | None
+    names: tuple[str, ...] = ()
+    """Protected names here, as entries."""
+    git: str = ""
+    """`file`, `directory` or `link` when there is a `.git`."""
+    bare: bool = False
+    below: tuple[str, ...] = ()
+    unreadable: bool = False
+    interest: Interest | None = None
+
+
+class TreeScan:
+    """The scan of one canonical root."""
+
+    def __init__(self, root: str, depth: int, wanted: Wanted, changes: Changes) -> None:
+        self.root = root
+        self._depth = depth
+        self._wanted = wanted
+        self._changes = changes
+        self._tails = {first: re.compile("|".join(map(translate, rest))) for first, rest in wanted.tails.items()}
+        self._records: dict[str, Record] = {}
+        self._dirty: dict[str, None] = {root: None}
+        self._notable: dict[str, Record] = {}
+        self._identity: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def stale(self) -> bool:
+        return bool(self._dirty)
+
+    def refresh(self) -> None:
+        """Look at what changed since the last time. Raises `PolicyError` when the scan cannot be complete."""
+        with self._lock:
+            if (identity := _identity(self.root)) != self._identity:
+                self._identity = identity
+                self._forget(self.root)
+                self._dirty[self.root] = None
+            while self._dirty:
+                path = next(iter(self._dirty))
+                self._dirty.pop(path, None)
+                record = self._records.get(path)
+                if record is not None and record.interest is not None and record.interest.gone:
+                    self._forget(path)
+                if path == self.root:
+                    self._list(path, 0, None)
+                elif record is not None:
+                    self._list(path, record.depth, record.tail)
+
+    def notable(self) -> dict[str, Record]:
+        """The directories in which there is something to report, by path."""
+        with self._lock:
+            return dict(self._notable)
+
+    def close(self) -> None:
+        for record in self._records.values():
+            if record.interest is not None:
+                self._changes.cancel(record.interest)
+        self._records.clear()
+
+    def _list(self, top: str, depth: int, tail: re.Pattern[str] | None) -> None:
+        todo = [(top, depth, tail)]
+        while todo:
+            path, depth, tail = todo.pop()
+            old = self._records.get(path)
+            record = self._read(path, depth, tail, old.interest if old is not None else None)
+            kept = set(record.below) if record is not None else set()
+            for name in old.below if old is not None else ():
+                if name not in kept:
+                    self._forget(_join(path, name))
+            if record is None:
+                self._forget(path)
+                continue
+            self._records[path] = record
+            if record.names or record.git or record.bare or record.unreadable:
+                self._notable[path] = record
+            else:
+                self._notable.pop(path, None)
+            if len(self._records) > MAX_DIRECTORIES:
+                raise PolicyError(
+                    "scan_too_large",
+                    f"{self.root} has more than {MAX_DIRECTORIES:,} directories to search for protected names",
+                    hint="make a smaller directory writable, or lower sandbox.mandatoryDenySearchDepth",
+                )
+            for name in record.below:
+                below = _join(path, name)
+                if below not in self._records or below in self._dirty:
+                    self._dirty.pop(below, None)
+                    todo.append((below, depth + 1, self._tails.get(name)))
+
+    def _read(
+        self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None
+    ) -> Record | None:
+        """One directory; None when it is no longer there."""
+        record = Record(depth, tail, interest=interest)
+        try:
+            if interest is None:
+                record.interest = self._changes.register(path, self._matters_in(record), self._changed)
+            self._fill(record, path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                if record.interest is not None:
+                    self._changes.cancel(record.interest)
+                return None
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                raise PolicyError(
+                    "scan_failed",
+                    f"cannot search {path} for protected names: {error.strerror}",
+                    hint="make the directory readable, or make a smaller directory writable",
+                    data={"path": path},
+                ) from error
+            record.unreadable = _can_be_opened_up(path)
+        return record
+
+    def _fill(self, record: Record, path: str) -> None:
+        wanted = self._wanted
+        names, below, bare = [], [], 0
+        deeper = record.depth < self._depth
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                if name in wanted.literal or (record.tail is not None and record.tail.match(name)):
+                    names.append(name)
+                if name == ".git":
+                    record.git = _git_kind(entry)
+                elif name in _BARE:
+                    bare += 1
+                if (
+                    entry.is_dir(follow_symlinks=False)
+                    and name != ".git"
+                    and (deeper or name in wanted.tails)
+                    and name not in wanted.skipped
+                    and _join(path, name) not in wanted.apart
+                ):
+                    below.append(name)
+        record.names = tuple(sorted(names))
+        record.bare = bare == len(_BARE)
+        # inside a bare repository there are only its objects; a name's own directory at the rim is entered for its tail
+        record.below = () if record.bare else tuple(below)
+
+    def _matters_in(self, record: Record) -> _Matters:
+        return _Matters(self._wanted, record.tail, record.depth < self._depth)
+
+    def _changed(self, directory: str) -> None:
+        self._dirty[directory] = None
+
+    def _forget(self, path: str) -> None:
+        """Drop a directory that is gone, with everything below it."""
+        todo = [path]
+        while todo:
+            path = todo.pop()
+            record = self._records.pop(path, None)
+            self._notable.pop(path, None)
+            self._dirty.pop(path, None)
+            if record is None:
+                continue
+            if record.interest is not None:
+                self._changes.cancel(record.interest)
+            todo += [_join(path, name) for name in record.below]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matters:
+    """Whether the coming or going of a name changes what a directory's record says."""
+
+    wanted: Wanted
+    tail: re.Pattern[str] | None
+    deeper: bool
+
+    def __call__(self, name: str, is_directory: bool) -> bool:
+        if name in self.wanted.literal or name == ".git" or name in _BARE or name in self.wanted.tails:
+            return True
+        if self.tail is not None and self.tail.match(name):
+            return True
+        return is_directory and self.deeper and name not in self.wanted.skipped
+
+
+def found_at(path: str, visit: Visit) -> Found:
+    """A name with what it is, its link followed."""
+    state = os.lstat(path)
+    if not os.path.islink(path):
+        return Found(path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is Kind.FILE else 1)
+    resolved = resolve(path, visit)
+    return Found(path, resolved.real, resolved.kind, resolved.hard_links)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
+
+
+def _git_kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    return "directory" if entry.is_dir(follow_symlinks=False) else "file"
+
+
+def _can_be_opened_up(path: str) -> bool:
+    """Whether the user could list or fill the directory after all: it is theirs, or it can be written unseen."""
+    try:
+        return os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        return True
+
+
+def _join(directory: str, name: str) -> str:
+    return directory + name if directory == "/" else f"{directory}/{name}"
+
+
+__all__ = ["MAX_DIRECTORIES", "Record", "TreeScan", "Wanted", "found_at"]

@@ -1,0 +1,92 @@
+"""The words to execute. Pure.
+
+The kernel limits one argument to 128 KiB (MAX_ARG_STRLEN, execve(2)); a longer shell text is handed over in pieces that
+the shell joins again, with nothing left in its positional parameters. See `_PIECED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxd.errors import CallerError, PolicyError
+from sandboxd.plan.request import Argv, ShellText
+
+MAX_WORD = 128 * 1024 - 1
+LONGEST_WORD = 120 * 1024
+"""Longer shell texts are cut. Below MAX_WORD, so that a piece never meets the limit."""
+MAX_COMMAND = 1536 * 1024
+"""What all words may have together: the kernel's limit is a quarter of the stack limit, 2 MiB by default, for arguments
+and environment."""
+
+
+def command_argv(command: Argv | ShellText, shells: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """What to execute. `shells` are (name, canonical path) of those that can be seen inside. Raises `CallerError` for a
+    command that no program can receive, `PolicyError` when the shell is not to be seen."""
+    if isinstance(command, Argv):
+        return _checked(command.words)
+    shell = _shell(command, shells)
+    size = _size(command.text)
+    if size <= LONGEST_WORD:
+        return _checked((shell, "-c", command.text))
+    pieces = _cut(command.text, size)
+    return _checked((shell, "-c", _joiner(len(pieces)), shell, *pieces))
+
+
+def _shell(command: ShellText, shells: Sequence[tuple[str, str]]) -> str:
+    if command.shell is not None and not command.shell.startswith("/"):
+        return command.shell
+    if shells:
+        return shells[0][1]
+    name = command.shell or "/bin/sh"
+    raise PolicyError(
+        "shell_unavailable",
+        f"the shell {name} does not exist in the sandbox",
+        hint="name another shell, or open its directory and its libraries with filesystem.allowRead",
+        data={"shell": name},
+    )
+
+
+def _joiner(count: int) -> str:
+    """A shell program that runs its joined arguments as `-c` would: `eval` reads the text after the parameters are
+    gone, because the words of a simple command are expanded before it runs, and `shift` stands first in the text (on
+    the same line, so that line numbers in messages stay right)."""
+    joined = "".join(f"${{{number}}}" for number in range(1, count + 1))
+    return f'eval "shift {count}; {joined}"'
+
+
+def _cut(text: str, size: int) -> list[str]:
+    """Pieces of at most LONGEST_WORD bytes. No character is cut in two."""
+    if size == len(text):
+        return [text[start : start + LONGEST_WORD] for start in range(0, len(text), LONGEST_WORD)]
+    step = LONGEST_WORD // 4
+    return [text[start : start + step] for start in range(0, len(text), step)]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+
+
+def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
+    total = 0
+    for word in words:
+        if "\0" in word:
+            raise CallerError(
+                "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"
+            )
+        size = _size(word)
+        total += size + 1
+        if size > MAX_WORD:
+            raise _too_long(f"one argument has {size:,} bytes; the system allows {MAX_WORD:,}")
+    if total > MAX_COMMAND:
+        raise _too_long(f"it has {total:,} bytes; {MAX_COMMAND:,} can be handed over")
+    if not words or not words[0]:
+        raise CallerError("command_empty", "the command is empty", hint="give a program or a shell line")
+    return words
+
+
+def _too_long(detail: str) -> CallerError:
+    return CallerError(
+        "command_too_long",
+        f"the command is too long: {detail}",
+        hint="write it to a file in the working directory and run that",
+    )

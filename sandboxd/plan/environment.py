@@ -1,0 +1,123 @@
+"""The environment of a sandboxed command: what is set and what is removed, on top of what the caller has (design 5.5).
+Pure, and a table.
+
+No value here is a secret: the environment of a process can be read by its user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from sandboxd.plan.request import Place
+
+NO_PROXY = "localhost,127.0.0.1,::1,*.local"
+_JAVA_NO_PROXY = "localhost|127.0.0.1|[::1]|*.local"
+
+HTTP_NAMES = (
+    "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy",
+    "ALL_PROXY", "all_proxy", "GRPC_PROXY", "grpc_proxy", "FTP_PROXY", "ftp_proxy",
+    "DOCKER_HTTP_PROXY", "DOCKER_HTTPS_PROXY",
+)  # fmt: skip
+"""Always `http://`: several HTTP libraries fail on a socks URL in these, whether they need the proxy or not."""
+
+CALLER_NAMES = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH", "PATH")
+"""The caller's variables that are looked at, because their values are extended or decide something."""
+
+SSH_PROXY_NAMES = ("GIT_SSH_COMMAND",)
+
+_OWN_JAVA = re.compile(r"\s*-D(?:https?\.(?:proxyHost|proxyPort|nonProxyHosts))=(?:\"[^\"]*\"|\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentChange:
+    """`set` are variables with their values, `unset` the names that are removed. The order of application is unset,
+    then set."""
+
+    set: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"EnvironmentChange(set={sorted(self.set)}, unset={list(self.unset)})"
+
+
+def change_environment(place: Place, tmp: str, caller: Mapping[str, str]) -> EnvironmentChange:
+    """`tmp` is the session's temporary directory by the path that is the same inside and outside. Variables that name a
+    proxy and are not set here are removed, so that no proxy of the host is tried."""
+    fixed, unset = _fixed(tmp, place.http_port, place.socks_port)
+    if place.http_port is None or not caller:
+        extra = _for_http(place.http_port, {}) if place.http_port is not None else {}
+    else:
+        extra = _for_http(place.http_port, caller)
+    return EnvironmentChange(MappingProxyType({**fixed, **extra}), unset)
+
+
+def _fixed(tmp: str, http: int | None, socks: int | None) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    values = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
+    if http is None:
+        return values, (*HTTP_NAMES, "RSYNC_PROXY")
+    proxy = f"http://127.0.0.1:{http}"
+    values.update(dict.fromkeys(HTTP_NAMES, proxy))
+    values.update(
+        NO_PROXY=NO_PROXY,
+        no_proxy=NO_PROXY,
+        RSYNC_PROXY=f"127.0.0.1:{http}",
+        CLOUDSDK_PROXY_TYPE="http",
+        CLOUDSDK_PROXY_ADDRESS="127.0.0.1",
+        CLOUDSDK_PROXY_PORT=str(http),
+        NODE_USE_ENV_PROXY="1",
+    )
+    return values, ("CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD")
+
+
+def _for_http(port: int, caller: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "JAVA_TOOL_OPTIONS": _java(port, caller.get("JAVA_TOOL_OPTIONS", "")),
+        "GIT_SSH_COMMAND": _git_ssh(port, caller),
+    }
+
+
+def _java(port: int, present: str) -> str:
+    """The caller's options first; proxy properties of theirs are taken out, since the last one would win only in some
+    virtual machines."""
+    own = " ".join(
+        (
+            f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port}",
+            f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={port}",
+            f"-Dhttp.nonProxyHosts={_JAVA_NO_PROXY}",
+        )
+    )
+    kept = _OWN_JAVA.sub("", present).strip()
+    return f"{kept} {own}" if kept else own
+
+
+def _git_ssh(port: int, caller: Mapping[str, str]) -> str:
+    """git runs the value with `sh -c`, the destination appended. ssh's ProxyCommand is run by the user's shell; the
+    program is bash, whose /dev/tcp needs no netcat, and it is started only when ssh is used."""
+    own = caller.get("GIT_SSH_COMMAND", "")
+    if not own and caller.get("GIT_SSH"):
+        own = _quoted(caller["GIT_SSH"])
+    return f"{own or 'ssh'} -o ProxyCommand={_quoted(_proxy_command(port))}"
+
+
+def _proxy_command(port: int) -> str:
+    """A CONNECT tunnel in bash: %h and %p are replaced by ssh. The reply's head is read byte by byte (`read -N1` would
+    lose NULs later, so the rest goes through cat), and a refusal is printed for the person who waits."""
+    script = (
+        f"exec 3<>/dev/tcp/127.0.0.1/{port}||exit 1;"
+        'printf "CONNECT %s:%s HTTP/1.1\\r\\nHost: %s:%s\\r\\n\\r\\n" "$0" "$1" "$0" "$1">&3;'
+        "read -r l<&3;"
+        'case "$l" in *" 200 "*);; *)echo "sandboxd: proxy refused $0:$1: $l">&2;exit 1;;esac;'
+        'while read -r l<&3&&[ "${l%?}" ];do :;done;'
+        "cat<&3& exec cat>&3"
+    )
+    return "bash -c " + _quoted(script.replace("%", "%%")) + " %h %p"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+__all__ = ["CALLER_NAMES", "HTTP_NAMES", "NO_PROXY", "EnvironmentChange", "change_environment"]

@@ -1,0 +1,122 @@
+"""Facts: what the host answered. Frozen, and easy to write literally in a test.
+
+A path here is *canonical* when no symlink is on the way to it. Where something does not exist, the canonical path is
+that of the nearest existing directory plus the missing names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from sandboxd.plan.needs import Needs
+
+
+class Kind(StrEnum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    DEVICE = "device"
+    OTHER = "other"
+    """A pipe or a socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symlink: `path` is where it stands (canonical directory plus its name), `target` its text."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Where a path of the policy leads. `kind` is None when nothing is there; then `existing` is the nearest canonical
+    directory that is. `links` are the symlinks followed, in order. `problem` is empty, or says why the way could not be
+    followed to its end (in words). `hard_links` counts the names of a regular file."""
+
+    real: str
+    kind: Kind | None = Kind.DIRECTORY
+    existing: str = ""
+    links: tuple[Link, ...] = ()
+    problem: str = ""
+    hard_links: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink)."""
+
+    path: str
+    real: str
+    kind: Kind | None
+    hard_links: int = 1
+
+    @property
+    def is_link(self) -> bool:
+        return self.path != self.real
+
+
+@dataclass(frozen=True, slots=True)
+class GitDir:
+    """A git directory. `names` are the paths asked for (`Needs.git_names`), resolved, in that order. `referenced` are
+    further paths that its configuration tells git to obey (an included file, `core.hooksPath`)."""
+
+    path: str
+    names: tuple[tuple[str, Resolved], ...] = ()
+    referenced: tuple[Found, ...] = ()
+    linked: bool = False
+    """That of a linked worktree: hooks and configuration are those of the common directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """A directory whose `.git` leads out of it, and which the other side confirms: the git directory points back at
+    it. `common` holds objects and refs. `refused` says why an unconfirmed one is not followed."""
+
+    root: str
+    git_dir: str
+    common: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a scan found below one canonical root. `git_entries` are the `.git` files and links seen, `git_dirs` the
+    git directories. `unreadable` are directories that could not be listed although the user might open them up."""
+
+    root: str
+    names: tuple[Found, ...] = ()
+    git_entries: tuple[Found, ...] = ()
+    git_dirs: tuple[GitDir, ...] = ()
+    worktree: Worktree | None = None
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `stamp` belongs to the source
+    of the facts and proves their age."""
+
+    paths: Mapping[str, Resolved] = field(default_factory=dict)
+    globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
+    scans: Mapping[str, Scan] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    stamp: object = None
+
+
+class FactSource(Protocol):
+    """Who answers: the host, or a literal one in tests."""
+
+    async def answer(self, needs: Needs) -> Facts:
+        """Look. Raises `PolicyError` when a question cannot be answered completely."""
+        ...
+
+    def unchanged(self, facts: Facts) -> bool:
+        """Whether the same questions would be answered in the same way now. Microseconds; False when in doubt."""
+        ...
+
+    def forget(self, facts: Facts) -> None:
+        """Nobody will ask about these facts again."""
+        ...

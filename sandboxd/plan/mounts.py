@@ -1,0 +1,333 @@
+"""Mounts: the only code that decides their order, and what holds where rules meet.
+
+It is given *points*: canonical paths with marks that say which rules name them. It walks them parents before children
+and carries along what is in force. Four rules make the whole semantics:
+
+1. Reading is allowed unless `DENY_READ`; below a denied region the most specific `ALLOW_READ` or `ALLOW_WRITE` re-opens
+   it; on the same path the deny wins.
+2. Writing is denied unless `ALLOW_WRITE`, which has to be more specific than any `DENY_READ` above it.
+3. `DENY_WRITE` beats every `ALLOW_WRITE` at and below its path, however specific that is.
+4. `PROTECTED` is a `DENY_WRITE` that a `LIFTED` at or below its path takes back.
+
+A mount is made only where what should be seen differs from what the mount above already shows. Every directory between
+a writable mount and a mount below it becomes a mount itself: a mount point cannot be renamed (EBUSY), so nobody can
+move the guarded name away together with its parent.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum, auto
+
+from sandboxd.plan.facts import Kind
+
+
+class Mark(IntFlag):
+    """Which rules name a path."""
+
+    NONE = 0
+    ALLOW_READ = auto()
+    ALLOW_WRITE = auto()
+    DENY_READ = auto()
+    DENY_WRITE = auto()
+    PROTECTED = auto()
+    LIFTED = auto()
+
+
+class Shows(StrEnum):
+    """What is seen at a place."""
+
+    HOST_READ_ONLY = "read-only"
+    HOST_WRITABLE = "writable"
+    NOTHING = "nothing"
+    """Denied, and masked."""
+    PRIVATE = "private"
+    """The sandbox's own: the session's temporary directory, `/dev`, `/proc`."""
+
+
+class Operation(StrEnum):
+    """What the back end is to do, in this order, for each `Mount` of a view."""
+
+    READ_ONLY = "read-only"
+    WRITABLE = "writable"
+    DEVICE = "device"
+    DEVICES = "devices"
+    PROCESSES = "processes"
+    MASK_FILE = "mask-file"
+    MASK_DIRECTORY = "mask-directory"
+    """An empty directory that cannot be listed. `passage`: it can be walked through to what is mounted below."""
+    SHELF = "shelf"
+    """An empty directory that can be listed and holds only the mounts below."""
+    DIRECTORY = "directory"
+    """A directory on the way to a mount inside a mask or a shelf."""
+    REFUSE_NAME = "refuse-name"
+    """Cover a placeholder, so that an absent name stays absent."""
+    SYMLINK = "symlink"
+    SEAL = "seal"
+    """Make a mask read-only, after everything below it has been mounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """`source` is a host path for the three binds, the mask file for MASK_FILE, the text of a SYMLINK."""
+
+    operation: Operation
+    target: str
+    source: str = ""
+    passage: bool = False
+
+
+@dataclass(slots=True)
+class Point:
+    """A canonical path that something is to be said about.
+
+    `kind` is None for a path that does not exist; then `missing` are the directories to make as placeholders, parents
+    first, the path itself last. `link` is the text of a symlink that stands here, `guard` says that it must not be
+    replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows` what it shows. `force` masks a
+    file although the place it is in is private."""
+
+    path: str
+    kind: Kind | None = Kind.DIRECTORY
+    marks: Mark = Mark.NONE
+    missing: tuple[str, ...] = ()
+    link: str | None = None
+    guard: bool = False
+    fixed: Mount | None = None
+    shows: Shows | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FileView:
+    """The file system of a sandbox. Compared and hashed by identity: one object serves every command of a place."""
+
+    mounts: tuple[Mount, ...]
+    placeholders: tuple[str, ...] = ()
+    """Directories to make on the host before the sandbox starts, parents first, and to remove after it: absent names
+    that must stay absent."""
+    watched: tuple[str, ...] = ()
+    """Names that a placeholder cannot refuse, because a directory of that name does harm. Whoever ends the sandbox has
+    to look whether they appeared."""
+    open_links: tuple[str, ...] = ()
+    """Symlinks at protected or denied names in writable directories. What they lead to is guarded; mounts alone cannot
+    keep the link itself from being replaced."""
+    writable: tuple[str, ...] = ()
+    """What can be written, for people."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """A point in the tree of points, with the rules in force from here downwards."""
+
+    point: Point
+    parent: _Node | None
+    readable: bool = True
+    write_open: bool = False
+    write_denied: bool = False
+    protected: bool = False
+    shows: Shows = Shows.NOTHING
+    mounted: str = "/"
+    """The nearest mount at or above."""
+    opens_below: bool = False
+    """Something below has to be reachable although this place shows nothing."""
+
+
+def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[str, ...] = ()) -> FileView:
+    """The mounts for these points, in order. There has to be a point for `/`."""
+    nodes = _tree(points)
+    for node in nodes:
+        _settle(node)
+    for node in nodes:
+        _mark_passages(node)
+    emitter = _Emitter(mask_file)
+    for node in nodes:
+        emitter.visit(node)
+    emitter.leave(None)
+    return FileView(
+        mounts=tuple(emitter.mounts),
+        placeholders=tuple(emitter.placeholders),
+        watched=watched,
+        open_links=tuple(emitter.open_links),
+        writable=tuple(emitter.writable),
+    )
+
+
+def shown_at(points: Mapping[str, Point], path: str) -> tuple[Shows, Point]:
+    """What is seen at one canonical path, and the nearest point that says so. Used by `decide_path`, so that an answer
+    and a mount come from the same code."""
+    nodes = _tree({at: point for at, point in points.items() if is_below(path, at)})
+    for node in nodes:
+        _settle(node)
+    return nodes[-1].shows, nodes[-1].point
+
+
+def is_below(path: str, directory: str) -> bool:
+    """`path` is `directory` or lies in it."""
+    return path == directory or directory == "/" or path.startswith(directory + "/")
+
+
+def _tree(points: Mapping[str, Point]) -> list[_Node]:
+    nodes: list[_Node] = []
+    stack: list[_Node] = []
+    for path in sorted(points, key=_walk_order):
+        while stack and not is_below(path, stack[-1].point.path):
+            stack.pop()
+        node = _Node(points[path], stack[-1] if stack else None)
+        nodes.append(node)
+        stack.append(node)
+    return nodes
+
+
+def _walk_order(path: str) -> str:
+    """Sorts a directory right before everything below it."""
+    return path.replace("/", "\0") if path != "/" else ""
+
+
+def _settle(node: _Node) -> None:
+    """What is in force at a node, from its parent and its own marks. The four rules of the module text."""
+    point, parent, marks = node.point, node.parent, node.point.marks
+    if parent is not None:
+        node.readable, node.write_open = parent.readable, parent.write_open
+        node.write_denied, node.protected = parent.write_denied, parent.protected
+    if marks & Mark.DENY_READ:
+        node.readable = node.write_open = False
+    elif marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE):
+        node.readable = True
+        node.write_open = node.write_open or bool(marks & Mark.ALLOW_WRITE)
+    node.write_denied = node.write_denied or bool(marks & Mark.DENY_WRITE)
+    if marks & Mark.LIFTED:
+        node.protected = False
+    elif marks & Mark.PROTECTED:
+        node.protected = True
+    above = parent.shows if parent is not None else Shows.NOTHING
+    node.shows = _shows(node, above)
+    node.mounted = parent.mounted if parent is not None and node.shows is above else point.path
+
+
+def _shows(node: _Node, above: Shows) -> Shows:
+    point = node.point
+    if point.shows is not None:
+        return point.shows
+    if point.link is not None:
+        return above
+    if not node.readable:
+        return Shows.NOTHING
+    if node.write_open and not node.write_denied and not node.protected:
+        return above if point.kind is None else Shows.HOST_WRITABLE
+    if point.kind is None:
+        return Shows.NOTHING if above is Shows.HOST_WRITABLE else above
+    if above is Shows.PRIVATE and not point.marks & ~(Mark.PROTECTED | Mark.LIFTED):
+        return above
+    return Shows.HOST_READ_ONLY
+
+
+def _mark_passages(node: _Node) -> None:
+    if node.shows is Shows.NOTHING and not node.point.link:
+        return
+    above = node.parent
+    while above is not None and not above.opens_below:
+        above.opens_below = True
+        above = above.parent
+
+
+class _Emitter:
+    """Turns settled nodes into mounts, in the order in which they come."""
+
+    def __init__(self, mask_file: str) -> None:
+        self._mask_file = mask_file
+        self.mounts: list[Mount] = []
+        self.placeholders: dict[str, None] = {}
+        self.open_links: list[str] = []
+        self.writable: list[str] = []
+        self._made: set[str] = set()
+        self._unsealed: list[str] = []
+
+    def leave(self, path: str | None) -> None:
+        """Seal the masks that `path` is not in (all of them for None)."""
+        while self._unsealed and (path is None or not is_below(path, self._unsealed[-1])):
+            self.mounts.append(Mount(Operation.SEAL, self._unsealed.pop()))
+
+    def visit(self, node: _Node) -> None:
+        point, parent = node.point, node.parent
+        self.leave(point.path)
+        if point.link is not None:
+            self._link(point, parent)
+        elif point.fixed is not None:
+            self._way_to(point.path, parent)
+            self._add(point.fixed)
+        elif point.kind is None:
+            self._absent(node)
+        elif parent is None or node.shows is not parent.shows:
+            self._mount(node)
+        if node.shows is Shows.HOST_WRITABLE and (parent is None or parent.shows is not Shows.HOST_WRITABLE):
+            self.writable.append(point.path)
+
+    def _mount(self, node: _Node) -> None:
+        point, parent = node.point, node.parent
+        if node.shows is Shows.NOTHING:
+            hidden = parent is not None and parent.shows is Shows.PRIVATE
+            if hidden and not node.opens_below and not point.force:
+                return
+            self._way_to(point.path, parent)
+            if point.kind is Kind.DIRECTORY:
+                self._add(Mount(Operation.MASK_DIRECTORY, point.path, passage=node.opens_below))
+                self._unsealed.append(point.path)
+            else:
+                self._add(Mount(Operation.MASK_FILE, point.path, self._mask_file))
+            return
+        self._way_to(point.path, parent)
+        operation = Operation.WRITABLE if node.shows is Shows.HOST_WRITABLE else Operation.READ_ONLY
+        if operation is Operation.WRITABLE and point.path.startswith("/dev/"):
+            operation = Operation.DEVICE
+        self._add(Mount(operation, point.path, point.path))
+
+    def _absent(self, node: _Node) -> None:
+        parent, point = node.parent, node.point
+        if parent is None or parent.shows is not Shows.HOST_WRITABLE or node.shows is not Shows.NOTHING:
+            return
+        for path in point.missing:
+            self.placeholders[path] = None
+        self._way_to(point.path, parent)
+        self._add(Mount(Operation.REFUSE_NAME, point.path))
+
+    def _link(self, point: Point, parent: _Node | None) -> None:
+        if parent is None or point.link is None:
+            return
+        if parent.shows is Shows.NOTHING:
+            if not point.link:
+                return
+            self._way_to(point.path, parent)
+            self._add(Mount(Operation.SYMLINK, point.path, point.link))
+        elif parent.shows is Shows.HOST_WRITABLE and point.guard:
+            self._way_to(point.path, parent)
+            self.open_links.append(point.path)
+
+    def _way_to(self, path: str, parent: _Node | None) -> None:
+        """See to the directories between a mount and what is mounted below it."""
+        if parent is None or parent.shows is Shows.HOST_READ_ONLY or path.startswith("/proc/"):
+            return
+        for directory in _between(parent.mounted, path):
+            if directory in self._made:
+                continue
+            if parent.shows is Shows.HOST_WRITABLE:
+                self._add(Mount(Operation.WRITABLE, directory, directory))
+            elif parent.shows is Shows.PRIVATE and posixpath.dirname(directory) == parent.mounted:
+                self._add(Mount(Operation.SHELF, directory))
+            else:
+                self._add(Mount(Operation.DIRECTORY, directory))
+
+    def _add(self, mount: Mount) -> None:
+        self._made.add(mount.target)
+        self.mounts.append(mount)
+
+
+def _between(above: str, path: str) -> list[str]:
+    """The directories strictly between two paths, outermost first."""
+    found = []
+    directory = posixpath.dirname(path)
+    while directory != above and is_below(directory, above):
+        found.append(directory)
+        directory = posixpath.dirname(directory)
+    return found[::-1]

@@ -1,0 +1,92 @@
+"""Needs: the questions that a policy and a place raise about the host. Pure; `host.facts` answers them."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sandboxd.plan.request import DEFAULT_SHELLS, Place
+from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, rows
+
+ALWAYS_APART = ("/proc", "/sys", "/dev")
+"""Never scanned: not file trees that a policy can be about."""
+BARE_NAMES = ("HEAD", "refs", "objects")
+"""What makes git take a directory for a repository, all three together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanNeed:
+    """Look below `root` (not yet canonical) for `names`: in the root, and in directories at most `depth` below it.
+    `follow_worktree`: when `.git` leads out of the root, say where to, provided that the other side confirms it."""
+
+    root: str
+    depth: int
+    follow_worktree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """`paths` are to be resolved, `globs` expanded to what exists, `scans` made. A name to scan for is a path of one or
+    more parts whose last part may hold `*`. `apart` are directories that no scan and no glob enters; `skipped` are
+    names of directories that no scan enters."""
+
+    paths: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+    scans: tuple[ScanNeed, ...] = ()
+    names: tuple[str, ...] = ()
+    git_names: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ALWAYS_APART
+    skipped: frozenset[str] = SKIPPED_DIRECTORIES
+
+
+def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
+    """Everything that has to be known before a plan can be made."""
+    files = policy.files
+    roots = writable_roots(files, place)
+    rules = tuple(all_rules(files, place))
+    own = [place.cwd, place.project_root, place.home, "/tmp"]
+    own += [place.session_tmp, place.temporary_base, place.runtime_dir]
+    at_home = [posixpath.join(place.home, row.name) for row in rows(Where.HOME)]
+    at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
+    return Needs(
+        paths=_unique(
+            [
+                *(rule.path for rule in rules if not rule.glob),
+                *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
+            ]
+        ),
+        globs=_unique(rule.path for rule in rules if rule.glob),
+        scans=tuple(
+            ScanNeed(root, files.protected_search_depth, root in (place.project_root, place.cwd)) for root in roots
+        ),
+        names=tuple(row.name for row in rows(Where.WORKSPACE)),
+        git_names=tuple(row.name for row in rows(Where.GIT_DIR)),
+        apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base]),
+    )  # fmt: skip
+
+
+def top_names() -> tuple[str, ...]:
+    """Names whose presence or absence at the top of a workspace matters."""
+    literal = (row.name for row in rows(Where.WORKSPACE) if "*" not in row.name)
+    return (*literal, ".git", *BARE_NAMES)
+
+
+def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:
+    """Every path rule that holds in a place."""
+    for rules in (files.allow_write, files.deny_write, files.deny_read, files.allow_read):
+        yield from rules
+    yield from place.allow_write
+    yield from place.allow_read
+
+
+def writable_roots(files: FilePolicy, place: Place) -> tuple[str, ...]:
+    """The directories that may be written, by the names the policy has for them. What a pattern matches is not among
+    them: it is known only afterwards."""
+    named = (rule.path for rule in (*files.allow_write, *place.allow_write) if not rule.glob)
+    return _unique([place.project_root, place.cwd, *named])
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

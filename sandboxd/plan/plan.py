@@ -1,0 +1,96 @@
+"""The plan: everything about one command's sandbox, as a value that runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.command import command_argv
+from sandboxd.plan.environment import EnvironmentChange, change_environment
+from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.mounts import FileView, Shows, arrange, shown_at
+from sandboxd.plan.points import PointMap, make_points
+from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
+from sandboxd.policy.policy import Policy
+
+LAYERS = ("filesystem", "namespaces")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`argv` is what the helper executes; `cwd` is canonical. `layers` are those that mounts and namespaces give; who
+    adds a filter or a proxy adds its own."""
+
+    view: FileView
+    environment: EnvironmentChange
+    cwd: str
+    argv: tuple[str, ...]
+    layers: tuple[str, ...] = LAYERS
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The part of a plan that depends on the place and the policy only, and serves every command there."""
+
+    view: FileView
+    cwd: str
+    shells: tuple[tuple[str, str], ...]
+    """(name, canonical path) of the shells that exist and can be seen."""
+    session_tmp: str
+    warnings: tuple[str, ...]
+    points: PointMap
+
+
+def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
+    """Raises `PolicyError` for a policy that cannot be enforced in this place."""
+    found = make_points(policy.files, place, facts)
+    cwd = facts.paths[place.cwd].real
+    _require_visible_cwd(found, place, cwd)
+    view = arrange(found.points, place.mask_file, watched=tuple(found.watched))
+    visible = []
+    for shell in shells:
+        resolved = facts.paths[shell]
+        if resolved.kind is Kind.FILE and shown_at(found.points, resolved.real)[0] is not Shows.NOTHING:
+            visible.append((shell, resolved.real))
+    warnings = (*facts.warnings, *found.warnings)
+    return Layout(view, cwd, tuple(visible), facts.paths[place.session_tmp].real, warnings, found)
+
+
+def make_plan(policy: Policy, request: PlanRequest, facts: Facts) -> Plan:
+    """A whole plan from nothing. `plan.planner` gives the same and keeps the layout."""
+    shells = shells_of(request)
+    return plan_in(make_layout(policy, request.place, facts, shells), request)
+
+
+def plan_in(layout: Layout, request: PlanRequest) -> Plan:
+    """The plan of one command in a layout that is known. Raises `CallerError` for a command nobody can execute."""
+    return Plan(
+        view=layout.view,
+        environment=change_environment(request.place, layout.session_tmp, request.environment),
+        cwd=layout.cwd,
+        argv=command_argv(request.command, layout.shells),
+        warnings=layout.warnings,
+    )
+
+
+def shells_of(request: PlanRequest) -> tuple[str, ...]:
+    command = request.command
+    if isinstance(command, ShellText) and command.shell is not None:
+        return (command.shell,) if command.shell.startswith("/") else ()
+    return DEFAULT_SHELLS
+
+
+def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:
+    shows, point = shown_at(found.points, cwd)
+    if shows is not Shows.NOTHING:
+        return
+    reasons = found.reasons.get(point.path, [])
+    rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
+    because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
+    raise PolicyError(
+        "cwd_denied",
+        f"reading the working directory {place.cwd} is denied{because}",
+        hint="start the command elsewhere, or add the directory to filesystem.allowRead",
+        data={"path": place.cwd},
+    )

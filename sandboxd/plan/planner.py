@@ -1,0 +1,55 @@
+"""The planner: plans, with everything kept that depends on the place and the policy only.
+
+It does no I/O: an injected `FactSource` looks at the host and says whether what it found still holds. A warm plan asks
+that one question, then builds the environment and the words of the command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd.plan.facts import Facts, FactSource
+from sandboxd.plan.needs import list_needs
+from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
+from sandboxd.plan.request import Place, PlanRequest
+from sandboxd.policy.policy import Policy
+
+KEPT = 64
+"""Layouts kept at once: one for each session and working directory in use, the oldest dropped first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    policy: Policy
+    facts: Facts
+    layout: Layout
+
+
+class Planner:
+    """Makes plans. Raises `PolicyError` for what cannot be enforced and `CallerError` for a command nobody can run."""
+
+    def __init__(self, facts: FactSource) -> None:
+        self._facts = facts
+        self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
+
+    async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
+        return plan_in(await self.layout(policy, request), request)
+
+    async def layout(self, policy: Policy, request: PlanRequest) -> Layout:
+        """The file system and the shells of a place, as they are now."""
+        key = (request.place, shells_of(request))
+        known = self._known.get(key)
+        if known is not None and known.policy is policy and self._facts.unchanged(known.facts):
+            return known.layout
+        facts = await self._facts.answer(list_needs(policy, *key))
+        layout = make_layout(policy, request.place, facts, key[1])
+        self._known.pop(key, None)
+        self._known[key] = _Known(policy, facts, layout)
+        while len(self._known) > KEPT:
+            self._facts.forget(self._known.pop(next(iter(self._known))).facts)
+        return layout
+
+    def forget(self, session_tmp: str) -> None:
+        """A session has ended: nothing of its places is kept."""
+        for key in [key for key in self._known if key[0].session_tmp == session_tmp]:
+            self._facts.forget(self._known.pop(key).facts)

@@ -1,0 +1,117 @@
+"""Protected paths: names that a program outside the sandbox would obey, so that writing one inside means running
+code outside. One table for Linux and macOS.
+
+Where a row applies:
+
+- `HOME`: home directories, because shells and desktops read these files only there;
+- `WORKSPACE`: the top of each writable directory a person would open as a project, and, where the name already
+  exists, every directory below it that the scan reaches (never inside `node_modules`: packages ship such folders);
+- `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
+
+A name that does not exist is refused as well, as `absent` says. User-scope rules can lift a row by naming its path
+exactly (`plan.rules`); project files never can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sandboxd.policy.policy import PathRule
+from sandboxd.settings.origins import Source
+
+
+class Where(StrEnum):
+    HOME = "home"
+    WORKSPACE = "workspace"
+    GIT_DIR = "git-dir"
+
+
+class Absent(StrEnum):
+    """What happens to a name that is not there yet."""
+
+    REFUSE = "refuse"
+    """The name cannot be created; directories above it can."""
+    REFUSE_TOP = "refuse-top"
+    """The first missing directory on the way to it cannot be created either."""
+    LEAVE = "leave"
+    """It may be created, because git itself creates it; the reason stands in the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedName:
+    """`name` is a path below the place; its last part may hold `*`."""
+
+    name: str
+    where: Where
+    why: str
+    absent: Absent = Absent.REFUSE
+    git_config: bool = False
+    """Lifted by `filesystem.allowGitConfig`."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.name.split("/"))
+
+
+def _rows(where: Where, why: str, *names: str, absent: Absent = Absent.REFUSE) -> tuple[ProtectedName, ...]:
+    return tuple(ProtectedName(name, where, why, absent) for name in names)
+
+
+_TOP = Absent.REFUSE_TOP
+
+PROTECTED: tuple[ProtectedName, ...] = (
+    *_rows(
+        Where.HOME, "a shell runs it at its next start",
+        ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
+        ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout",
+        ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout", ".config/fish",
+    ),
+    *_rows(
+        Where.HOME, "the next login or desktop session runs or obeys it",
+        ".pam_environment", ".xprofile", ".xinitrc", ".xsession", ".xsessionrc",
+        ".config/autostart", ".config/environment.d", ".config/systemd/user", "Library/LaunchAgents",
+    ),
+    *_rows(Where.HOME, "programs in it shadow those of the system", ".local/bin"),
+    *_rows(Where.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
+    *_rows(Where.HOME, "git runs commands that it names", ".gitconfig", ".config/git"),
+    *_rows(Where.WORKSPACE, "git runs commands that an included configuration names", ".gitconfig"),
+    *_rows(Where.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
+    *_rows(Where.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
+    *_rows(Where.WORKSPACE, "agents start the servers it names", ".mcp.json"),
+    *_rows(Where.WORKSPACE, "editors run tasks and settings found in it", ".vscode", ".idea", ".cursor"),
+    *_rows(
+        Where.WORKSPACE, "agents obey the rules, hooks and commands in it",
+        ".claude/settings.json", ".claude/settings.local.json",
+        ".claude/commands", ".claude/agents", ".claude/hooks", ".claude/skills",
+        absent=_TOP,
+    ),
+    *_rows(Where.WORKSPACE, "agents obey it", ".claude/settings*.json", absent=Absent.LEAVE),
+    *_rows(Where.GIT_DIR, "git runs the programs in it", "hooks"),
+    ProtectedName("config", Where.GIT_DIR, "git runs commands that it names", git_config=True),
+    ProtectedName("config.worktree", Where.GIT_DIR, "git runs commands that it names", git_config=True),
+    ProtectedName(
+        "commondir", Where.GIT_DIR, "it moves the configuration that git reads",
+        # a directory of that name makes every git command fail, so the name is watched instead of taken
+        Absent.LEAVE,
+    ),
+)
+
+BARE_PLANT = ProtectedName(
+    "refs", Where.WORKSPACE,
+    "with HEAD and objects beside it git takes the directory for a bare repository and obeys its config",
+)
+"""Refused at the top of a workspace that is not a repository itself."""
+
+SKIPPED_DIRECTORIES = frozenset({"node_modules"})
+
+
+def rows(where: Where, *, allow_git_config: bool = False) -> tuple[ProtectedName, ...]:
+    """The rows of one place that are in force."""
+    return tuple(row for row in PROTECTED if row.where is where and not (row.git_config and allow_git_config))
+
+
+def may_lift(rule: PathRule) -> bool:
+    """Whether an `allowWrite` rule may take back the protection of a path it names exactly. A pattern cannot, nor can
+    a project file: an agent can write that."""
+    return not rule.glob and rule.origin.source is not Source.PROJECT
