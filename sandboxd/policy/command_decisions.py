@@ -100,7 +100,7 @@ def _answer(
     return CommandDecision(sandboxed, Decision(behavior, reason, text, rule, origin, hint))
 
 
-# --- the gates, in order -----------------------------------------------------------------------------------------------
+# --- the gates, in order ---
 
 
 def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
@@ -134,7 +134,7 @@ def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | N
             False,
             Behavior.ALLOW,
             Reason.PLATFORM_NOT_ENABLED,
-            f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {', '.join(platforms) or 'none'}",
+            f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {list(platforms)}",
             rule="sandbox.enabledPlatforms",
             hint=f"add {request.platform} to sandbox.enabledPlatforms",
         )
@@ -237,7 +237,7 @@ GATES: tuple[Callable[[Policy, CommandRequest], CommandDecision | None], ...] = 
 )
 
 
-# --- rules -------------------------------------------------------------------------------------------------------------
+# --- rules ---
 
 _STRICTNESS = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 2}
 

@@ -188,7 +188,7 @@ def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
     return problems
 
 
-# --- wrong types ---------------------------------------------------------------------------------------------------
+# --- wrong types ---
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -232,12 +232,11 @@ def _existing(location: tuple[str | int, ...], tree: Any) -> tuple[tuple[str | i
     """The part of a pydantic location that exists in the tree (unions add words of their own)."""
     path: list[str | int] = []
     for step in location:
-        if isinstance(tree, dict) and step in tree:
-            tree = tree[step]
-        elif isinstance(tree, list) and isinstance(step, int) and step < len(tree):
-            tree = tree[step]
-        else:
+        keyed = isinstance(tree, dict) and step in tree
+        indexed = isinstance(tree, list) and isinstance(step, int) and step < len(tree)
+        if not (keyed or indexed):
             break
+        tree = tree[step]
         path.append(step)
     return tuple(path), tree
 
@@ -247,7 +246,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-# --- unknown keys ----------------------------------------------------------------------------------------------------
+# --- unknown keys ---
 
 
 _FOREIGN: dict[tuple[str, ...], frozenset[str]] = {(): FOREIGN_KEYS, ("permissions",): FOREIGN_PERMISSION_KEYS}

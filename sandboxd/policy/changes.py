@@ -1,0 +1,36 @@
+"""Whether a change of settings makes sense as policy: its own entry, and what it does beside other rules. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandboxd.errors import CallerError
+from sandboxd.policy.build import evaluate
+from sandboxd.policy.rule_paths import Scope
+from sandboxd.settings.changes import Act, Change, check_change
+from sandboxd.settings.layer import layer_from_values
+from sandboxd.settings.merge import Settings, merge
+from sandboxd.settings.origins import Source
+from sandboxd.settings.problems import Severity
+
+
+def check_rule_change(settings: Settings, change: Change, scope: Scope) -> tuple[str, ...]:
+    """Refuse a change that is locked, unknown, of the wrong type, or whose rule cannot be used; return what a person
+    should know about one that can: it is dangerous, or another rule makes it pointless.
+
+    Raises `CallerError`."""
+    check_change(settings, change)
+    if change.act in (Act.UNSET, Act.REMOVE):
+        return ()
+    nested: Any = [change.value] if change.act is Act.ADD else change.value
+    for step in reversed(change.path):
+        nested = {step: nested}
+    layer = layer_from_values(nested, Source.LOCAL)
+    _, alone = evaluate(merge([layer]), scope)
+    for problem in alone:
+        if problem.severity is Severity.ERROR or problem.slug == "path_variable_unset":
+            raise CallerError(problem.slug, problem.message, hint=problem.hint, data={"key": change.key})
+    _, together = evaluate(merge([*settings.layers, layer]), scope)
+    return tuple(
+        problem.message for problem in together if problem.origin.file is None and problem.severity is Severity.WARNING
+    )
