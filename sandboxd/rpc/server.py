@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxd.rpc.connection import Connection
 from sandboxd.rpc.peer import Identity, identify
+from sandboxd.rpc.socket import BACKLOG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,13 +68,14 @@ class Connections:
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(dispatcher, lambda peer: identify(peer, own), log, self._open.add, forget),
             sock=listening.socket,
+            backlog=BACKLOG,
             **_LEAVE_FILE,
         )
         try:
             yield
         finally:
-            listening.close()
             server.close()
+            listening.close()
             await asyncio.gather(*(connection.finish(GRACE_S) for connection in self._open))
             while self._ending:
                 await asyncio.wait(self._ending)

@@ -25,7 +25,8 @@ from sandboxd.errors import HostError
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
-BACKLOG = 256
+BACKLOG = 1024
+"""A connect(2) that does not wait fails when this many wait already (EAGAIN), which asyncio takes for success."""
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 
 

@@ -1,0 +1,141 @@
+"""A bare client of the socket, which sends exactly the bytes a test wants, and a server of the test's own methods."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd.daemon.log import LogFormat, make_logger
+from sandboxd.daemon.state import Daemon
+from sandboxd.rpc.call import Method
+from sandboxd.rpc.connection import Connection
+from sandboxd.rpc.dispatch import Dispatcher
+from sandboxd.rpc.server import Connections
+from sandboxd.rpc.socket import listen
+
+LIMIT = 64 << 20
+
+
+class RawClient:
+    """One connection. `call` sends a request and waits for its answer; the rest is for sending odd things."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._ids = itertools.count(1)
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, path: str | Path) -> AsyncIterator[RawClient]:
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=LIMIT)
+        client = cls(reader, writer)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):  # the other end was faster
+            await self.writer.wait_closed()
+
+    def send(self, message: object) -> None:
+        self.send_bytes(json.dumps(message).encode() + b"\n")
+
+    def send_bytes(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def request(self, method: str, params: object = None, **more: Any) -> int:
+        """Send a request without waiting; returns its id."""
+        number = next(self._ids)
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method, **more}
+        if params is not None:
+            message["params"] = params
+        self.send(message)
+        return number
+
+    async def receive(self) -> Any:
+        """The next message; None at the end of the stream."""
+        line = await self.reader.readline()
+        return json.loads(line) if line else None
+
+    async def call(self, method: str, params: object = None) -> Any:
+        """The whole answer to a request, whatever else arrives before it."""
+        number = self.request(method, params)
+        while (answer := await self.receive()) is not None:
+            if answer.get("id") == number:
+                return answer
+        raise AssertionError(f"the connection ended before {method} was answered")
+
+    async def result(self, method: str, params: object = None) -> Any:
+        answer = await self.call(method, params)
+        assert "result" in answer, answer
+        return answer["result"]
+
+    async def error(self, method: str, params: object = None) -> Any:
+        answer = await self.call(method, params)
+        assert "error" in answer, answer
+        return answer["error"]
+
+
+class Log:
+    """A logger that keeps its records."""
+
+    def __init__(self) -> None:
+        self._stream = io.StringIO()
+        self.logger: FilteringBoundLogger = make_logger(self._stream, LogFormat.JSON, logging.DEBUG)
+
+    @property
+    def text(self) -> str:
+        return self._stream.getvalue()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+class Door:
+    """A served socket. `lost` has the connections that ended, in order."""
+
+    def __init__(self, path: str, log: Log) -> None:
+        self.path = path
+        self.log = log
+        self.connections = Connections()
+        self.lost: list[Connection] = []
+
+    def client(self) -> Any:
+        return RawClient.connected(self.path)
+
+
+@asynccontextmanager
+async def open_door(
+    path: Path | str,
+    methods: Mapping[str, Method],
+    daemon: object = None,
+    on_lost: Callable[[Connection], Awaitable[None]] | None = None,
+) -> AsyncIterator[Door]:
+    """Serve `methods` at `path`."""
+    log = Log()
+    door = Door(str(path), log)
+
+    async def lost(connection: Connection) -> None:
+        if on_lost is not None:
+            await on_lost(connection)
+        door.lost.append(connection)
+
+    dispatcher = Dispatcher(cast(Daemon, daemon), log.logger, methods)
+    async with door.connections.serving(listen(door.path), dispatcher, log.logger, lost):
+        try:
+            yield door
+        finally:
+            pass
+    door.connections.hang_up()
