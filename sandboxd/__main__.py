@@ -1,0 +1,5 @@
+"""`python -m sandboxd`."""
+
+from sandboxd.cli.main import main
+
+main()

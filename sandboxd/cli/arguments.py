@@ -1,0 +1,126 @@
+"""Options of the command line, as tables. Not argparse: importing it costs as much as a bare interpreter's start, it
+accepts abbreviations, and it cannot say which option was meant.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+
+class UsageError(Exception):
+    """The command line is wrong: exit status 2."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Option:
+    """`--name` or, with `value` (what stands for it in the help), `--name VALUE` and `--name=VALUE`. With `many` it may
+    be repeated; `only` lists the values it can have."""
+
+    __slots__ = ("key", "many", "name", "only", "text", "value")
+
+    def __init__(
+        self, name: str, text: str, *, value: str = "", many: bool = False, only: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.text = text
+        self.value = value
+        self.many = many
+        self.only = only
+        self.key = name.lstrip("-").replace("-", "_")
+
+
+HELP = Option("--help", "show this")
+NO_AUTOSTART = Option("--no-autostart", "fail when no daemon answers, instead of starting one")
+JSON = Option("--json", "print JSON")
+
+
+class Parsed:
+    """`values` by option key: a string, True, or for `many` a list. `words` are the other arguments, `command` what
+    stands after `--` (None without one)."""
+
+    __slots__ = ("command", "values", "words")
+
+    def __init__(self, values: dict[str, Any], words: list[str], command: list[str] | None) -> None:
+        self.values = values
+        self.words = words
+        self.command = command
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def get(self, key: str) -> Any:
+        return self.values.get(key)
+
+    def many(self, key: str) -> list[str]:
+        return list(self.values.get(key, ()))
+
+
+def parse(arguments: Sequence[str], options: Iterable[Option]) -> Parsed:
+    """Read arguments up to `--`. Raises UsageError."""
+    known = {option.name: option for option in (*options, HELP)}
+    values: dict[str, Any] = {}
+    words: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--":
+            return Parsed(values, words, list(left))
+        if argument == "-h":
+            argument = "--help"
+        if not argument.startswith("-") or argument == "-":
+            words.append(argument)
+            continue
+        name, equals, attached = argument.partition("=")
+        option = known.get(name if argument.startswith("--") else argument)
+        if option is None:
+            raise UsageError(f"unknown option {visible(name)}", suggestion(name, known))
+        if not option.value:
+            if equals:
+                raise UsageError(f"{option.name} takes no value")
+            values[option.key] = True
+            continue
+        value = attached if equals else next(left, None)
+        if value is None:
+            raise UsageError(f"{option.name} needs a value: {option.name} {option.value}")
+        if option.only and value not in option.only:
+            raise UsageError(f"{option.name} is {' or '.join(option.only)}, not {visible(value)}")
+        if option.many:
+            values.setdefault(option.key, []).append(value)
+        elif option.key in values:
+            raise UsageError(f"{option.name} is given twice")
+        else:
+            values[option.key] = value
+    return Parsed(values, words, None)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A hint with the nearest known name, or with all of them."""
+    import difflib
+
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+
+
+def visible(text: str, limit: int = 200) -> str:
+    """`text` for a line on a terminal: whatever is not printable (controls, bidirectional marks, tags, bytes that were
+    not UTF-8) is shown as an escape, and a long text is cut."""
+    shown = text if len(text) <= limit else text[: limit - 1] + "…"
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in shown)
+
+
+def help_text(usage: str, summary: str, options: Iterable[Option]) -> str:
+    """The text of `--help`."""
+    lines = [f"usage: sandboxd {usage}", "", summary, ""]
+    rows = [(f"{option.name} {option.value}".strip(), option.text) for option in (*options, HELP)]
+    width = max(len(left) for left, _ in rows)
+    lines += [f"  {left:<{width}}  {right}" for left, right in rows]
+    return "\n".join(lines) + "\n"

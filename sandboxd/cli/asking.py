@@ -1,0 +1,62 @@
+"""What the commands that ask the daemon have in common: a client, and how answers are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxd.cli.arguments import Option, Parsed, UsageError, help_text, visible
+from sandboxd_client import Client
+from sandboxd_client.wire.messages.decisions import ReasonRecord
+from sandboxd_client.wire.params import encode
+
+
+def client(parsed: Parsed) -> Client:
+    return Client(autostart="no_autostart" not in parsed)
+
+
+def show_help(parsed: Parsed, usage: str, summary: str, options: tuple[Option, ...]) -> bool:
+    """Whether help was asked for, and has been printed."""
+    if "help" in parsed:
+        sys.stdout.write(help_text(usage, summary, options))
+        return True
+    return False
+
+
+def no_words(parsed: Parsed) -> None:
+    """Raises UsageError when there are arguments beside the options."""
+    extra = [*parsed.words, *(parsed.command or ())]
+    if extra:
+        raise UsageError(f"unexpected word {visible(extra[0], 60)}")
+
+
+def print_json(answer: object) -> None:
+    value = answer if isinstance(answer, Mapping) else encode(answer)
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_rows(rows: list[tuple[str, str]]) -> None:
+    """Labels and values, aligned; an empty label continues the row above."""
+    width = max(len(label) for label, _ in rows) + 1
+    for label, value in rows:
+        head = f"{label}:" if label else ""
+        sys.stdout.write(f"{head:<{width}} {visible(value, 2000)}\n")
+
+
+def reason_rows(reason: ReasonRecord, hint: str) -> list[tuple[str, str]]:
+    rows = [("reason", f"{reason.text} ({reason.type})")]
+    if reason.rule is not None:
+        rows.append(("rule", reason.rule))
+    if reason.origin is not None:
+        rows.append(("from", str(reason.origin)))
+    if hint:
+        rows.append(("hint", hint))
+    return rows
+
+
+def as_text(value: Any) -> str:
+    """A settings value on one line."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,30 @@
+"""`sandboxd describe`: the restrictions in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse
+from sandboxd.cli.asking import client, no_words, print_json, show_help
+
+OPTIONS = (
+    Option("--cwd", "as seen from this directory", value="DIR"),
+    Option("--session", "in this session of the daemon", value="ID"),
+    JSON,
+    NO_AUTOSTART,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, "describe [--json]", "The restrictions in words, as a model should be told them.", OPTIONS):
+        return 0
+    no_words(parsed)
+    with client(parsed) as box:
+        result = box.policy_describe(cwd=parsed.get("cwd"), session_id=parsed.get("session"))
+    if "json" in parsed:
+        print_json(result)
+    else:
+        sys.stdout.write(result.text.rstrip("\n") + "\n")
+    return 0

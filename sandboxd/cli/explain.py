@@ -1,0 +1,63 @@
+"""`sandboxd explain`: a decision with its rule, its file and its key."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, suggestion, visible
+from sandboxd.cli.asking import client, print_json, print_rows, reason_rows, show_help
+from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
+
+SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT) [--json]"
+OPTIONS = (
+    Option("--write", "may the path be written, rather than read"),
+    Option("--cwd", "as seen from this directory", value="DIR"),
+    Option("--session", "in this session of the daemon", value="ID"),
+    JSON,
+    NO_AUTOSTART,
+)
+_KINDS = ("path", "host", "command")
+_VERDICTS = {"allow": "allowed", "ask": "asks first", "deny": "denied"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, SYNTAX, "Tell what the policy decides, and which rule of which file says so.", OPTIONS):
+        return 0
+    kind, target = _question(parsed)
+    with client(parsed) as box:
+        result = box.policy_explain(
+            kind, target, write="write" in parsed, cwd=parsed.get("cwd"), session_id=parsed.get("session")
+        )
+    if "json" in parsed:
+        print_json(result)
+    else:
+        _print(result, "write" in parsed)
+    return 0
+
+
+def _question(parsed: Parsed) -> tuple[ExplainKind, str]:
+    words = [*parsed.words, *(parsed.command or ())]
+    if not words:
+        raise UsageError("nothing to explain", "usage: sandboxd " + SYNTAX)
+    kind, *rest = words
+    if kind not in _KINDS:
+        raise UsageError(f"cannot explain {visible(kind)}", suggestion(kind, _KINDS))
+    if not rest:
+        raise UsageError(f"explain {kind} needs what to explain", "usage: sandboxd " + SYNTAX)
+    if len(rest) > 1:
+        quote = ": put a command line in quotes" if kind == "command" else ""
+        raise UsageError(f"unexpected word {visible(rest[1], 60)}{quote}")
+    if "write" in parsed and kind != "path":
+        raise UsageError("--write is for explain path")
+    return cast(ExplainKind, kind), rest[0]
+
+
+def _print(result: ExplainResult, write: bool) -> None:
+    verdict = _VERDICTS.get(result.behavior, result.behavior)
+    action = {"path": "write " if write else "read "}.get(result.kind, "")
+    where = "" if result.sandboxed is None else ", in the sandbox" if result.sandboxed else ", without the sandbox"
+    sys.stdout.write(f"{verdict}{where}: {action}{visible(result.subject, 2000)}\n")
+    print_rows(reason_rows(result.reason, result.hint))

@@ -1,0 +1,87 @@
+"""The entry point: finds the command, and turns what it raises into an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sandboxd.cli.arguments import UsageError, suggestion, visible
+from sandboxd.cli.output import USAGE, fail
+from sandboxd_client.errors import SandboxdError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+# name, module of this package, summary
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("run", "run", "run one command in the sandbox"),
+    ("status", "status", "is the daemon running, since when, with which settings, sessions, layers"),
+    ("stop", "stop", "end the daemon and everything it runs"),
+    ("restart", "restart", "end the daemon and start it again"),
+    ("check", "check", "what this host can enforce, every failing step with its remedy"),
+    ("explain", "explain", "the decision on a path, a host or a command, with its rule and file"),
+    ("describe", "describe", "the restrictions in words, as a model should be told them"),
+    ("settings", "settings", "effective settings with their origins"),
+    ("serve", "serve", "the daemon, in the foreground"),
+)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    status = execute(sys.argv[1:])
+    if sys.argv[1:2] == ["run"]:  # everything has been written; tearing the interpreter down would cost 2 ms
+        os._exit(status)
+    sys.exit(status)
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit status. Errors have been written to standard error by then."""
+    try:
+        status = _execute(arguments)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return fail(error.message, error.hint, USAGE)
+    except SandboxdError as error:
+        return fail(error.message, error.hint)
+    except BrokenPipeError:  # the reader of our output has gone
+        _discard_output()
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def _execute(arguments: Sequence[str]) -> int:
+    modules = {name: module for name, module, _ in COMMANDS}
+    if not arguments:
+        raise UsageError("no command given", f"one of: {', '.join(modules)}; see sandboxd --help")
+    name = arguments[0]
+    if name in ("--help", "-h", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if name == "--version":
+        from sandboxd import __version__
+
+        sys.stdout.write(f"sandboxd {__version__}\n")
+        return 0
+    if name not in modules:
+        kind = "option" if name.startswith("-") else "command"
+        raise UsageError(f"unknown {kind} {visible(name)}", suggestion(name, (*modules, "--help", "--version")))
+    module = __import__(f"sandboxd.cli.{modules[name]}", fromlist=["main"])
+    status: int = module.main(arguments[1:])
+    return status
+
+
+def _help() -> str:
+    width = max(len(name) for name, _, _ in COMMANDS)
+    lines = ["usage: sandboxd COMMAND …", "", "Run shell commands inside an operating-system sandbox.", ""]
+    lines += [f"  {name:<{width}}  {summary}" for name, _, summary in COMMANDS]
+    lines += ["", "sandboxd COMMAND --help tells the options of a command."]
+    return "\n".join(lines) + "\n"
+
+
+def _discard_output() -> None:
+    """What is still buffered for a closed pipe must not raise again when the interpreter flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,40 @@
+"""What the command line says for itself: one line `sandboxd: MESSAGE`, then `hint: …`, on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from sandboxd.cli.arguments import visible
+
+USAGE = 2
+NOT_RUN = 125  # nothing was run, or nothing could be answered
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+_LINE = 2000
+
+
+def fail(message: str, hint: str = "", status: int = NOT_RUN) -> int:
+    """Say why, and return the exit status."""
+    text = f"sandboxd: {visible(' '.join(message.split()), _LINE)}\n"
+    if hint:
+        text += f"hint: {visible(' '.join(hint.split()), _LINE)}\n"
+    _write_error(text)
+    return status
+
+
+def warn(message: str) -> None:
+    _write_error(f"sandboxd: warning: {visible(' '.join(message.split()), _LINE)}\n")
+
+
+def note(line: str) -> None:
+    """A line that is neither an error nor the command's: on standard error too."""
+    _write_error(visible(line, _LINE) + "\n")
+
+
+def _write_error(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # closed: the exit status has to do
+        pass

@@ -1,0 +1,175 @@
+"""`sandboxd run`: one command in the sandbox. The hot path of the command line: every import here is counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sandboxd.cli import output
+from sandboxd.cli.arguments import NO_AUTOSTART, Option, Parsed, UsageError, help_text, parse, visible
+from sandboxd.cli.foreground import DEFAULT_GRACE_S, run_in_foreground
+from sandboxd_client.commands import absolute, check_command, sendable
+from sandboxd_client.connection import Connection, open_connection, usable_path
+from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
+SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
+OPTIONS = (
+    Option("-c", "run this shell line", value="TEXT"),
+    Option("--cwd", "run in this directory", value="DIR"),
+    Option(
+        "--allow-domain", "a host the command may connect to, besides those of the settings", value="HOST", many=True
+    ),
+    Option("--allow-write", "a path the command may write to, besides those of the settings", value="PATH", many=True),
+    Option("--allow-read", "a path the command may read although the settings deny it", value="PATH", many=True),
+    Option("--settings", "a further settings file for this command", value="FILE"),
+    Option("--session", "run in this session of the daemon", value="ID"),
+    Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
+    Option("--show-violations", "tell afterwards what was blocked"),
+    Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
+    NO_AUTOSTART,
+)
+_SUSPICIOUS = (1, output.NOT_RUN)  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if "help" in parsed:
+        sys.stdout.write(help_text(SYNTAX, SUMMARY, OPTIONS))
+        return 0
+    text, argv = _command(parsed)
+    grace_s = _grace(parsed)
+    try:
+        params = _wrap_params(parsed, text, argv)
+        check_command(text, argv)
+        connection = _connect(autostart="no_autostart" not in parsed)
+        if "disable_sandbox" in parsed:
+            from sandboxd.cli.unsandboxed import run_unsandboxed
+
+            return run_unsandboxed(connection, params)
+        wrapped = connection.call("wrap", params)
+    except InvalidCommand as error:
+        raise UsageError(error.message, error.hint) from None
+    for warning in wrapped["warnings"]:
+        output.warn(warning)
+    status = _spawn(wrapped, grace_s)
+    return _told(connection, wrapped["wrap_id"], status, show="show_violations" in parsed)
+
+
+def _command(parsed: Parsed) -> tuple[str | None, list[str] | None]:
+    text: str | None = parsed.get("c")
+    if parsed.words:
+        word = visible(parsed.words[0], 60)
+        raise UsageError(f"unexpected word {word}", f"put -- before the command: sandboxd run [OPTION…] -- {word} …")
+    if text is not None:
+        if parsed.command is not None:
+            raise UsageError("give a command after --, or a shell line with -c, not both")
+        return text, None
+    if not parsed.command:
+        raise UsageError("no command given", "usage: sandboxd " + SYNTAX)
+    return None, parsed.command
+
+
+def _grace(parsed: Parsed) -> float:
+    if "grace" not in parsed:
+        return DEFAULT_GRACE_S
+    try:
+        grace_s = float(parsed.get("grace"))
+    except ValueError:
+        grace_s = -1.0
+    if not 0 <= grace_s <= 86400:
+        raise UsageError(f"--grace is a number of seconds, not {visible(parsed.get('grace'))}")
+    return max(grace_s, 0.001)  # a timer of 0 never fires
+
+
+def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> dict[str, Any]:
+    cwd = absolute(parsed.get("cwd"))
+    if not os.path.isdir(cwd):
+        raise InvalidCommand("cwd_missing", f"--cwd: {cwd} is not a directory")
+    params: dict[str, Any] = {"cwd": cwd, "env": sendable(os.environ)}
+    if text is not None:
+        params["command"] = text
+    else:
+        params["argv"] = argv
+    if "session" in parsed:
+        params["session_id"] = parsed.get("session")
+    overrides: dict[str, Any] = {}
+    for option, name in (
+        ("allow_domain", "allow_domains"),
+        ("allow_write", "allow_write"),
+        ("allow_read", "allow_read"),
+    ):
+        given = parsed.many(option)
+        if given:
+            overrides[name] = given if option == "allow_domain" else [_rule_path(path, parsed) for path in given]
+    if "settings" in parsed:
+        overrides["settings"] = absolute(parsed.get("settings"))
+    if overrides:
+        params["overrides"] = overrides
+    return params
+
+
+def _rule_path(path: str, parsed: Parsed) -> str:
+    """A relative path is seen from where the person is, not from `--cwd`. Without `--cwd` it stays relative, so that
+    characters of the directory's own name are not taken for a pattern."""
+    if not path or path[0] in "/~$":
+        return path
+    return absolute(path) if "cwd" in parsed else f"./{path.removeprefix('./')}"
+
+
+def _connect(*, autostart: bool) -> Connection:
+    path = usable_path()
+    try:
+        return open_connection(path)
+    except DaemonNotRunning:
+        if not autostart:
+            raise
+    from sandboxd_client.starting import connect_or_start
+
+    return connect_or_start(path)
+
+
+def _spawn(wrapped: dict[str, Any], grace_s: float) -> int:
+    environment = dict(os.environ)
+    environment.update(wrapped["env"]["set"])
+    for name in wrapped["env"]["unset"]:
+        environment.pop(name, None)
+    try:
+        os.chdir(wrapped["cwd"])
+        return run_in_foreground(wrapped["argv"], environment, grace_s)
+    except OSError as error:
+        what = error.filename or wrapped["argv"][0]
+        return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
+
+
+def _told(connection: Connection, wrap_id: str, status: int, *, show: bool) -> int:
+    """The exit status, after having asked the daemon where it could mean that nothing was run."""
+    if status not in _SUSPICIOUS and not show:
+        return status
+    try:
+        outcome = connection.call("wrap.outcome", {"wrap_id": wrap_id}, 10.0)
+    except SandboxdError as error:
+        if show:
+            output.warn(f"what was blocked is not known: {error.message}")
+        return status
+    if show:
+        for violation in outcome["violations"]:
+            output.note(_line(violation))
+    if status in _SUSPICIOUS and not outcome["started"]:
+        reason = outcome["reason"] or "the sandbox ended before the command started"
+        return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "see: sandboxd check")
+    return status
+
+
+def _line(violation: dict[str, Any]) -> str:
+    line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {violation['target']}"
+    if violation.get("rule"):
+        line += f" (rule {violation['rule']})"
+    if violation.get("count", 1) > 1:
+        line += f", {violation['count']} times"
+    return line

@@ -1,0 +1,27 @@
+"""`sandboxd stop`: the daemon and everything it runs. Returns when it is gone; none running is fine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import parse
+from sandboxd.cli.asking import no_words, show_help
+from sandboxd_client import DaemonNotRunning
+from sandboxd_client.connection import usable_path
+from sandboxd_client.starting import stop_daemon
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, ())
+    if show_help(parsed, "stop", "End the daemon and everything it runs.", ()):
+        return 0
+    no_words(parsed)
+    path = usable_path()
+    try:
+        pid = stop_daemon(path)
+    except DaemonNotRunning:
+        sys.stdout.write(f"not running (nothing answers at {path})\n")
+        return 0
+    sys.stdout.write(f"stopped (pid {pid})\n")
+    return 0
