@@ -8,6 +8,7 @@ runtime is installed, the same things are measured through that as well.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -19,18 +20,19 @@ from pathlib import Path
 from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row, table
 
-Measure = Callable[[Bench, bool], Iterable[Row]]
+Measure = Callable[[Bench | None, bool], Iterable[Row]]
 
-# In the order of the table: module and function.
-MEASURES: tuple[tuple[str, str], ...] = (
-    ("bench.commands", "warm_command"),
-    ("bench.commands", "command_line"),
-    ("bench.commands", "wrap_round_trip"),
-    ("bench.commands", "wrap_in_a_big_tree"),
-    ("bench.commands", "crowd"),
-    ("bench.network", "throughput"),
-    ("bench.network", "connect_cost"),
-    ("bench.network", "closed_by_origin"),
+# In the order of the table: module, function, and whether it needs a daemon.
+MEASURES: tuple[tuple[str, str, bool], ...] = (
+    ("bench.commands", "warm_command", True),
+    ("bench.commands", "command_line", True),
+    ("bench.commands", "wrap_round_trip", True),
+    ("bench.commands", "wrap_in_a_big_tree", True),
+    ("bench.commands", "crowd", True),
+    ("bench.network", "throughput", False),
+    ("bench.network", "connect_cost", False),
+    ("bench.network", "closed_by_origin", False),
+    ("bench.through", "through_a_sandbox", True),
 )
 
 
@@ -39,12 +41,12 @@ def load(module: str, function: str) -> Measure:
     return found
 
 
-def measure(module: str, function: str, quick: bool) -> Iterator[Row]:
+def measure(module: str, function: str, needs_daemon: bool, quick: bool) -> Iterator[Row]:
     """The rows of one measurement, each with a fresh daemon; a row with an error in place of what failed."""
     print(f"measuring {function.replace('_', ' ')} …", file=sys.stderr, flush=True)
     try:
         action = load(module, function)
-        with private_daemon() as bench:
+        with private_daemon() if needs_daemon else contextlib.nullcontext() as bench:
             yield from action(bench, quick)
     except Exception as error:
         yield Row(function.replace("_", " "), None, error=f"{type(error).__name__}: {error}".replace("\n", " | ")[:400])
@@ -57,9 +59,9 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="only measurements with this in their name")
     arguments = parser.parse_args()
     rows: list[Row] = []
-    for module, function in MEASURES:
+    for module, function, needs_daemon in MEASURES:
         if arguments.only in function:
-            rows += measure(module, function, arguments.quick)
+            rows += measure(module, function, needs_daemon, arguments.quick)
     if (peer := os.environ.get("BENCH_PEER")) and not arguments.only:
         from bench.peer import measure_peer
 

@@ -5,7 +5,7 @@ import { performance } from 'node:perf_hooks'
 import { pathToFileURL } from 'node:url'
 
 const [module, text] = process.argv.slice(2)
-const { rounds, bare, cli, trees } = JSON.parse(text)
+const { rounds, bare, cli, trees, inside } = JSON.parse(text)
 const { SandboxManager } = await import(pathToFileURL(module))
 
 const run = (file, args, options = {}) =>
@@ -32,7 +32,7 @@ async function inTurns(actions, count) {
 }
 
 await SandboxManager.initialize({
-  network: { allowedDomains: ['bench.test'], deniedDomains: [] },
+  network: { allowedDomains: ['localhost'], deniedDomains: [] },
   filesystem: { denyRead: [], allowWrite: ['.'], denyWrite: [] },
 })
 try {
@@ -52,7 +52,12 @@ try {
     cli: () => run(process.execPath, [cli, 'true']),
     node: () => run(process.execPath, ['-e', '0']),
   }, Math.ceil(rounds / 4)))
-  console.log(JSON.stringify(result))
+  const figures = []
+  for (let round = 0; round < inside.rounds; round++) {
+    figures.push(JSON.parse(await run(await SandboxManager.wrapWithSandbox(inside.command), [], { shell: true })))
+    SandboxManager.cleanupAfterCommand?.()
+  }
+  console.log(JSON.stringify({ ...result, figures }))
 } finally {
   await SandboxManager.reset()
 }

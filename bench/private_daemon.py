@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PINNED_NAME = "bench.test"
+"""Resolves to this machine in every measured daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,12 @@ class Bench:
 
 
 @contextmanager
-def private_daemon(settings: str = "{}", *, pins: tuple[str, ...] = ()) -> Iterator[Bench]:
+def private_daemon() -> Iterator[Bench]:
     """Starts `sandboxd serve`, waits until it accepts, ends it with the block. Below /var/tmp, not /tmp, which is
     replaced inside a sandbox and would make every path there special."""
     base = Path(tempfile.mkdtemp(prefix="sandboxd-bench-", dir="/var/tmp"))
-    for name in ("home/.claude", "run", "project"):
+    for name in ("home", "run", "project"):
         (base / name).mkdir(mode=0o700, parents=True)
-    (base / "home/.claude/settings.json").write_text(settings)
     address = base / "run" / "sandboxd" / "sandboxd.sock"
     changes = {"HOME": str(base / "home"), "XDG_RUNTIME_DIR": str(base / "run"), "SANDBOXD_SOCKET": str(address)}
     before = {name: os.environ.get(name) for name in changes}
@@ -49,8 +50,10 @@ def private_daemon(settings: str = "{}", *, pins: tuple[str, ...] = ()) -> Itera
     log = base / "daemon.log"
     with log.open("wb") as stream:
         daemon = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sandboxd", "serve", "--socket", str(address)]
-            + [word for pin in pins for word in ("--resolve", pin)],
+            [
+                *(sys.executable, "-P", "-m", "sandboxd", "serve", "--socket", str(address)),
+                *("--resolve", f"{PINNED_NAME}=127.0.0.1"),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

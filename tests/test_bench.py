@@ -42,4 +42,4 @@ def test_it_runs(identity: Identity) -> None:
 
 
 def test_every_measurement_exists() -> None:
-    assert all(callable(load(module, function)) for module, function in MEASURES)
+    assert all(callable(load(module, function)) for module, function, _ in MEASURES)
