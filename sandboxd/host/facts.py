@@ -1,4 +1,4 @@
-"""Answers the questions of `plan.needs` by looking at the disk, in a worker thread, and keeps the answers good.
+"""Answers the questions of `plan.needs` by looking at the disk in a worker thread, and keeps the answers good.
 
 What was looked at is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue. The
 same questions asked by several callers at once are answered once.
@@ -98,7 +98,7 @@ class HostFacts:
         stamp = _Stamp(needs)
         names = stamp.names = NameWatch(self._changes, stamp.spoil)
         try:
-            paths = {path: resolve(path, names.visit) for path in needs.paths}
+            paths = {path: resolve(path, names) for path in needs.paths}
             globs = {pattern: self._expand(pattern, needs, stamp, names) for pattern in needs.globs}
             scans = {need.root: self._scan(need, paths[need.root], needs, stamp, names) for need in needs.scans}
         except BaseException:
@@ -109,7 +109,7 @@ class HostFacts:
     def _expand(self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch) -> tuple[Found, ...]:
         glob = GlobScan(pattern, frozenset(needs.apart), self._changes, stamp.spoil)
         stamp.globs.append(glob)
-        return glob.expand(names.visit)
+        return glob.expand(names)
 
     def _scan(
         self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch
@@ -123,20 +123,20 @@ class HostFacts:
         git_dirs: list[GitDir] = []
         unreadable: list[str] = []
         for directory, record in tree.notable().items():
-            found += (found_at(os.path.join(directory, name), names.visit) for name in record.names)
+            found += (found_at(os.path.join(directory, name), names) for name in record.names)
             if record.unreadable:
                 unreadable.append(directory)
             if record.git in ("file", "link"):
-                entries.append(found_at(os.path.join(directory, ".git"), names.visit))
+                entries.append(found_at(os.path.join(directory, ".git"), names))
             if record.git:
-                git = resolve(os.path.join(directory, ".git"), names.visit)
+                git = resolve(os.path.join(directory, ".git"), names)
                 if git.kind is Kind.DIRECTORY:
-                    git_dirs += git_directories(git.real, needs.git_names, names.visit)
+                    git_dirs += git_directories(git.real, needs.git_names, names)
             elif record.bare:
-                git_dirs += git_directories(directory, needs.git_names, names.visit)
-        worktree = worktree_of(root.real, names.visit) if need.follow_worktree else None
+                git_dirs += git_directories(directory, needs.git_names, names)
+        worktree = worktree_of(root.real, names) if need.follow_worktree else None
         if worktree is not None and not worktree.refused:
-            git_dirs += git_directories(worktree.common, needs.git_names, names.visit)
+            git_dirs += git_directories(worktree.common, needs.git_names, names)
         return Scan(
             root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable)
         )

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from sandboxd.host.resolve import Visit, resolve
+from sandboxd.host.resolve import Names, resolve
 from sandboxd.plan.facts import Found, GitDir, Kind, Worktree
 
 _LONGEST_POINTER = 4096
@@ -21,35 +21,35 @@ _SECTION = re.compile(r"\s*\[\s*([-.A-Za-z0-9]+)(?:\s+\"((?:[^\"\\]|\\.)*)\")?\s
 _VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*(.*?)\s*(?:[#;].*)?$")
 
 
-def git_directories(top: str, names: tuple[str, ...], visit: Visit) -> Iterator[GitDir]:
+def git_directories(top: str, names: tuple[str, ...], seen: Names) -> Iterator[GitDir]:
     """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees."""
-    yield _git_dir(top, names, visit)
-    for module in _modules(os.path.join(top, "modules"), visit):
-        yield _git_dir(module, names, visit)
-    for linked in _entries(os.path.join(top, "worktrees"), visit):
-        yield _git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), visit, linked=True)
+    yield _git_dir(top, names, seen)
+    for module in _modules(os.path.join(top, "modules"), seen):
+        yield _git_dir(module, names, seen)
+    for linked in _entries(os.path.join(top, "worktrees"), seen):
+        yield _git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), seen, linked=True)
 
 
-def worktree_of(root: str, visit: Visit) -> Worktree | None:
+def worktree_of(root: str, seen: Names) -> Worktree | None:
     """Where the `.git` file of a directory leads. The other side has to point back: a `.git` file is content that
     anyone may have written, and following it opens the place it names."""
     entry = os.path.join(root, ".git")
-    resolved = resolve(entry, visit)
+    resolved = resolve(entry, seen)
     if resolved.kind is not Kind.FILE:
         return None
-    visit(os.path.dirname(resolved.real), os.path.basename(resolved.real), True)
+    seen.visit(os.path.dirname(resolved.real), os.path.basename(resolved.real), True)
     text = _pointer(resolved.real)
     if text is None or not text.startswith("gitdir:"):
         return None
-    git_dir = resolve(os.path.join(os.path.dirname(resolved.real), text[len("gitdir:") :].strip()), visit)
+    git_dir = resolve(os.path.join(os.path.dirname(resolved.real), text[len("gitdir:") :].strip()), seen)
     if git_dir.kind is not Kind.DIRECTORY:
         return Worktree(root, git_dir.real, git_dir.real, f"{git_dir.real} does not exist")
-    visit(git_dir.real, "commondir", True)
-    visit(git_dir.real, "gitdir", True)
+    seen.visit(git_dir.real, "commondir", True)
+    seen.visit(git_dir.real, "gitdir", True)
     common_text = _pointer(os.path.join(git_dir.real, "commondir"))
     common = git_dir.real
     if common_text is not None:
-        common = resolve(os.path.join(git_dir.real, common_text), visit).real
+        common = resolve(os.path.join(git_dir.real, common_text), seen).real
     confirmed = _confirmed(root, git_dir.real, common)
     refused = "" if confirmed else f"{git_dir.real} does not point back at {root}"
     return Worktree(root, git_dir.real, common, refused)
@@ -65,16 +65,16 @@ def _confirmed(root: str, git_dir: str, common: str) -> bool:
     return os.path.realpath(os.path.join(git_dir, back)) == os.path.join(root, ".git")
 
 
-def _git_dir(path: str, names: tuple[str, ...], visit: Visit, *, linked: bool = False) -> GitDir:
-    resolved = tuple((name, resolve(os.path.join(path, name), visit)) for name in names)
+def _git_dir(path: str, names: tuple[str, ...], seen: Names, *, linked: bool = False) -> GitDir:
+    resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
     referenced: list[Found] = []
     if not linked:
-        visit(path, "config", True)
-        referenced += _referenced(path, visit)
+        seen.visit(path, "config", True)
+        referenced += _referenced(path, seen)
     return GitDir(path, resolved, tuple(referenced), linked)
 
 
-def _referenced(git_dir: str, visit: Visit) -> Iterator[Found]:
+def _referenced(git_dir: str, seen: Names) -> Iterator[Found]:
     """Files and directories outside the git directory that its configuration has git obey."""
     work_tree = os.path.dirname(git_dir)
     for key, value in _settings(os.path.join(git_dir, "config")):
@@ -85,7 +85,7 @@ def _referenced(git_dir: str, visit: Visit) -> Iterator[Found]:
         else:
             continue
         path = os.path.join(base, os.path.expanduser(value))
-        resolved = resolve(path, visit)
+        resolved = resolve(path, seen)
         if resolved.kind is not None:
             yield Found(resolved.real, resolved.real, resolved.kind, resolved.hard_links)
 
@@ -106,21 +106,21 @@ def _settings(config: str) -> Iterator[tuple[str, str]]:
             yield f"{section}.{match[1].lower()}", match[2].strip('"')
 
 
-def _modules(directory: str, visit: Visit, depth: int = 0) -> Iterator[str]:
+def _modules(directory: str, seen: Names, depth: int = 0) -> Iterator[str]:
     """Git directories of submodules: their names may hold slashes, and they have submodules of their own."""
     if depth > _DEEPEST_MODULE:
         return
-    for path in _entries(directory, visit):
+    for path in _entries(directory, seen):
         if os.path.lexists(os.path.join(path, "HEAD")):
             yield path
-            yield from _modules(os.path.join(path, "modules"), visit, depth + 1)
+            yield from _modules(os.path.join(path, "modules"), seen, depth + 1)
         else:
-            yield from _modules(path, visit, depth + 1)
+            yield from _modules(path, seen, depth + 1)
 
 
-def _entries(directory: str, visit: Visit) -> Iterator[str]:
-    visit(os.path.dirname(directory), os.path.basename(directory))
-    visit(directory, "*")
+def _entries(directory: str, seen: Names) -> Iterator[str]:
+    seen.visit(os.path.dirname(directory), os.path.basename(directory))
+    seen.visit(directory, "*")
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):

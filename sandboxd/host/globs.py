@@ -16,7 +16,7 @@ from fnmatch import translate
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.resolve import Visit, resolve
+from sandboxd.host.resolve import Names, resolve
 from sandboxd.host.scan import found_at
 from sandboxd.plan.facts import Found
 
@@ -38,23 +38,23 @@ class GlobScan:
         self._directories = 0
         self._found: dict[str, Found] = {}
 
-    def expand(self, visit: Visit) -> tuple[Found, ...]:
+    def expand(self, seen: Names) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
         parts = [part for part in self._pattern.split("/") if part]
         literal: list[str] = []
         while parts and _literal(parts[0]) is not None:
             literal.append(_literal(parts.pop(0)) or "")
-        top = resolve("/" + "/".join(literal), visit)
+        top = resolve("/" + "/".join(literal), seen)
         if top.kind is None:
             return ()
-        self._walk(top.real, tuple(parts), visit)
+        self._walk(top.real, tuple(parts), seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
     def close(self) -> None:
         for interest in self._interests:
             self._changes.cancel(interest)
 
-    def _walk(self, top: str, parts: tuple[str, ...], visit: Visit) -> None:
+    def _walk(self, top: str, parts: tuple[str, ...], seen: Names) -> None:
         todo = [(top, parts)]
         done: set[tuple[str, tuple[str, ...]]] = set()
         while todo:
@@ -64,17 +64,17 @@ class GlobScan:
             done.add(here)
             path, rest = here
             if not rest:
-                self._match(path, visit)
+                self._match(path, seen)
                 continue
-            todo += self._step(path, rest, visit)
+            todo += self._step(path, rest, seen)
 
-    def _step(self, path: str, rest: tuple[str, ...], visit: Visit) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _step(self, path: str, rest: tuple[str, ...], seen: Names) -> Iterator[tuple[str, tuple[str, ...]]]:
         if path in self._apart:
             return
         part, after = rest[0], rest[1:]
         name = _literal(part)
         if name is not None:
-            visit(path, name)
+            seen.visit(path, name)
             below = _join(path, name)
             if (os.path.isdir(below) and not os.path.islink(below)) or (not after and os.path.lexists(below)):
                 yield below, after
@@ -119,9 +119,9 @@ class GlobScan:
                 data={"pattern": self._pattern, "path": path},
             ) from error
 
-    def _match(self, path: str, visit: Visit) -> None:
+    def _match(self, path: str, seen: Names) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._found[path] = found_at(path, visit)
+            self._found[path] = found_at(path, seen)
         if len(self._found) > MAX_MATCHES:
             raise PolicyError(
                 "glob_too_many",

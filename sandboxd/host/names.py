@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from sandboxd.host.changes import Changes, Interest
+from sandboxd.host.placeholders import is_absent
 
 
 class NameWatch:
@@ -16,6 +17,7 @@ class NameWatch:
         self._on_change = on_change
         self._names: dict[str, set[str]] = {}
         self._contents: set[str] = set()
+        self._absent: set[str] = set()
         self._interests: list[Interest] = []
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
@@ -30,12 +32,21 @@ class NameWatch:
         if contents:
             self._contents.add(directory)
 
+        absent = self._absent
+
         def matters(changed: str, _: bool) -> bool:
-            return changed in names or "*" in names
+            if changed not in names:
+                return "*" in names
+            path = directory + changed if directory == "/" else f"{directory}/{changed}"
+            return path not in absent or not is_absent(path)
 
         with contextlib.suppress(OSError):  # gone or closed to us: its own parent is watched as well
             interest = self._changes.register(directory, matters, lambda _: self._on_change(), contents=contents)
             self._interests.append(interest)
+
+    def absent(self, path: str) -> None:
+        """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
+        self._absent.add(path)
 
     def cancel(self) -> None:
         for interest in self._interests:

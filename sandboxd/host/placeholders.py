@@ -1,49 +1,91 @@
 """Placeholders: empty directories that keep absent protected names from being created by a sandbox.
 
 A bind mount needs something to stand on. Where a protected name does not exist, an empty directory is made on the host
-for as long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. Counted across all sandboxes
-of this daemon, so that two sandboxes in one directory keep each other's protection.
+for as long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. They are counted across the
+sandboxes of this daemon, and held with a shared flock against other daemons of this user, so that sandboxes in one
+directory keep each other's protection.
 
-Before a directory is made for the first time its path is appended to a journal, with a sync; so whatever a killed daemon
-leaves is known to the next one. A line stays until the journal is cleared, which is when nobody holds anything: commands
-in the same directory cost no further writes. What the journal names is removed only if it still *is* a placeholder: an
-empty directory of this user with the marks that `_make` gives.
+A placeholder is an empty directory of this user with the sticky bit, which mkdir(2) sets in the same step, and which
+nobody gives to a private directory. So whoever looks (`resolve`, the scan) takes the name for absent, which it is; and
+once a program has put something into it, it is a directory like any other.
+
+Before one is made for the first time its path goes into a journal, with a sync; what a killed daemon leaves is known to
+the next one. A line stays while the daemon lives: further commands in the same directory cost no writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
 
-_MARK_NS = 86_399_000_731_000_000
-"""The modification time of a placeholder, in nanoseconds: in 1972, a moment no program picks."""
-_MODE = 0o755
+_MODE = 0o1755
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINES = 10_000
+_TRIES = 100
+LINGER = 0.2
+"""Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
+in a row would cost more than everything else in a wrap."""
+_NO_PLACEHOLDER = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
+)
+
+
+def is_placeholder(path: str, state: os.stat_result) -> bool:
+    """Whether an entry only keeps a name absent: its own, or that of a placeholder in it. `state` is what lstat(2) says
+    about it."""
+    if not (state.st_mode & stat.S_ISVTX and stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()):
+        return False
+    try:
+        with os.scandir(path) as entries:
+            return all(is_placeholder(entry.path, entry.stat(follow_symlinks=False)) for entry in entries)
+    except OSError:
+        return False
+
+
+def is_absent(path: str) -> bool:
+    """Whether nothing is there, or only a placeholder. False when it cannot be looked at."""
+    try:
+        return is_placeholder(path, os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """The placeholders of one sandbox. `release` when it has ended; a second call does nothing."""
+    """What one sandbox needs kept absent. `release` when it has ended; a second call does nothing."""
 
     paths: tuple[str, ...]
+    watched: tuple[str, ...]
     _release: Callable[[tuple[str, ...]], None] = field(repr=False)
 
-    def release(self) -> None:
+    def release(self) -> tuple[str, ...]:
+        """Let go. Names that only could be watched and have appeared are moved aside; where they are now."""
         paths, self.paths = self.paths, ()
+        watched, self.watched = self.watched, ()
         self._release(paths)
+        return tuple(moved for path in watched if (moved := _move_aside(path)))
 
 
 class Placeholders:
     """All placeholders of one daemon. `journal` is a file in a directory that survives the daemon."""
 
-    def __init__(self, journal: str) -> None:
+    def __init__(self, journal: str, linger: float = LINGER) -> None:
         self._journal = journal
-        self._users: dict[str, int] = {}
+        self._linger = linger
+        self._idle: dict[str, None] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._held: dict[str, _Placeholder] = {}
         self._written: set[str] = set()
 
     def recover(self) -> tuple[str, ...]:
@@ -54,59 +96,90 @@ class Placeholders:
         except FileNotFoundError:
             return ()
         # a last line without its end was cut off before its directory was made
-        paths = dict.fromkeys(os.fsdecode(line) for line in text.split(b"\0")[:-1] if line)
-        removed = tuple(path for path in sorted(paths, reverse=True) if _remove(path))
+        lines = sorted({os.fsdecode(line) for line in text.split(b"\0")[:-1] if line}, reverse=True)
+        # the longest first: a directory is empty once what stood in it is gone
+        removed = tuple(path for path in lines if (found := _take(path)) is not None and _remove(found))
         self._clear()
         return removed
 
-    def hold(self, paths: tuple[str, ...]) -> Hold:
+    async def hold(self, paths: tuple[str, ...], watched: tuple[str, ...] = ()) -> Hold:
         """Make what is missing (parents first) and count what is there. Raises `HostError` when a directory cannot be
-        made: then nothing is held."""
-        new = [path for path in paths if path not in self._users]
-        if new:
-            self._write([path for path in new if path not in self._written])
+        made: then nothing is held. Waits only for the journal, the first time that a path is named."""
+        unknown = [path for path in paths if path not in self._written]
+        if unknown:
+            await asyncio.to_thread(self._write, unknown)
         held: list[str] = []
         try:
             for path in paths:
-                if path in self._users or _make(path):
-                    self._users[path] = self._users.get(path, 0) + 1
-                    held.append(path)
+                self._hold(path)
+                held.append(path)
         except OSError as error:
             self._release(tuple(held))
             raise HostError(
                 "placeholder_failed",
                 f"cannot keep {error.filename} from being created: {error.strerror}",
-                hint="the working directory has to be writable and its disk must have room",
+                hint="the working directory has to be writable, and its disk must have room",
                 data={"path": error.filename},
             ) from error
-        return Hold(tuple(held), self._release)
+        return Hold(paths, watched, self._release)
 
     def close(self) -> None:
         """Remove everything, whoever still holds it."""
-        for path in sorted(self._users, reverse=True):
-            _remove(path)
-        self._users.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for path in sorted(self._held, reverse=True):
+            self._drop(path)
         self._clear()
+
+    def _hold(self, path: str) -> None:
+        placeholder = self._held.get(path)
+        if placeholder is not None and not placeholder.users and not _is_at(path, os.fstat(placeholder.lock)):
+            self._drop(path)  # somebody removed it while nobody here needed it
+            placeholder = None
+        if placeholder is None:
+            self._held[path] = placeholder = _make(path)
+        placeholder.users += 1
+        self._idle.pop(path, None)
 
     def _release(self, paths: tuple[str, ...]) -> None:
         for path in reversed(paths):
-            users = self._users.get(path, 0) - 1
-            if users > 0:
-                self._users[path] = users
-            elif self._users.pop(path, None) is not None:
-                _remove(path)
+            placeholder = self._held.get(path)
+            if placeholder is None:
+                continue
+            placeholder.users -= 1
+            if placeholder.users <= 0:
+                self._idle[path] = None
+        if not self._idle:
+            return
+        if self._linger <= 0:
+            self._sweep()
+        elif self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(self._linger, self._sweep)
+
+    def _sweep(self) -> None:
+        """Remove what nobody needs any more, the innermost first."""
+        self._sweeping = None
+        for path in sorted(self._idle, reverse=True):
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        self._idle.pop(path, None)
+        placeholder = self._held.pop(path, None)
+        if placeholder is not None:
+            _remove(placeholder)
 
     def _write(self, paths: Iterable[str]) -> None:
+        if len(self._written) > _MOST_LINES and not self._held:
+            self._clear()
         lines = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        if not lines:
-            return
         fd = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.write(fd, lines)
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        self._written.update(os.fsdecode(line) for line in lines.split(b"\0")[:-1])
+        self._written.update(paths)
 
     def _clear(self) -> None:
         self._written.clear()
@@ -114,25 +187,82 @@ class Placeholders:
             os.unlink(self._journal)
 
 
-def _make(path: str) -> bool:
-    """Make one placeholder. False when something of that name has appeared meanwhile: it is protected as it is by the
-    next command, and covered in this one."""
+@dataclass(slots=True, eq=False)
+class _Placeholder:
+    """`lock` is a descriptor of the directory with a shared flock."""
+
+    path: str
+    lock: int
+    users: int = 0
+
+
+def _make(path: str) -> _Placeholder:
+    """Make one, or join another daemon's. Raises FileExistsError when something real is there."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, _MODE)
+        found = _take(path)
+        if found is not None:
+            return found
+        if os.path.lexists(path) and not is_absent(path):
+            break
+    raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
+
+
+def _take(path: str) -> _Placeholder | None:
+    """A placeholder that is there, locked; None for anything else."""
     try:
-        os.mkdir(path, _MODE)
-    except FileExistsError:
+        lock = os.open(path, _OPEN)
+    except OSError as error:
+        if error.errno in _NO_PLACEHOLDER:
+            return None
+        raise
+    state = os.fstat(lock)
+    # in an outer placeholder stands an inner one, so emptiness is no test here
+    if state.st_mode & stat.S_ISVTX and state.st_uid == os.geteuid():
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if _is_at(path, state):
+            return _Placeholder(path, lock)
+    os.close(lock)
+    return None
+
+
+def _is_at(path: str, state: os.stat_result) -> bool:
+    try:
+        now = os.lstat(path)
+    except OSError:
         return False
-    os.utime(path, ns=(_MARK_NS, _MARK_NS))
+    return (now.st_dev, now.st_ino) == (state.st_dev, state.st_ino)
+
+
+def _remove(placeholder: _Placeholder) -> bool:
+    """Remove one, unless another daemon holds it too or it is not a placeholder any more."""
+    try:
+        fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(placeholder.path, os.fstat(placeholder.lock)):
+            return False
+        os.rmdir(placeholder.path)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            # somebody uses it: from now on it is theirs
+            with contextlib.suppress(OSError):
+                os.fchmod(placeholder.lock, _MODE & 0o777)
+        elif error.errno not in _NO_PLACEHOLDER:
+            raise
+        return False
+    finally:
+        os.close(placeholder.lock)
     return True
 
 
-def _remove(path: str) -> bool:
-    """Remove a placeholder. Anything that is not one any more is left alone."""
-    try:
-        state = os.lstat(path)
-        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime_ns == _MARK_NS:
-            os.rmdir(path)
-            return True
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EROFS):
-            raise
-    return False
+def _move_aside(path: str) -> str | None:
+    """A name that must not be there, out of the way; None when it is not."""
+    if not os.path.lexists(path):
+        return None
+    aside = f"{path}.refused-{secrets.token_hex(4)}"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+        return aside
+    return None

@@ -7,6 +7,7 @@ import os
 import stat
 from typing import Protocol
 
+from sandboxd.host.placeholders import is_placeholder
 from sandboxd.plan.facts import Kind, Link, Resolved
 
 MAX_LINKS = 40
@@ -14,10 +15,14 @@ MAX_LINKS = 40
 
 
 
-class Visit(Protocol):
-    """Told (canonical directory, name) of every step, before it is looked at; with `contents` when a file is read."""
+class Names(Protocol):
+    """Is told what an answer depends on. `host.names.NameWatch`, or nothing in particular in a test."""
 
-    def __call__(self, directory: str, name: str, contents: bool = False, /) -> None: ...
+    def visit(self, directory: str, name: str, contents: bool = False) -> None:
+        """A name in a canonical directory, before it is looked at; with `contents` when a file is read."""
+
+    def absent(self, path: str) -> None:
+        """Nothing was there."""
 
 
 def kind_of(mode: int) -> Kind:
@@ -28,7 +33,7 @@ def kind_of(mode: int) -> Kind:
     return Kind.DEVICE if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else Kind.OTHER
 
 
-def resolve(path: str, visit: Visit) -> Resolved:
+def resolve(path: str, names: Names) -> Resolved:
     """Where an absolute path leads. Never raises: what stands in the way is in `problem`."""
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     at = "/"
@@ -40,15 +45,16 @@ def resolve(path: str, visit: Visit) -> Resolved:
         if name == "..":
             at = os.path.dirname(at)
             continue
-        visit(at, name)
+        names.visit(at, name)
         here = at + name if at == "/" else f"{at}/{name}"
         try:
             state = os.lstat(here)
         except OSError as error:
-            rest = "/".join([here, *reversed(todo)])
-            if error.errno == errno.ENOENT:
-                return Resolved(os.path.normpath(rest), None, at, tuple(links))
-            return Resolved(os.path.normpath(rest), None, at, tuple(links), _problem(error))
+            rest = os.path.normpath("/".join([here, *reversed(todo)]))
+            if error.errno != errno.ENOENT:
+                return Resolved(rest, None, at, tuple(links), _problem(error))
+            names.absent(here)
+            return Resolved(rest, None, at, tuple(links))
         if stat.S_ISLNK(state.st_mode):
             target = os.readlink(here)
             links.append(Link(here, target))
@@ -59,6 +65,10 @@ def resolve(path: str, visit: Visit) -> Resolved:
                 at = "/"
             kind = Kind.DIRECTORY
             continue
+        if state.st_mode & stat.S_ISVTX and is_placeholder(here, state):
+            names.absent(here)
+            rest = os.path.normpath("/".join([here, *reversed(todo)]))
+            return Resolved(rest, None, at, tuple(links))
         if todo and not stat.S_ISDIR(state.st_mode):
             return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
         at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink

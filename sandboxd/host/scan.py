@@ -14,12 +14,14 @@ import errno
 import os
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.resolve import Visit, kind_of, resolve
+from sandboxd.host.placeholders import is_absent
+from sandboxd.host.resolve import Names, kind_of, resolve
 from sandboxd.plan.facts import Found, Kind
 
 MAX_DIRECTORIES = 100_000
@@ -148,7 +150,8 @@ class TreeScan:
         record = Record(depth, tail, interest=interest)
         try:
             if interest is None:
-                record.interest = self._changes.register(path, self._matters_in(record), self._changed)
+                matters = _Matters(path, self._records, self._wanted, record.tail, record.depth < self._depth)
+                record.interest = self._changes.register(path, matters, self._changed)
             self._fill(record, path)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -173,11 +176,15 @@ class TreeScan:
             for entry in entries:
                 name = entry.name
                 if name in wanted.literal or (record.tail is not None and record.tail.match(name)):
+                    if is_absent(_join(path, name)):
+                        continue
                     names.append(name)
                 if name == ".git":
                     record.git = _git_kind(entry)
                 elif name in _BARE:
                     bare += 1
+                elif name in wanted.tails and is_absent(_join(path, name)):
+                    continue
                 if (
                     entry.is_dir(follow_symlinks=False)
                     and name != ".git"
@@ -190,9 +197,6 @@ class TreeScan:
         record.bare = bare == len(_BARE)
         # inside a bare repository there are only its objects; a name's own directory at the rim is entered for its tail
         record.below = () if record.bare else tuple(below)
-
-    def _matters_in(self, record: Record) -> _Matters:
-        return _Matters(self._wanted, record.tail, record.depth < self._depth)
 
     def _changed(self, directory: str) -> None:
         self._dirty[directory] = None
@@ -216,24 +220,42 @@ class TreeScan:
 class _Matters:
     """Whether the coming or going of a name changes what a directory's record says."""
 
+    directory: str
+    records: Mapping[str, Record]
     wanted: Wanted
     tail: re.Pattern[str] | None
     deeper: bool
 
     def __call__(self, name: str, is_directory: bool) -> bool:
-        if name in self.wanted.literal or name == ".git" or name in _BARE or name in self.wanted.tails:
-            return True
-        if self.tail is not None and self.tail.match(name):
-            return True
+        if (
+            name in self.wanted.literal
+            or name == ".git"
+            or name in _BARE
+            or name in self.wanted.tails
+            or (self.tail is not None and self.tail.match(name))
+        ):
+            return not self._still_absent(name)
         return is_directory and self.deeper and name not in self.wanted.skipped
 
+    def _still_absent(self, name: str) -> bool:
+        """Placeholders come and go with every command; to the scan they are nothing."""
+        record = self.records.get(self.directory)
+        return (
+            record is not None
+            and name not in record.names
+            and name not in record.below
+            and name != ".git"
+            and not record.bare
+            and is_absent(_join(self.directory, name))
+        )
 
-def found_at(path: str, visit: Visit) -> Found:
+
+def found_at(path: str, seen: Names) -> Found:
     """A name with what it is, its link followed."""
     state = os.lstat(path)
     if not os.path.islink(path):
         return Found(path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is Kind.FILE else 1)
-    resolved = resolve(path, visit)
+    resolved = resolve(path, seen)
     return Found(path, resolved.real, resolved.kind, resolved.hard_links)
 
 
