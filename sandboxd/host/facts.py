@@ -1,7 +1,7 @@
 """Answers the questions of `plan.needs` by looking at the disk in a worker thread, and keeps the answers good.
 
-What was looked at is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue. The
-same questions asked by several callers at once are answered once.
+What was looked at is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue.
+The same questions asked by several callers at once are answered once.
 """
 
 from __future__ import annotations

@@ -36,13 +36,6 @@ class BwrapOptions:
     needs_file: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WeakerNesting:
-    """What `enableWeakerNestedSandbox` gives up: a container that cannot mount a fresh /proc shows its own."""
-
-    host_processes: bool = True
-
-
 _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool], BwrapOptions]] = WeakKeyDictionary()
 
 
@@ -84,3 +77,13 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
     Operation.SEAL: lambda m: ("--remount-ro", m.target),
 }
+
+
+def probe_options(*, weaker: bool = False) -> tuple[str, ...]:
+    """A minimal sandbox with one of each kind of mount, to find out whether this machine can start one."""
+    processes = ("--ro-bind", "/proc", "/proc") if weaker else ("--proc", "/proc")
+    return (
+        "--ro-bind", "/", "/", "--dev", "/dev", *processes,
+        "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys",
+        *NAMESPACES,
+    )  # fmt: skip

@@ -1,0 +1,305 @@
+"""What this machine can enforce, found out by really starting a minimal sandbox, and what to do when it cannot.
+
+That bubblewrap answers `--version` says nothing: user namespaces may be switched off, a container may mask /proc, a
+security module may refuse one step. So the probe uses the options of a real sandbox and runs bubblewrap itself inside
+(`/proc/self/exe --version`), which exists wherever the probe got that far. A success is kept until the next boot or
+until bubblewrap is replaced; a failure is tried again each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sandboxd.errors import HostError
+from sandboxd.host.tools import Bwrap, find_bwrap
+
+_PATIENCE = 20.0
+_APPARMOR = (
+    "allow it for bubblewrap in an AppArmor profile (userns, in /etc/apparmor.d/bwrap), or run: "
+    "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One way in which bubblewrap fails: what it prints, and what that means."""
+
+    pattern: re.Pattern[str]
+    slug: str
+    cause: str
+    remedy: str
+    only_root: bool | None = None
+
+
+def _failure(pattern: str, slug: str, cause: str, remedy: str, *, only_root: bool | None = None) -> Failure:
+    return Failure(re.compile(pattern, re.IGNORECASE), slug, cause, remedy, only_root)
+
+
+FAILURES: tuple[Failure, ...] = (
+    _failure(
+        r"unknown option", "bwrap_too_old",
+        "bubblewrap does not know an option that the sandbox needs", "install bubblewrap 0.8 or newer",
+    ),
+    _failure(
+        r"(option|argument).* not permitted in setuid mode|setuid.*not (permitted|supported)", "bwrap_setuid",
+        "bubblewrap is a setuid build, which refuses options that the sandbox needs",
+        "run: chmod u-s on it, and allow unprivileged user namespaces",
+    ),
+    _failure(
+        r"RTM_NEWADDR", "namespaces_restricted",
+        "a security module (AppArmor on Ubuntu 24.04 and newer) takes the rights in a new user namespace away",
+        _APPARMOR,
+    ),
+    _failure(
+        r"setting up uid map: Operation not permitted", "setfcap_missing",
+        "root lacks CAP_SETFCAP, without which it cannot map itself into a user namespace",
+        "give the container the capability (--cap-add SETFCAP), or run sandboxd as an ordinary user",
+        only_root=True,
+    ),
+    _failure(
+        r"uid map|gid map|setgroups", "namespaces_restricted",
+        "a security module (AppArmor on Ubuntu 24.04 and newer) or the container refuses to set up a user namespace",
+        _APPARMOR + "; in a container, allow user namespaces in its seccomp and AppArmor profiles",
+    ),
+    _failure(
+        r"max_user_namespaces|namespace failed: No space left|unshare.*No space left", "namespaces_disabled",
+        "the limit on user namespaces is reached or zero", "raise it: sysctl user.max_user_namespaces=15000",
+    ),
+    _failure(
+        r"no permissions to creat\w+ (a )?new namespace|creating new namespace failed|unshare|clone",
+        "namespaces_disabled",
+        "unprivileged user namespaces are switched off, or the container's seccomp profile refuses them",
+        "run: sysctl kernel.unprivileged_userns_clone=1; in a container: --security-opt seccomp=unconfined or a "
+        "profile that allows clone, unshare, mount and pivot_root",
+    ),
+    _failure(
+        r"failed to make / (slave|private)", "mounts_restricted",
+        "the container does not let a namespace of its own change mounts",
+        "allow mount in the container's AppArmor and seccomp profiles (--security-opt apparmor=unconfined)",
+    ),
+    _failure(
+        r"can'?t mount proc|mounting.*proc", "proc_masked",
+        "the container masks parts of /proc, so the kernel refuses a new one",
+        "run the container with --security-opt systempaths=unconfined, or set sandbox.enableWeakerNestedSandbox, which "
+        "shows the container's own processes",
+    ),
+    _failure(
+        r"can'?t mount (devpts|tmpfs|mqueue)|pivot_root|remount", "mounts_restricted",
+        "the kernel or a security module refuses a mount inside the new namespace",
+        "allow mount and pivot_root in the container's AppArmor and seccomp profiles",
+    ),
+    _failure(
+        r"capset|prctl|drop.*privileg", "capabilities_restricted",
+        "the process may not change its own capabilities",
+        "start sandboxd outside of what restricts it (see the container's or the service's capability settings)",
+    ),
+)  # fmt: skip
+
+
+def explain_failure(stderr: str, status: int, *, is_root: bool) -> HostError:
+    """The error for what a failed bubblewrap printed. Unknown texts are passed on."""
+    line = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    for known in FAILURES:
+        if known.only_root is not None and known.only_root is not is_root:
+            continue
+        if known.pattern.search(stderr):
+            message = f"no sandbox can be started: {known.cause}"
+            return HostError(known.slug, message, hint=known.remedy, data={"output": line})
+    return HostError(
+        "sandbox_unavailable",
+        f"no sandbox can be started: {line or f'bubblewrap ended with status {status}'}",
+        hint="run sandboxd check",
+        data={"output": line},
+    )
+
+
+def check_platform(system: str = sys.platform, kernel: str | None = None) -> None:
+    """Raises `HostError` `platform_unsupported` or `wsl1`. `kernel` is the text of /proc/version."""
+    if system != "linux":
+        raise HostError("platform_unsupported", f"there is no Linux sandbox on {system}", hint="")
+    if kernel is None:
+        try:
+            with open("/proc/version", encoding="utf-8", errors="replace") as file:
+                kernel = file.read()
+        except OSError:
+            kernel = ""
+    if "Microsoft" in kernel and "WSL2" not in kernel and "microsoft-standard" not in kernel:
+        raise HostError(
+            "wsl1",
+            "WSL 1 has no Linux kernel, so no sandbox can be started",
+            hint="convert the distribution: wsl --set-version NAME 2",
+        )
+
+
+class SandboxProbe:
+    """Whether a sandbox can be started, tried once for each bubblewrap. `options` are those of a minimal sandbox with
+    everything a real one needs (`backends.linux.bwrap.probe_options`)."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = tuple(options)
+        self._proven: Bwrap | None = None
+        self._lock = asyncio.Lock()
+
+    async def ready(self, configured: str | None, search_path: str) -> Bwrap:
+        """A bubblewrap that has started a sandbox. Raises `HostError` with cause and remedy."""
+        proven = self._proven
+        if proven is not None and (configured is None or configured == proven.path) and _is_same(proven):
+            return proven
+        async with self._lock:
+            self._proven = await asyncio.to_thread(self._try, configured, search_path)
+            return self._proven
+
+    def doubt(self) -> None:
+        """A sandbox did not start: try again before the next one."""
+        self._proven = None
+
+    def _try(self, configured: str | None, search_path: str) -> Bwrap:
+        check_platform()
+        bwrap = find_bwrap(configured, search_path)
+        try_sandbox(bwrap.path, self._options)
+        return bwrap
+
+
+def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/proc/self/exe", "--version")) -> str:
+    """Run a command in a minimal sandbox; its output. Raises `HostError`."""
+    try:
+        done = subprocess.run(
+            [bwrap, *options, "--", *command],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False, cwd="/",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise HostError(
+            "sandbox_unavailable", f"bubblewrap did not end within {_PATIENCE:.0f} s", hint="run sandboxd check"
+        ) from error
+    except OSError as error:
+        raise HostError(
+            "bwrap_broken", f"{bwrap} cannot be run: {error.strerror}", hint="reinstall bubblewrap"
+        ) from error
+    if done.returncode:
+        stderr = done.stderr.decode("utf-8", "replace")
+        raise explain_failure(stderr, done.returncode, is_root=os.geteuid() == 0)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _is_same(bwrap: Bwrap) -> bool:
+    try:
+        state = os.stat(bwrap.path)
+    except OSError:
+        return False
+    return (state.st_ino, state.st_mtime_ns) == (bwrap.inode, bwrap.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """One thing that has to be right. `detail` says what was found, `remedy` what to do when `ok` is false. `required`:
+    no sandbox without it."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    required: bool = True
+    slug: str = ""
+
+
+def check_host(
+    options: Sequence[str], weaker_options: Sequence[str], configured: str | None, search_path: str
+) -> tuple[CheckStep, ...]:
+    """Every step, failing ones included, in one go. Blocks: for a worker thread."""
+    found: list[Bwrap] = []
+
+    def platform() -> str:
+        check_platform()
+        return f"Linux {os.uname().release}"
+
+    def find() -> str:
+        found.append(find_bwrap(configured, search_path))
+        return f"{found[0].path}, version {found[0].version_text}"
+
+    steps = [_step("platform", platform), _step("bubblewrap", find)]
+    if not found:
+        return (*steps, *_kernel_steps())
+    bwrap = found[0].path
+    steps += _kernel_steps()
+    steps.append(_step("sandbox", lambda: try_sandbox(bwrap, options) and "a minimal sandbox starts"))
+    if not steps[-1].ok:
+        weaker = _step("weaker nested sandbox", lambda: try_sandbox(bwrap, weaker_options) and "starts", required=False)
+        return (*steps, weaker)
+    return (*steps, *_enforcement_steps(bwrap, options))
+
+
+def _step(name: str, look: Callable[[], str], *, required: bool = True) -> CheckStep:
+    try:
+        return CheckStep(name, True, look(), required=required)
+    except HostError as error:
+        return CheckStep(name, False, error.message, error.hint, required, error.slug)
+
+
+_SWITCHES = (
+    ("kernel.unprivileged_userns_clone", "0", "user namespaces"),
+    ("user.max_user_namespaces", "0", "user namespaces"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "user namespaces under AppArmor"),
+)
+
+
+def _kernel_steps() -> list[CheckStep]:
+    """Switches that are known to stand in the way. Not required: what counts is whether a sandbox starts."""
+    steps = []
+    for switch, bad, name in _SWITCHES:
+        try:
+            with open("/proc/sys/" + switch.replace(".", "/"), encoding="ascii") as file:
+                value = file.read().strip()
+        except OSError:
+            continue
+        ok = value != bad
+        remedy = "" if ok else f"run: sysctl {switch}={'15000' if switch.startswith('user.') else 1 - int(bad)}"
+        steps.append(CheckStep(name, ok, f"{switch} = {value}", remedy, required=False))
+    return steps
+
+
+_CANARY = """
+import errno, os, socket, sys
+d = sys.argv[1]
+def refused(f, *codes):
+    try: f()
+    except OSError as e: return e.errno in codes
+    return False
+print("write", int(refused(lambda: open(d + "/new", "w"), errno.EROFS, errno.EACCES)))
+print("read", int(refused(lambda: open(d + "/secret"), errno.EACCES)))
+print("processes", int(len([p for p in os.listdir("/proc") if p.isdecimal()]) <= 2))
+print("network", int([n for _, n in socket.if_nameindex()] == ["lo"]))
+"""
+_CANARY_STEPS = {
+    "write": ("writes are refused", "a file could be created in a read-only directory"),
+    "read": ("denied reads are refused", "a denied file could be read"),
+    "processes": ("processes of the host are hidden", "the sandbox sees the host's processes"),
+    "network": ("the network is separate", "the sandbox has the host's network interfaces"),
+}
+
+
+def _enforcement_steps(bwrap: str, options: Sequence[str]) -> list[CheckStep]:
+    """Does the sandbox that started also hold? A layer that silently does nothing would pass everything else."""
+    with tempfile.TemporaryDirectory(prefix="sandboxd-check-", dir="/var/tmp") as directory:
+        secret, mask = os.path.join(directory, "secret"), os.path.join(directory, "mask")
+        for path, mode in ((secret, 0o600), (mask, 0)):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        try:
+            text = try_sandbox(
+                bwrap,
+                [*options, "--ro-bind", mask, secret],
+                [sys.executable, "-I", "-S", "-c", _CANARY, directory],
+            )
+        except HostError as error:
+            return [CheckStep("enforcement", False, error.message, error.hint, slug=error.slug)]
+    held = dict(line.split() for line in text.splitlines())
+    return [
+        CheckStep(name, held.get(name) == "1", good if held.get(name) == "1" else bad, slug=f"canary_{name}")
+        for name, (good, bad) in _CANARY_STEPS.items()
+    ]

@@ -1,0 +1,99 @@
+"""Programs of the host that a sandbox needs: where bubblewrap is, which version, and whether it can serve."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from dataclasses import dataclass
+
+from sandboxd.errors import HostError
+
+OLDEST_BWRAP = (0, 8, 0)
+INSTALL = "install it: apt-get install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bwrap:
+    """A bubblewrap that can be executed. `mtime_ns` and `inode` tell a replaced one from the one that was tried."""
+
+    path: str
+    version: tuple[int, ...]
+    inode: int
+    mtime_ns: int
+
+    @property
+    def version_text(self) -> str:
+        return _dotted(self.version)
+
+
+def find_bwrap(configured: str | None, search_path: str) -> Bwrap:
+    """The bubblewrap of the settings, else of PATH. Runs `--version`. Raises `HostError`: `bwrap_missing`,
+    `bwrap_not_executable`, `bwrap_setuid`, `bwrap_too_old`, `bwrap_broken`."""
+    path = _locate(configured, search_path)
+    state = os.stat(path)
+    if state.st_mode & stat.S_ISUID and state.st_uid == 0 and os.geteuid() != 0:
+        raise HostError(
+            "bwrap_setuid",
+            f"{path} is a setuid build, which refuses options that the sandbox needs",
+            hint=f"run: chmod u-s {path}, and allow unprivileged user namespaces",
+            data={"path": path},
+        )
+    version = _version(path)
+    if version < OLDEST_BWRAP:
+        raise HostError(
+            "bwrap_too_old",
+            f"{path} is bubblewrap {_dotted(version)}, and {_dotted(OLDEST_BWRAP)} is the oldest that can be used",
+            hint="install a newer one, or name one in bwrapPath of the managed settings",
+            data={"path": path},
+        )
+    return Bwrap(path, version, state.st_ino, state.st_mtime_ns)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _locate(configured: str | None, search_path: str) -> str:
+    if configured is not None:
+        if not os.path.isabs(configured) or not os.path.isfile(configured):
+            raise HostError(
+                "bwrap_missing",
+                f"bwrapPath names {configured}, where there is no file",
+                hint="correct bwrapPath in the managed settings, or remove it",
+                data={"path": configured},
+            )
+        if not os.access(configured, os.X_OK):
+            raise HostError(
+                "bwrap_not_executable", f"{configured} is not executable", hint=f"run: chmod a+rx {configured}"
+            )
+        return configured
+    found = shutil.which("bwrap", path=search_path)
+    if found is not None:
+        return os.path.abspath(found)
+    for directory in filter(None, search_path.split(os.pathsep)):
+        path = os.path.join(directory, "bwrap")
+        if os.path.isfile(path):
+            raise HostError("bwrap_not_executable", f"{path} is not executable", hint=f"run: chmod a+rx {path}")
+    raise HostError("bwrap_missing", "bubblewrap (bwrap) is not installed", hint=INSTALL)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError("bwrap_broken", f"{path} cannot be run: {error}", hint="reinstall bubblewrap") from error
+    text = done.stdout.decode("utf-8", "replace")
+    match = _VERSION.search(text)
+    if done.returncode or match is None:
+        raise HostError(
+            "bwrap_broken", f"{path} --version gives no version (exit status {done.returncode})",
+            hint="reinstall bubblewrap",
+        )
+    return tuple(int(part or 0) for part in match.groups())
