@@ -290,7 +290,7 @@ def nearest_key(dotted: str) -> str | None:
         same_start = next(
             (i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other))
         )
-        if same_start >= 3 and same_start >= 0.7 * len(name):
+        if same_start >= 3 and same_start >= 0.7 * min(len(name), len(other)):
             likeness = max(likeness, 0.9)
         return likeness + (0.15 if other_section == section else 0.0)
 

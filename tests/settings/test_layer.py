@@ -1,0 +1,174 @@
+"""One file: what it says, where, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sandboxd.settings.layer import layer_from_values, nearest_key, parse_layer
+from sandboxd.settings.origins import Source
+from sandboxd.settings.problems import Severity
+from sandboxd.settings.schema import FOREIGN_KEYS, all_keys, json_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def problems(text: str, source: Source = Source.USER) -> list[str]:
+    return [str(problem) for problem in parse_layer(text, source, "/s.json").problems]
+
+
+def test_f130_an_unknown_key_names_the_nearest_one_and_its_place() -> None:
+    text = '{\n  "sandbox": {"network": {"allow": ["ok.test"]}}\n}'
+    assert problems(text) == [
+        "/s.json:2:27: warning: unknown key sandbox.network.allow, it has no effect "
+        "(did you mean sandbox.network.allowedDomains?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sandbox.network.allow", "sandbox.network.allowedDomains"),
+        ("sandbox.network.deny", "sandbox.network.deniedDomains"),
+        ("sandbox.network.allowedDomain", "sandbox.network.allowedDomains"),
+        ("sandbox.network.allowUnixSocket", "sandbox.network.allowUnixSockets"),
+        ("sandbox.allowedDomains", "sandbox.network.allowedDomains"),
+        ("sandbox.denyRead", "sandbox.filesystem.denyRead"),
+        ("sandbox.alowWrite", "sandbox.filesystem.allowWrite"),
+        ("sandbox.excludeCommands", "sandbox.excludedCommands"),
+        ("sandbox.enable", "sandbox.enabled"),
+        ("sandbox.Enabled", "sandbox.enabled"),
+        ("sandbox.fileSystem", "sandbox.filesystem"),
+        ("sandbx", "sandbox"),
+        ("network", "sandbox.network"),
+        ("permission", "permissions"),
+        ("permissions.denied", "permissions.deny"),
+        ("sandbox.xyzzy", None),
+        ("colour", None),
+    ],
+)
+def test_nearest_key(written: str, meant: str | None) -> None:
+    assert nearest_key(written) == meant
+
+
+def test_keys_of_other_programs_are_no_news() -> None:
+    text = json.dumps({key: 1 for key in FOREIGN_KEYS} | {"permissions": {"defaultMode": "x"}})
+    assert problems(text) == []
+    assert len(problems('{"colour": 1}')) == 1
+
+
+@pytest.mark.parametrize(
+    ("fragment", "expected"),
+    [
+        ('"enabled": "yes"', 'sandbox.enabled must be true or false, not "yes"'),
+        ('"enabled": 1', "sandbox.enabled must be true or false, not 1"),
+        ('"enabled": null', None),
+        ('"mandatoryDenySearchDepth": true', "sandbox.mandatoryDenySearchDepth must be a whole number, not true"),
+        ('"mandatoryDenySearchDepth": 11', "sandbox.mandatoryDenySearchDepth must be at most 10, not 11"),
+        ('"mandatoryDenySearchDepth": 0', "sandbox.mandatoryDenySearchDepth must be at least 1, not 0"),
+        ('"mandatoryDenySearchDepth": 2.5', "sandbox.mandatoryDenySearchDepth must be a whole number, not 2.5"),
+        ('"excludedCommands": "docker"', 'sandbox.excludedCommands must be a list in [ ], not "docker"'),
+        ('"excludedCommands": [""]', 'sandbox.excludedCommands must be a text that is not empty, not ""'),
+        ('"network": []', "sandbox.network must be an object in { }, not []"),
+        (
+            '"network": {"allowedDomains": ["a", 3]}',
+            "sandbox.network.allowedDomains must be a text in double quotes, not 3",
+        ),
+        (
+            '"network": {"allowedDomains": {"a": 1}}',
+            'sandbox.network.allowedDomains must be a list in [ ], not {"a": 1}',
+        ),
+        ('"network": {"checkServerName": "on"}', "must be one of 'off', 'log' or 'enforce', not \"on\""),
+        ('"network": {"allowLocalPorts": [0]}', "sandbox.network.allowLocalPorts must be at least 1"),
+        ('"network": {"allowLocalPorts": ["a"]}', "a range such as 8000-8010"),
+        ('"network": {"deniedDomainReasons": ["a"]}', 'must be an object in { }, not ["a"]'),
+        ('"network": {"httpProxyPort": "80"}', 'sandbox.network.httpProxyPort must be a whole number, not "80"'),
+        ('"enabledPlatforms": ["windows"]', "must be one of 'linux', 'macos' or 'wsl'"),
+    ],
+)
+def test_wrong_types_are_errors_with_a_place(fragment: str, expected: str | None) -> None:
+    text = f'{{"sandbox": {{\n  {fragment}}}}}'
+    layer = parse_layer(text, Source.USER, "/s.json")
+    if expected is None:
+        assert not layer.problems
+        return
+    (problem,) = layer.problems
+    assert expected in problem.message
+    assert problem.severity is Severity.ERROR and problem.fatal
+    assert problem.origin.line == 2 and (problem.origin.column or 0) > 3
+    assert layer.broken and not layer.values
+    error = problem.as_error()
+    assert error.slug == "settings_wrong_type"
+    assert error.data["file"] == "/s.json" and error.data["line"] == 2 and error.data["key"].startswith("sandbox.")
+    assert error.message.startswith("/s.json:2:")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    found = problems('{"sandbox": {"enabled": 1, "typo": 2, "network": {"httpProxyPort": 0}, "allowPty": "x"}}')
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"a":1,"a":2}', b"{\0}", b'{"\xff":1}', b"\xff\xfe{\0}\0"])
+def test_f133_a_broken_file_is_a_broken_layer_and_never_an_empty_one(data: bytes) -> None:
+    layer = parse_layer(data, Source.USER, "/s.json")
+    assert layer.broken and not layer.values
+    assert layer.problems[0].origin.file == "/s.json" and layer.problems[0].origin.line == 1
+
+
+@pytest.mark.parametrize("data", [b'\xef\xbb\xbf{"sandbox":{"enabled":true,},}', b'{"sandbox":{"enabled":true}}//x'])
+def test_f133_what_people_write_is_fine(data: bytes) -> None:
+    layer = parse_layer(data, Source.USER, "/s.json")
+    assert not layer.problems and "sandbox.enabled" in layer.values
+
+
+def test_bad_rules_are_errors_and_only_those_that_allow_can_be_left_out() -> None:
+    layer = parse_layer('{"permissions": {"allow": ["Bash(ls)", "Bash(", "WebFetch(a.test)"]}}', Source.USER, "/s.json")
+    assert [entry.value for entry in layer.values["permissions.allow"]] == ["Bash(ls)"]  # type: ignore[union-attr]
+    assert [(p.severity, p.fatal, p.origin.column) for p in layer.problems] == [
+        (Severity.ERROR, False, 40),
+        (Severity.ERROR, False, 49),
+    ]
+    for kind in ("deny", "ask"):
+        assert parse_layer(json.dumps({"permissions": {kind: ["Bash("]}}), Source.USER).broken
+
+
+def test_a_bare_deny_says_that_it_does_not_reach_the_shell() -> None:
+    assert "closes the tool and not the sandbox" in problems('{"permissions": {"deny": ["Read"]}}')[0]
+    assert problems('{"permissions": {"deny": ["Bash", "SomethingElse"]}}') == []
+
+
+def test_settings_of_a_call_have_no_position() -> None:
+    layer = layer_from_values({"sandbox": {"enabled": 1}}, Source.CLI)
+    (problem,) = layer.problems
+    assert problem.origin.file is None and problem.origin.line is None
+    assert str(problem) == "cli: error: sandbox.enabled must be true or false, not 1"
+    assert problem.as_error().message == "cli: sandbox.enabled must be true or false, not 1"
+
+
+def test_trust_belongs_to_the_source() -> None:
+    assert not parse_layer("{}", Source.PROJECT).may_widen
+    assert not parse_layer("{}", Source.PROJECT, may_widen=True).may_widen
+    assert parse_layer("{}", Source.LOCAL).may_widen
+    refused = parse_layer("{}", Source.LOCAL, may_widen=False, distrust="because")
+    assert not refused.may_widen and refused.distrust == "because"
+
+
+# --- the schema ---
+
+
+def test_the_committed_schema_is_the_current_one() -> None:
+    """To renew it: ./dev run settings schema > docs/settings.schema.json"""
+    committed = json.loads((ROOT / "docs" / "settings.schema.json").read_text(encoding="utf-8"))
+    assert committed == json_schema()
+
+
+def test_every_key_is_described() -> None:
+    text = json.dumps(json_schema())
+    for key in all_keys():
+        assert f'"{key.rpartition(".")[2]}"' in text
+    definitions = json_schema()["$defs"]
+    for section in definitions.values():
+        for name, field in section["properties"].items():
+            assert "description" in field or "$ref" in json.dumps(field), name
