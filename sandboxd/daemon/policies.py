@@ -234,7 +234,8 @@ class Policies:
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Project] = OrderedDict()
         self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
-        self.on_new_project: Callable[[], None] = lambda: None
+        self.before_reading: Callable[[SettingsLocations], None] = lambda locations: None
+        """Told of the files of a project before they are read for the first time."""
 
     def _next_generation(self) -> int:
         self.generation += 1
@@ -245,8 +246,8 @@ class Policies:
         broken and never were good."""
         project = self._projects.get(directory)
         if project is None:
+            self.before_reading(self.places.locations(directory))
             project = self._projects[directory] = Project(directory, self.places, self._next_generation)
-            self.on_new_project()
         self._recent[directory] = project
         self._recent.move_to_end(directory)
         while len(self._recent) > PROJECTS_KEPT:

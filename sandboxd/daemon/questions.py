@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from sandboxd.errors import HostError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.host_decisions import decide_host
-from sandboxd.policy.hosts import Host, parse_authority, parse_host
+from sandboxd.policy.explanation import explain_command, explain_host
+from sandboxd.proxy.interfaces import OwnAddresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,7 @@ class Questions:
         self._backend = backend
         self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
         self._platform = platform
+        self._own_addresses = OwnAddresses()
 
     def policy(self, session_id: str | None, directory: str | None) -> Policy:
         """That of the session, else of the directory's project, else the daemon's own. Raises CallerError
@@ -58,34 +59,43 @@ class Questions:
     ) -> CommandDecision:
         """What happens to a command line (design 6.3)."""
         policy = self.policy(session_id, directory)
-        mode = None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value
         return decide_command(
             policy,
             text,
             dangerously_disable=unsandboxed,
-            permission_mode=mode,
+            permission_mode=self._mode(session_id),
             platform=self._platform,
             root=uid == 0,
             is_sandbox_env=self._inside_sandbox,
-            unavailable=await self._unavailable() if policy.enabled else "",
+            unavailable=await self.unavailable() if policy.enabled else "",
         )
 
-    async def _unavailable(self) -> str:
+    async def explain_command(
+        self, text: str, session_id: str | None, directory: str | None, *, uid: int
+    ) -> CommandDecision:
+        """How the command line runs when it is run through the sandbox."""
+        return explain_command(
+            self.policy(session_id, directory),
+            text,
+            permission_mode=self._mode(session_id),
+            platform=self._platform,
+            root=uid == 0,
+            is_sandbox_env=self._inside_sandbox,
+            unavailable=await self.unavailable(),
+        )
+
+    def _mode(self, session_id: str | None) -> str | None:
+        return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value
+
+    async def unavailable(self) -> str:
+        """Why no sandbox can be started here; empty when one can."""
         try:
             await self._backend.ready()
         except HostError as error:
             return error.message
         return ""
 
-    def host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
-        """`target` is a host with an optional port. Raises CallerError `host_invalid`."""
-        network = self.policy(session_id, directory).network
-        host, port = _host_and_port(target)
-        return Explained(host.uri if port is None else host.authority(port), decide_host(network, host, port))
-
-
-def _host_and_port(target: str) -> tuple[Host, int | None]:
-    bare_ipv6 = target.count(":") > 1 and not target.startswith("[")
-    if bare_ipv6 or ":" not in target.rpartition("]")[2]:
-        return parse_host(target), None
-    return parse_authority(target)
+    def explain_host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
+        """`target` is a host with an optional port."""
+        policy = self.policy(session_id, directory)
+        return Explained(target, explain_host(policy, target, own=self._own_addresses()))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sandboxd.daemon.lifecycle import StopRequest
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
+    from sandboxd.daemon.reload import Reloading
     from sandboxd.runtime.sessions import Sessions
 
 
@@ -51,6 +52,7 @@ class Daemon:
 
     socket: str
     policies: Policies
+    reloading: Reloading
     sessions: Sessions
     questions: Questions
     backend: Backend

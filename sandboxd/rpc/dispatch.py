@@ -25,7 +25,7 @@ from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages.check import CheckParams
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
 from sandboxd_client.wire.messages.hello import HelloParams
-from sandboxd_client.wire.messages.policy import EffectiveParams, ExplainParams
+from sandboxd_client.wire.messages.policy import DescribeParams, EffectiveParams, ExplainParams
 from sandboxd_client.wire.messages.sessions import SessionCloseParams, SessionListParams, SessionOpenParams
 from sandboxd_client.wire.messages.settings import SettingsGetParams, SettingsReloadParams
 from sandboxd_client.wire.messages.status import ShutdownParams, StatusParams
@@ -58,6 +58,7 @@ METHODS: dict[str, Method] = {
     "settings.reload": Method(SettingsReloadParams, settings.reload, CONTROL),
     "policy.explain": Method(ExplainParams, policy.explain, ASK),
     "policy.effective": Method(EffectiveParams, policy.effective, ASK),
+    "policy.describe": Method(DescribeParams, policy.describe, ASK),
 }
 
 # Whose fault an error is, by class: the number of a slug that the table of codes does not have.
@@ -93,7 +94,7 @@ class Dispatcher:
                     self._log.info("control", method=name, peer=context.caller.pid)
                 return success(encode(await method.handler(context, decode(method.params, params))))
             except ParamsError as error:
-                data = {"slug": error.slug, "hint": error.hint, **error.data}
+                data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}
                 return failure(codes.INVALID_PARAMS, error.message, data)
             except InternalError as error:
                 return self._internal(name, error, error.message)

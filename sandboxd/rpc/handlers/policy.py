@@ -1,4 +1,4 @@
-"""`policy.explain` and `policy.effective`: questions to the policy, answered by the code that enforces it."""
+"""`policy.explain`, `policy.effective`, `policy.describe`: questions to the policy, answered by what enforces it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sandboxd.daemon.questions import Explained
+from sandboxd.policy import guidance
+from sandboxd.policy.guidance import Surroundings
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.settings.origins import Origin
-from sandboxd_client.wire.messages.policy import EffectiveParams, EffectiveResult, ExplainParams, ExplainResult
+from sandboxd_client.wire.messages.policy import (
+    DescribeParams,
+    DescribeResult,
+    EffectiveParams,
+    EffectiveResult,
+    ExplainParams,
+    ExplainResult,
+)
 from sandboxd_client.wire.params import encode
 
 if TYPE_CHECKING:
@@ -24,11 +33,13 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
     match params.kind:
         case "host":
-            explained = questions.host(params.target, params.session_id, directory)
+            explained = questions.explain_host(params.target, params.session_id, directory)
         case "path":
-            explained = await questions.path(params.target, params.session_id, directory, write=params.write)
+            explained = await questions.explain_path(params.target, params.session_id, directory, write=params.write)
         case _:
-            answer = await questions.command(params.target, params.session_id, directory, uid=call.caller.uid)
+            answer = await questions.explain_command(
+                params.target, params.session_id, directory, uid=call.caller.uid
+            )
             explained = Explained(params.target, answer.decision, answer.sandboxed)
     decision = explained.decision
     return ExplainResult(
@@ -45,6 +56,18 @@ async def effective(call: Call, params: EffectiveParams) -> EffectiveResult:
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
     policy = call.daemon.questions.policy(params.session_id, directory)
     return EffectiveResult(policy.generation, _plain(policy))
+
+
+async def describe(call: Call, params: DescribeParams) -> DescribeResult:
+    """The restrictions in words, as a model should be told them."""
+    questions = call.daemon.questions
+    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
+    if params.session_id is not None and directory is None:
+        directory = call.daemon.sessions.get(params.session_id).cwd
+    policy = questions.policy(params.session_id, directory)
+    around = Surroundings(directory or "the working directory", "/tmp", unavailable=await questions.unavailable())
+    description = guidance.describe(policy, around)
+    return DescribeResult(policy.generation, description.text, description.data)
 
 
 def _plain(value: Any) -> Any:

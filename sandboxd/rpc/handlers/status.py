@@ -31,5 +31,5 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         sessions=sessions,
         layers=daemon.layers(),
         commands=sum(session.commands for session in sessions),
-        warnings=own.complaints,
+        warnings=(*filter(None, [daemon.reloading.failure]), *own.complaints),
     )

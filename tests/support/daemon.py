@@ -1,0 +1,128 @@
+"""A whole daemon inside the test process: real socket, real settings files, real sessions, in a temporary home. Started
+in milliseconds. With `machine` a back end that starts nothing takes the place of the operating system's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandboxd.app import Assemble, DaemonConfig, run_daemon
+from sandboxd.daemon.lifecycle import StopRequest
+from sandboxd.daemon.state import Daemon
+from support.rpc import Log, RawClient
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """An empty home, a project in it, and the places of a daemon that is not running yet."""
+
+    base: Path
+    log: Log = field(default_factory=Log)
+
+    @property
+    def home(self) -> Path:
+        return self.base / "home"
+
+    @property
+    def project(self) -> Path:
+        return self.home / "project"
+
+    @property
+    def directory(self) -> Path:
+        return self.base / "run"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "sandboxd.sock"
+
+    @property
+    def user_settings(self) -> Path:
+        return self.home / ".claude" / "settings.json"
+
+    @property
+    def project_settings(self) -> Path:
+        return self.project / ".claude" / "settings.json"
+
+    @property
+    def managed_settings(self) -> Path:
+        return self.base / "managed" / "etc" / "sandboxd" / "managed-settings.json"
+
+    def write(self, path: Path, settings: Mapping[str, Any] | str) -> Path:
+        """A settings file, replaced in one step as editors do."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(settings if isinstance(settings, str) else json.dumps(settings))
+        return new.replace(path)
+
+    def config(self, **changes: Any) -> DaemonConfig:
+        return DaemonConfig(
+            **{
+                "socket": str(self.socket),
+                "home": str(self.home),
+                "environment": {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin"},
+                "temporary": str(self.base / "tmp"),
+                "managed_root": str(self.base / "managed"),
+                **changes,
+            }
+        )
+
+    def left(self) -> list[str]:
+        """What is in the directories that a daemon must leave empty."""
+        places = (self.directory, self.base / "tmp")
+        return sorted(str(p.relative_to(self.base)) for place in places for p in place.rglob("*"))
+
+
+@asynccontextmanager
+async def surroundings() -> AsyncIterator[Surroundings]:
+    base = Path(tempfile.mkdtemp(prefix="sd-", dir="/var/tmp"))
+    made = Surroundings(base)
+    for folder in (made.project, base / "tmp", base / "managed"):
+        folder.mkdir(parents=True)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(base)
+
+
+@dataclass(slots=True)
+class RunningDaemon:
+    daemon: Daemon
+    around: Surroundings
+    stop: StopRequest
+
+    def client(self) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connected(self.around.socket)
+
+
+@asynccontextmanager
+async def running_daemon(
+    *,
+    settings: Mapping[str, Any] | str | None = None,
+    resolve: Mapping[str, str | Sequence[str]] | None = None,
+    assemble: Assemble | None = None,
+    around: Surroundings | None = None,
+    **config: Any,
+) -> AsyncIterator[RunningDaemon]:
+    """`settings` become the user's settings file, `resolve` pins names. `around` keeps the surroundings of an earlier
+    daemon. Without `assemble` it has the real back end of this machine."""
+    if around is None:
+        async with surroundings() as made:
+            async with running_daemon(
+                settings=settings, resolve=resolve, assemble=assemble, around=made, **config
+            ) as running:
+                yield running
+        return
+    if settings is not None:
+        around.write(around.user_settings, settings)
+    pins = {name: [to] if isinstance(to, str) else list(to) for name, to in (resolve or {}).items()}
+    stop = StopRequest()
+    async with run_daemon(
+        around.config(pins=pins, **config), around.log.logger, stop=stop, assemble=assemble
+    ) as daemon:
+        yield RunningDaemon(daemon, around, stop)

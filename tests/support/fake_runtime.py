@@ -1,0 +1,114 @@
+"""A back end and a planner that start nothing: for tests of the daemon that are about something else.
+
+`FakeBackend.launches` has every launch; `start()` and `end()` play the helper's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sandboxd.app import Ground, Machine
+from sandboxd.backends.base import Launch, Observer
+from sandboxd.errors import CallerError, HostError, PolicyError
+from sandboxd.plan.environment import EnvironmentChange
+from sandboxd.plan.mounts import FileView
+from sandboxd.plan.plan import Plan
+from sandboxd.plan.request import Argv, PlanRequest
+from sandboxd.policy.policy import Policy
+
+
+@dataclass(slots=True, eq=False)
+class FakeHandle:
+    backend: FakeBackend
+    launch_id: str
+    plan: Plan
+    observer: Observer
+    running: bool = False
+    log: list[str] = field(default_factory=list)
+
+    def start(self, pid: int = 1) -> None:
+        self.running = True
+        self.observer.claimed(pid)
+        self.observer.started()
+
+    def end(self, status: int | None = 0) -> None:
+        self.running = False
+        self.observer.ended(status)
+
+    def cancel(self) -> None:
+        self.log.append("cancel")
+
+    def terminate(self) -> None:
+        self.log.append("terminate")
+        if not self.backend.stubborn:
+            self.end(143)
+
+    def kill(self) -> None:
+        self.log.append("kill")
+        self.end(137)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeStep:
+    name: str
+    ok: bool
+    detail: str = ""
+    remedy: str = ""
+    code: str = ""
+
+
+class FakeBackend:
+    """`unavailable` makes every start fail with that reason; `stubborn` commands ignore TERM."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.launches: list[FakeHandle] = []
+        self.unavailable = ""
+        self.stubborn = False
+
+    async def ready(self) -> None:
+        if self.unavailable:
+            raise HostError("sandbox_unavailable", self.unavailable, hint="run: sandboxd check")
+
+    def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, FakeHandle]:
+        handle = FakeHandle(self, launch_id, plan, observer)
+        self.launches.append(handle)
+        return Launch(("/bin/false", launch_id, "--", *plan.argv), (*plan.layers, "fake")), handle
+
+
+class FakePlanner:
+    """Plans nothing, and keeps what it was asked. `refusal` makes every plan fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Policy, PlanRequest]] = []
+        self.refusal: PolicyError | CallerError | None = None
+        self.forgotten: list[str] = []
+
+    async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((policy, request))
+        argv = request.command.words if isinstance(request.command, Argv) else ("/bin/sh", "-c", request.command.text)
+        return Plan(FileView((), ()), EnvironmentChange({"SANDBOX_RUNTIME": "1"}, ("SECRET",)), request.place.cwd, argv)
+
+    def forget(self, session_tmp: str) -> None:
+        self.forgotten.append(session_tmp)
+
+
+class FakeMachine:
+    """`assemble` for `app.run_daemon`: keeps the parts in reach of the test."""
+
+    def __init__(self) -> None:
+        self.backend = FakeBackend()
+        self.planner = FakePlanner()
+        self.steps = [FakeStep("kernel", True, "fine"), FakeStep("capture", False, "no nftables", "load nf_tables")]
+
+    async def check(self) -> list[FakeStep]:
+        return self.steps
+
+    @asynccontextmanager
+    async def assemble(self, ground: Ground) -> AsyncIterator[Machine]:
+        yield Machine(self.backend, self.planner, self.check, lambda: ("filesystem", "fake"))
