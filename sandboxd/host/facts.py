@@ -85,6 +85,9 @@ class HostFacts:
                 self._release(known.stamp)
             return facts
 
+    async def resolve(self, path: str) -> Resolved:
+        return await asyncio.to_thread(resolve, path, _NoNames())
+
     def forget(self, facts: Facts) -> None:
         if not isinstance(facts.stamp, _Stamp):
             return
@@ -163,6 +166,16 @@ class HostFacts:
                     del self._scans[key]
                     shared.tree.close()
             stamp.keys.clear()
+
+
+class _NoNames:
+    """For an answer that nobody keeps."""
+
+    def visit(self, directory: str, name: str, contents: bool = False) -> None:
+        return
+
+    def absent(self, path: str) -> None:
+        return
 
 
 def _once(git_dirs: list[GitDir]) -> tuple[GitDir, ...]:

@@ -102,14 +102,20 @@ class Placeholders:
         self._clear()
         return removed
 
-    async def hold(self, paths: tuple[str, ...], watched: tuple[str, ...] = ()) -> Hold:
-        """Make what is missing (parents first) and count what is there. Raises `HostError` when a directory cannot be
-        made: then nothing is held. Waits only for the journal, the first time that a path is named."""
+    async def prepare(self, paths: tuple[str, ...]) -> None:
+        """Write what `hold` would have to write in the journal, without keeping the event loop waiting for the disk."""
         unknown = [path for path in paths if path not in self._written]
         if unknown:
             await asyncio.to_thread(self._write, unknown)
+
+    def hold(self, paths: tuple[str, ...], watched: tuple[str, ...] = ()) -> Hold:
+        """Make what is missing (parents first) and count what is there. Raises `HostError` when a directory cannot be
+        made: then nothing is held."""
         held: list[str] = []
         try:
+            unknown = [path for path in paths if path not in self._written]
+            if unknown:
+                self._write(unknown)
             for path in paths:
                 self._hold(path)
                 held.append(path)

@@ -113,6 +113,10 @@ class FactSource(Protocol):
         """Look. Raises `PolicyError` when a question cannot be answered completely."""
         ...
 
+    async def resolve(self, path: str) -> Resolved:
+        """Where one absolute path leads now."""
+        ...
+
     def unchanged(self, facts: Facts) -> bool:
         """Whether the same questions would be answered in the same way now. Microseconds; False when in doubt."""
         ...

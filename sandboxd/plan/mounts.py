@@ -17,7 +17,7 @@ move the guarded name away together with its parent.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 
@@ -32,6 +32,8 @@ class Mark(IntFlag):
     ALLOW_WRITE = auto()
     DENY_READ = auto()
     DENY_WRITE = auto()
+    WORKING = auto()
+    """The directory a command was started in: writable where it can be read, but it opens nothing."""
     PROTECTED = auto()
     LIFTED = auto()
 
@@ -118,11 +120,11 @@ class FileView:
 
 
 @dataclass(slots=True)
-class _Node:
+class Node:
     """A point in the tree of points, with the rules in force from here downwards."""
 
     point: Point
-    parent: _Node | None
+    parent: Node | None
     readable: bool = True
     write_open: bool = False
     write_denied: bool = False
@@ -154,13 +156,20 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[str, ...
     )
 
 
-def shown_at(points: Mapping[str, Point], path: str) -> tuple[Shows, Point]:
-    """What is seen at one canonical path, and the nearest point that says so. Used by `decide_path`, so that an answer
-    and a mount come from the same code."""
-    nodes = _tree({at: point for at, point in points.items() if is_below(path, at)})
+def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:
+    """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
+    same code this way."""
+    nodes = _tree({at: points[at] for at in _at_and_above(path) if at in points})
     for node in nodes:
         _settle(node)
-    return nodes[-1].shows, nodes[-1].point
+    return nodes
+
+
+def _at_and_above(path: str) -> Iterator[str]:
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield "/"
 
 
 def is_below(path: str, directory: str) -> bool:
@@ -168,13 +177,13 @@ def is_below(path: str, directory: str) -> bool:
     return path == directory or directory == "/" or path.startswith(directory + "/")
 
 
-def _tree(points: Mapping[str, Point]) -> list[_Node]:
-    nodes: list[_Node] = []
-    stack: list[_Node] = []
+def _tree(points: Mapping[str, Point]) -> list[Node]:
+    nodes: list[Node] = []
+    stack: list[Node] = []
     for path in sorted(points, key=_walk_order):
         while stack and not is_below(path, stack[-1].point.path):
             stack.pop()
-        node = _Node(points[path], stack[-1] if stack else None)
+        node = Node(points[path], stack[-1] if stack else None)
         nodes.append(node)
         stack.append(node)
     return nodes
@@ -185,7 +194,7 @@ def _walk_order(path: str) -> str:
     return path.replace("/", "\0") if path != "/" else ""
 
 
-def _settle(node: _Node) -> None:
+def _settle(node: Node) -> None:
     """What is in force at a node, from its parent and its own marks. The four rules of the module text."""
     point, parent, marks = node.point, node.parent, node.point.marks
     if parent is not None:
@@ -196,6 +205,8 @@ def _settle(node: _Node) -> None:
     elif marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE):
         node.readable = True
         node.write_open = node.write_open or bool(marks & Mark.ALLOW_WRITE)
+    if marks & Mark.WORKING and node.readable:
+        node.write_open = True
     node.write_denied = node.write_denied or bool(marks & Mark.DENY_WRITE)
     if marks & Mark.LIFTED:
         node.protected = False
@@ -206,7 +217,7 @@ def _settle(node: _Node) -> None:
     node.mounted = parent.mounted if parent is not None and node.shows is above else point.path
 
 
-def _shows(node: _Node, above: Shows) -> Shows:
+def _shows(node: Node, above: Shows) -> Shows:
     point = node.point
     if point.shows is not None:
         return point.shows
@@ -223,7 +234,7 @@ def _shows(node: _Node, above: Shows) -> Shows:
     return Shows.HOST_READ_ONLY
 
 
-def _mark_passages(node: _Node) -> None:
+def _mark_passages(node: Node) -> None:
     if node.shows is Shows.NOTHING and not node.point.link:
         return
     above = node.parent
@@ -249,7 +260,7 @@ class _Emitter:
         while self._unsealed and (path is None or not is_below(path, self._unsealed[-1])):
             self.mounts.append(Mount(Operation.SEAL, self._unsealed.pop()))
 
-    def visit(self, node: _Node) -> None:
+    def visit(self, node: Node) -> None:
         point, parent = node.point, node.parent
         self.leave(point.path)
         if point.link is not None:
@@ -264,7 +275,7 @@ class _Emitter:
         if node.shows is Shows.HOST_WRITABLE and (parent is None or parent.shows is not Shows.HOST_WRITABLE):
             self.writable.append(point.path)
 
-    def _mount(self, node: _Node) -> None:
+    def _mount(self, node: Node) -> None:
         point, parent = node.point, node.parent
         if node.shows is Shows.NOTHING:
             hidden = parent is not None and parent.shows is Shows.PRIVATE
@@ -283,7 +294,7 @@ class _Emitter:
             operation = Operation.DEVICE
         self._add(Mount(operation, point.path, point.path))
 
-    def _absent(self, node: _Node) -> None:
+    def _absent(self, node: Node) -> None:
         parent, point = node.parent, node.point
         if parent is None or parent.shows is not Shows.HOST_WRITABLE or node.shows is not Shows.NOTHING:
             return
@@ -292,7 +303,7 @@ class _Emitter:
         self._way_to(point.path, parent)
         self._add(Mount(Operation.REFUSE_NAME, point.path))
 
-    def _link(self, point: Point, parent: _Node | None) -> None:
+    def _link(self, point: Point, parent: Node | None) -> None:
         if parent is None or point.link is None:
             return
         if parent.shows is Shows.NOTHING:
@@ -304,7 +315,7 @@ class _Emitter:
             self._way_to(point.path, parent)
             self.open_links.append(point.path)
 
-    def _way_to(self, path: str, parent: _Node | None) -> None:
+    def _way_to(self, path: str, parent: Node | None) -> None:
         """See to the directories between a mount and what is mounted below it."""
         if parent is None or parent.shows is Shows.HOST_READ_ONLY or path.startswith("/proc/"):
             return

@@ -8,7 +8,7 @@ from sandboxd.errors import PolicyError
 from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.facts import Facts, Kind
-from sandboxd.plan.mounts import FileView, Shows, arrange, shown_at
+from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
 from sandboxd.plan.points import PointMap, make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
 from sandboxd.policy.policy import Policy
@@ -51,7 +51,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     visible = []
     for shell in shells:
         resolved = facts.paths[shell]
-        if resolved.kind is Kind.FILE and shown_at(found.points, resolved.real)[0] is not Shows.NOTHING:
+        if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
     warnings = (*facts.warnings, *found.warnings)
     return Layout(view, cwd, tuple(visible), facts.paths[place.session_tmp].real, warnings, found)
@@ -82,10 +82,10 @@ def shells_of(request: PlanRequest) -> tuple[str, ...]:
 
 
 def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:
-    shows, point = shown_at(found.points, cwd)
-    if shows is not Shows.NOTHING:
+    end = settled_at(found.points, cwd)[-1]
+    if end.shows is not Shows.NOTHING:
         return
-    reasons = found.reasons.get(point.path, [])
+    reasons = found.reasons.get(end.point.path, [])
     rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
     because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
     raise PolicyError(

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from sandboxd.plan.facts import Facts, FactSource
 from sandboxd.plan.needs import list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
-from sandboxd.plan.request import Place, PlanRequest
+from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
+from sandboxd.plan.standing import standing_at
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.path_decisions import decide_path
 from sandboxd.policy.policy import Policy
 
 KEPT = 64
@@ -33,21 +36,26 @@ class Planner:
         self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
 
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
-        return plan_in(await self.layout(policy, request), request)
+        return plan_in(await self.layout(policy, request.place, shells_of(request)), request)
 
-    async def layout(self, policy: Policy, request: PlanRequest) -> Layout:
+    async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """The file system and the shells of a place, as they are now."""
-        key = (request.place, shells_of(request))
+        key = (place, shells)
         known = self._known.get(key)
         if known is not None and known.policy is policy and self._facts.unchanged(known.facts):
             return known.layout
         facts = await self._facts.answer(list_needs(policy, *key))
-        layout = make_layout(policy, request.place, facts, key[1])
+        layout = make_layout(policy, place, facts, shells)
         self._known.pop(key, None)
         self._known[key] = _Known(policy, facts, layout)
         while len(self._known) > KEPT:
             self._facts.forget(self._known.pop(next(iter(self._known))).facts)
         return layout
+
+    async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
+        """May this absolute path be read or written in that place, and why."""
+        layout = await self.layout(policy, place)
+        return decide_path(standing_at(layout.points, path, await self._facts.resolve(path)), write=write)
 
     def forget(self, session_tmp: str) -> None:
         """A session has ended: nothing of its places is kept."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Found, Kind, Resolved, Scan
+from sandboxd.plan.facts import Facts, Found, Kind, Resolved, Scan, Worktree
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.request import Place
@@ -215,7 +215,7 @@ def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> Non
                 hint="start the command in a directory that exists",
                 data={"path": name},
             )
-    for resolved in (root, cwd):
+    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, Mark.WORKING)):
         if resolved.real == "/":
             found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
         elif is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
@@ -223,7 +223,7 @@ def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> Non
                 "cwd_special", f"{resolved.real} cannot be a working directory", hint="start the command elsewhere"
             )
         else:
-            found.add(resolved.real, Kind.DIRECTORY, Reason(Mark.ALLOW_WRITE, "the working directory"))
+            found.add(resolved.real, Kind.DIRECTORY, Reason(mark, "it is the working directory"))
             _add_links(found, resolved, guard=False)
 
 
@@ -243,6 +243,9 @@ def _add_protected(found: PointMap, files: FilePolicy, place: Place, facts: Fact
     git_rows = {row.name: row for row in rows(Where.GIT_DIR, allow_git_config=files.allow_git_config)}
     for scan in facts.scans.values():
         _protect_scanned(found, scan, git_rows)
+        if scan.worktree is not None:
+            is_root = scan.root == facts.paths[place.project_root].real
+            _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
 
 
 def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
@@ -276,11 +279,14 @@ def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, Protect
     for directory in scan.unreadable:
         found.add(directory, Kind.DIRECTORY, Reason(Mark.PROTECTED, "it cannot be searched for protected names"))
         found.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
-    if scan.worktree is not None and scan.worktree.refused:
-        found.warn(f"{scan.worktree.root}/.git is not followed: {scan.worktree.refused}")
-    elif scan.worktree is not None:
-        reason = Reason(Mark.ALLOW_WRITE, "the repository of the working directory")
-        found.add(scan.worktree.common, Kind.DIRECTORY, reason)
+
+
+def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
+    """The repository that the working directory belongs to, when it lies elsewhere: git has to write there."""
+    if worktree.refused:
+        found.warn(f"{worktree.root}/.git is not followed: {worktree.refused}")
+    else:
+        found.add(worktree.common, Kind.DIRECTORY, Reason(mark, "it is the repository of the working directory"))
 
 
 def _protect(found: PointMap, resolved: Resolved, why: str, absent: Absent) -> None:
