@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from support.sbpl import (
-    Ambiguous, Profile, Request, SbplError, Semantics, compile_profile, connect, file, mach, named,
+    Ambiguous,
+    Profile,
+    Request,
+    SbplError,
+    Semantics,
+    compile_profile,
+    connect,
+    file,
+    mach,
+    named,
 )  # fmt: skip
 from support.sbpl_filters import Endpoint
 from support.sbpl_operations import containing
