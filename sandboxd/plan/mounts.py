@@ -138,9 +138,7 @@ class Node:
 
 def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[str, ...] = ()) -> FileView:
     """The mounts for these points, in order. There has to be a point for `/`."""
-    nodes = _tree(points)
-    for node in nodes:
-        _settle(node)
+    nodes = settle(points)
     for node in nodes:
         _mark_passages(node)
     emitter = _Emitter(mask_file)
@@ -159,7 +157,12 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[str, ...
 def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:
     """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
     same code this way."""
-    nodes = _tree({at: points[at] for at in _at_and_above(path) if at in points})
+    return settle({at: points[at] for at in _at_and_above(path) if at in points})
+
+
+def settle(points: Mapping[str, Point]) -> list[Node]:
+    """All points with what is in force at each, every directory right before what lies below it."""
+    nodes = _tree(points)
     for node in nodes:
         _settle(node)
     return nodes

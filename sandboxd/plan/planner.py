@@ -6,10 +6,11 @@ that one question, then builds the environment and the words of the command.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandboxd.plan.facts import Facts, FactSource
-from sandboxd.plan.needs import list_needs
+from sandboxd.plan.needs import Needs, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
 from sandboxd.plan.standing import standing_at
@@ -29,10 +30,19 @@ class _Known:
 
 
 class Planner:
-    """Makes plans. Raises `PolicyError` for what cannot be enforced and `CallerError` for a command nobody can run."""
+    """Makes plans. Raises `PolicyError` for what cannot be enforced and `CallerError` for a command nobody can run.
+    `needs` and `make` are those of the system the commands run on; Linux's unless something else is given."""
 
-    def __init__(self, facts: FactSource) -> None:
+    def __init__(
+        self,
+        facts: FactSource,
+        *,
+        needs: Callable[[Policy, Place, tuple[str, ...]], Needs] = list_needs,
+        make: Callable[[Policy, Place, Facts, tuple[str, ...]], Layout] = make_layout,
+    ) -> None:
         self._facts = facts
+        self._needs = needs
+        self._make = make
         self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
 
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
@@ -44,8 +54,8 @@ class Planner:
         known = self._known.get(key)
         if known is not None and known.policy is policy and self._facts.unchanged(known.facts):
             return known.layout
-        facts = await self._facts.answer(list_needs(policy, *key))
-        layout = make_layout(policy, place, facts, shells)
+        facts = await self._facts.answer(self._needs(policy, place, shells))
+        layout = self._make(policy, place, facts, shells)
         self._known.pop(key, None)
         self._known[key] = _Known(policy, facts, layout)
         while len(self._known) > KEPT:
