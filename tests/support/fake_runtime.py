@@ -73,7 +73,7 @@ class FakeBackend:
         if self.unavailable:
             raise HostError("sandbox_unavailable", self.unavailable, hint="run: sandboxd check")
 
-    def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, FakeHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, FakeHandle]:
         handle = FakeHandle(self, launch_id, plan, observer)
         self.launches.append(handle)
         return Launch(("/bin/false", launch_id, "--", *plan.argv), (*plan.layers, "fake")), handle
