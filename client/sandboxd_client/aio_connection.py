@@ -7,12 +7,15 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sandboxd_client.connection import Message, refusal, request, result_of
+from sandboxd_client.connection import refusal, request, result_of
 from sandboxd_client.errors import ConnectionLost, SandboxdError, error_of_reply
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
+
+if TYPE_CHECKING:
+    from sandboxd_client.connection import Message
 
 _CHUNK = 65536
 

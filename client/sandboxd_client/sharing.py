@@ -11,10 +11,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sandboxd_client.connection import Connection, Message, request, result_of
+from sandboxd_client.connection import Connection, request, result_of
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
+
+if TYPE_CHECKING:
+    from sandboxd_client.connection import Message
 
 
 class SharedConnection:

@@ -198,13 +198,13 @@ def _watched(pid: int) -> Iterator[Callable[[float], bool]]:
     except (AttributeError, OSError):  # macOS, an old kernel, or it has ended already
 
         def ended_by_look(wait_ms: float) -> bool:
-            time.sleep(wait_ms / 1000)
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
                 return True
-            except PermissionError:
-                return False
+            except PermissionError:  # it lives, as somebody else
+                pass
+            time.sleep(wait_ms / 1000)
             return False
 
         yield ended_by_look

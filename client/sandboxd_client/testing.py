@@ -60,6 +60,8 @@ class FakeDaemon:
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._count = 0
+        self._stopping = False
+        self._stopped = threading.Event()
 
     # what a test says to it
 
@@ -103,6 +105,10 @@ class FakeDaemon:
             raise TimeoutError(f"nobody called {method}")
         return heard
 
+    def wait_until_stopped(self) -> None:
+        """Wait until a client has asked for `shutdown`: for a fake daemon in a process of its own."""
+        self._stopped.wait()
+
     # life
 
     def __enter__(self) -> FakeDaemon:
@@ -122,17 +128,22 @@ class FakeDaemon:
         """Stop listening, hang up, and remove the socket."""
         if self._listener is None:
             return
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self.disconnect()
+        self._stop()
         for thread in self._threads:
             thread.join()
         self._listener.close()
         self._listener = None
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.socket)
         if self._directory is not None:
             self._directory.cleanup()
+
+    def _stop(self) -> None:
+        with contextlib.suppress(OSError):
+            assert self._listener is not None
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket)
+        self.disconnect()
+        self._stopped.set()
 
     def _thread(self, work: Callable[[socket.socket], None], *arguments: socket.socket) -> None:
         thread = threading.Thread(target=work, args=arguments, name="sandboxd-fake", daemon=True)
@@ -158,6 +169,8 @@ class FakeDaemon:
                     reply = self._reply(line)
                     if reply is not None:
                         connection.sendall(encode_line(reply))
+                if self._stopping:
+                    self._stop()
         except (OSError, FrameError):
             pass
         finally:
@@ -234,7 +247,7 @@ class FakeDaemon:
         return {"ok": True, "steps": [{"name": "fake", "ok": True, "detail": "nothing is enforced"}], "layers": []}
 
     def _shutdown(self, params: Mapping[str, Any]) -> Answer:
-        threading.Timer(0, self.disconnect).start()
+        self._stopping = True
         return {"pid": os.getpid()}
 
     def _session_open(self, params: Mapping[str, Any]) -> Answer:
