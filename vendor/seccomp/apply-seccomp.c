@@ -1,0 +1,426 @@
+/* apply-seccomp: the process that stands between bubblewrap and a sandboxed command.
+ *
+ * THEORY OF OPERATION. One file, two stages, no policy: what there is to decide the daemon has decided, and it arrives
+ * as bytes, described in docs/helper.md. No C library is linked, only its headers are used, so what is below is all
+ * there is. Start at begin(), the last function.
+ * launch (on the host): `apply-seccomp launch SOCKET TICKET -- BWRAP ARGUMENT...`
+ *     Connects to the daemon, says which ticket it holds, and becomes bubblewrap (same pid) with these descriptors:
+ *     3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs), 6 a pidfd
+ *     of itself (bubblewrap from then on). `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
+ * init (in the sandbox, as process 1 of its pid namespace): `/proc/self/fd/4 init`
+ *     Reads the configuration from 3; opens the listening sockets it names and hands them out, with the network
+ *     namespace; waits for GO where that was asked for; forks. The child closes everything, installs the filter and
+ *     becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status, upon which
+ *     the kernel kills whatever is left in the namespace.
+ *
+ * PROMISES
+ *  1. The command runs under exactly the filter of the configuration, or not at all. "No filter" must be said with a
+ *     flag; every contradiction, excess or shortage of bytes in the configuration is an error.
+ *  2. What fails before the exec ends with status 125, a line `sandboxd: ...` and a line `hint: ...` on standard error,
+ *     and nothing has run (a signal that asked to end during that time: 128+N). The exec itself gives 126 and 127.
+ *  3. The command inherits descriptors 0, 1, 2 and no other, an empty signal mask, default dispositions (an ignored
+ *     SIGHUP stays ignored: nohup), no_new_privs, and no capability: init stops when it still holds one.
+ *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does process 1 and with it the namespace,
+ *     setsid() or not. A stopped command has not ended. If the daemon dies, the command goes on without it.
+ *  5. The command cannot reach init: it is not dumpable, so its memory, environment and descriptors are closed to the
+ *     same user too, and signals from inside its namespace are only read, never acted upon by the kernel.
+ *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
+ *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
+ *
+ * Trusted: the daemon, bubblewrap, the kernel. Not trusted: all that runs after the exec. So the checks of the
+ * configuration guard against mistakes; the guard against attack is that init takes nothing from the command but its
+ * exit status. (A signal inside can be made to look as if sent from outside; it reaches only those whom its sender may
+ * signal anyway.) Not promised: to notice an owner who died before launch could open a pidfd of it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+enum { BRIDGE = 3, EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
+enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
+/* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
+enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, MAX_PAYLOAD = 1024 };
+/* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes. */
+enum { HERE_ARE_OPTIONS = 'A', GO = 'G', KILL = 'K' };
+enum { MAGIC = 0x43584253, VERSION = 1, WAIT = 1, UNFILTERED = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20 };
+struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
+struct configuration {
+    uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length;
+    struct listener listener[]; /* then the filter, then the arguments with a zero byte after each */
+};
+
+/* ---- The machine: where a process begins, and how it calls the kernel ------------------------------------------ */
+/* An interrupted call is made once more: there are no signal handlers, the process has been stopped and continued. */
+#if defined __x86_64__
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
+static long system_call(long number, long a, long b, long c, long d, long e) {
+    register long rax, r10 __asm__("r10") = d, r8 __asm__("r8") = e;
+    do __asm__ volatile("syscall" : "=a"(rax) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                                  : "rcx", "r11", "memory"); while (rax == -EINTR);
+    return rax;
+}
+#elif defined __aarch64__
+__asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
+static long system_call(long number, long a, long b, long c, long d, long e) {
+    register long x8 __asm__("x8") = number, x0 __asm__("x0"), x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d, x4 __asm__("x4") = e;
+    do { x0 = a; __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory"); }
+    while (x0 == -EINTR);
+    return x0;
+}
+#endif
+/* call(name, up to five arguments): a result, or minus an error number. */
+#define CALL(n, a, b, c, d, e, ...) system_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
+#define call(name, ...) CALL(SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
+
+static unsigned length_of(const char *text) {
+    unsigned n = 0;
+    while (text[n]) n++;
+    return n;
+}
+static const char *after(const char *start, const char *text) { /* the rest of a text with that start, otherwise NULL */
+    while (*start && *text == *start) text++, start++;
+    return *start ? NULL : text;
+}
+
+/* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
+static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
+static int command;                               /* its pid in the namespace; 0 until it has been forked */
+
+static void tell(uint32_t type, const void *payload, unsigned length) {
+    uint32_t frame[2 + MAX_PAYLOAD / 4] = {type, length};
+    memcpy(frame + 2, payload, length);
+    if (listens == THE_DAEMON) call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static const struct { int number; const char *text; } reasons[] = {
+    {EPERM, "Operation not permitted"}, {ENOENT, "No such file or directory"}, {E2BIG, "Argument list too long"},
+    {ENOEXEC, "Exec format error"}, {EAGAIN, "Resource temporarily unavailable"}, {EACCES, "Permission denied"},
+    {ENOTDIR, "Not a directory"}, {EINVAL, "Invalid argument"}, {ECONNREFUSED, "Connection refused"},
+    {EADDRINUSE, "Address already in use"}, {EADDRNOTAVAIL, "Cannot assign requested address"}};
+
+static char line[MAX_PAYLOAD];
+static unsigned line_length;
+static void add(const char *text) {
+    while (*text && line_length < sizeof line) line[line_length++] = *text++;
+}
+static void add_name(const char *name) { /* somebody's bytes: only the printable ones reach the terminal as they are */
+    for (const char *end = name + 160; *name; name++) {
+        if (name == end) return add("...");
+        if (*name >= ' ' && *name < 127 && *name != '\\') add((char[]){*name, 0});
+        else add((char[]){'\\', 'x', "0123456789abcdef"[*name >> 4 & 15], "0123456789abcdef"[*name & 15], 0});
+    }
+}
+static const char *decimal(unsigned number) {
+    static char digits[12];
+    char *p = digits + sizeof digits - 1;
+    do *--p = (char)('0' + number % 10); while (number /= 10);
+    return p;
+}
+static _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint) {
+    line_length = 0, add("sandboxd: "), add(what), add(*name ? " " : ""), add_name(name), add(error ? ": " : "");
+    const char *reason = error ? NULL : "";
+    for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++)
+        if (error == -reasons[n].number) reason = reasons[n].text;
+    add(reason ? reason : "error "), add(reason ? "" : decimal((unsigned)-error));
+    tell(FAILED, line + 10, line_length - 10);
+    if (listens == INIT) call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
+    add("\nhint: "), add(hint), add("\n");
+    call(rt_sigaction, SIGPIPE, &(long[4]){(long)SIG_IGN}, NULL, 8);
+    call(write, 2, line, line_length);
+    for (;;) call(exit_group, status);
+}
+static _Noreturn void refuse(const char *what, long error, const char *hint) {
+    fail(SETUP_FAILED, what, "", error, hint);
+}
+static const char restart[] = "helper and daemon may be of different versions: `sandboxd restart`";
+static const char try_again[] = "see `sandboxd status`, then run the command again";
+static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
+static const char owner_ended[] = "the program that started the sandbox has ended";
+static const char see_check[] = "`sandboxd check` says what this machine lacks";
+
+/* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
+static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
+static int is_ignored(int signal) {
+    long now[4] = {0};
+    return call(rt_sigaction, signal, NULL, now, 8) == 0 && now[0] == (long)SIG_IGN;
+}
+static void reset_signals(void) {
+    for (int n = 1; n <= 64; n++)
+        if (n != SIGHUP || !is_ignored(n)) dispose(n, SIG_DFL);
+    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
+}
+
+static void receive_options(void) {
+    char byte, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+    struct msghdr text = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1,
+                          .msg_control = space, .msg_controllen = sizeof space};
+    long got = call(recvmsg, BRIDGE, &text, 0);
+    if (got <= 0) refuse("the daemon sent no options for bubblewrap", got, try_again);
+    if (byte != HERE_ARE_OPTIONS || !CMSG_FIRSTHDR(&text) || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS)
+        refuse("the daemon sent something else than options for bubblewrap", 0, restart);
+}
+
+static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct { uint32_t version; char ticket[64]; } hello = {.version = VERSION};
+    unsigned path_length = length_of(path), ticket_length = length_of(ticket);
+    if (path_length >= sizeof address.sun_path) refuse("the path of the daemon's socket is too long", 0, not_by_hand);
+    if (ticket_length > sizeof hello.ticket) refuse("the ticket is too long", 0, not_by_hand);
+    memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
+
+    long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
+    do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
+    if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
+    struct timeval limit = {ANSWER_WITHIN_S, 0};
+    if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
+    call(setsockopt, BRIDGE, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    call(setsockopt, BRIDGE, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if ((error = call(connect, BRIDGE, &address, sizeof address))) refuse("cannot reach the daemon", error, try_again);
+    listens = THE_DAEMON, tell(TICKET, &hello, sizeof hello);
+
+    if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE)
+        refuse("cannot open /proc/self/exe", fd, see_check);
+    /* A parent in another pid namespace has no number here (0): then bubblewrap's own end is all that can be seen. */
+    long owner = call(getppid), self = call(getpid);
+    if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) refuse("cannot watch the parent", fd, see_check);
+    if (call(getppid) != owner) refuse(owner_ended, 0, try_again);
+    if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
+    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
+    if (with_options) receive_options();
+
+    reset_signals();
+    /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
+     * of them, it would take along a command that had only been asked to abandon a line of input. */
+    dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN);
+    error = call(execve, bwrap[0], bwrap, environment);
+    fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
+}
+
+/* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
+enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4 };
+static const uint64_t ending_signals = /* those with which one asks a job to end */
+    1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
+static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
+
+static _Noreturn void leave(uint32_t status, uint32_t signal) {
+    tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    for (;;) call(exit_group, status);
+}
+
+/* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
+ * are gone for whom the command runs, it is noticed here, whatever else is being waited for. */
+static int wait_for_news(int child, struct timespec *left) {
+    struct pollfd polled[] = {
+        {listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN}, {BWRAP, POLLIN}};
+    long ready = call(ppoll, polled, 5, left, NULL);
+    if (ready < 0) refuse("cannot wait", ready, see_check);
+    if (polled[3].revents | polled[4].revents && command) leave(KILLED, SIGKILL);
+    if (polled[3].revents | polled[4].revents) refuse(owner_ended, 0, try_again);
+    return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD;
+}
+
+/* Reads exactly `size` bytes from the daemon; returns 0 when it may not wait and there is nothing to read. */
+static int read_before_start(void *to, unsigned long size, int may_wait) {
+    struct timespec left = {may_wait ? ANSWER_WITHIN_S : 0, 0};
+    for (unsigned long done = 0; done < size;) {
+        int news = wait_for_news(-1, &left);
+        struct signalfd_siginfo info;
+        if (news & FROM_SIGNALS && call(read, signals, &info, sizeof info) > 0)
+            fail(128 + (int)info.ssi_signo, "the command was not started: signal", decimal(info.ssi_signo), 0,
+                 "it was asked to end while its sandbox was being set up");
+        if (!(news & FROM_BRIDGE) && !may_wait) return 0;
+        if (!(news & FROM_BRIDGE)) refuse("the daemon did not answer in time", 0, try_again);
+        long got = call(recvfrom, BRIDGE, (char *)to + done, size - done, MSG_DONTWAIT);
+        if (got > 0) done += (unsigned long)got;
+        else if (got != -EAGAIN) refuse("the daemon hung up before the command was started", got, try_again);
+    }
+    return 1;
+}
+
+static struct configuration *read_configuration(struct sock_fprog *filter, char ***arguments) {
+    struct configuration head;
+    const uint32_t one = sizeof(struct sock_filter);
+    read_before_start(&head, sizeof head, 1);
+    if (head.magic != MAGIC || head.version != VERSION) refuse("the configuration has another version", 0, restart);
+    if (head.flags & ~(WAIT | UNFILTERED) || !head.filter_length != !!(head.flags & UNFILTERED)
+        || head.listeners > MAX_LISTENERS || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
+        || !head.arguments || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS
+        || head.length - sizeof head != head.listeners * sizeof *head.listener + head.filter_length + head.arguments_length)
+        refuse("the configuration is malformed", 0, restart);
+
+    char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
+    char *stop = text + head.length; /* in between: the pointers, then the configuration */
+    if (call(brk, stop) != (long)stop) refuse("cannot hold the configuration", -ENOMEM, see_check);
+    struct configuration *given = (void *)text;
+    *given = head, *arguments = (void *)memory;
+    read_before_start(given + 1, head.length - sizeof head, 1);
+    text = (char *)(given->listener + given->listeners);
+    *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
+    text += head.filter_length;
+    uint32_t found = 0; /* a last byte that is not zero is found first, so no argument can run beyond the end */
+    for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1) (*arguments)[found++] = text;
+    if (text != stop || found != head.arguments) refuse("the configuration is malformed", 0, restart);
+    return given;
+}
+
+static void hand_out_sockets(const struct configuration *given) {
+    int handed[MAX_LISTENERS + 1], n = 0;
+    for (const struct listener *one = given->listener; n < (int)given->listeners; n++, one++) {
+        long error = handed[n] = (int)call(socket, one->family, SOCK_STREAM | SOCK_CLOEXEC);
+        if (error >= 0) error = call(bind, handed[n], &one->family, one->address_length);
+        if (error >= 0) error = call(listen, handed[n], one->backlog);
+        const char *port = decimal(__builtin_bswap16(one->port));
+        if (error) fail(SETUP_FAILED, "cannot listen inside the sandbox on port", port, error, see_check);
+    }
+    handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (handed[n - 1] < 0) refuse("cannot open the network namespace", handed[n - 1], see_check);
+
+    uint32_t frame[] = {DESCRIPTORS, 4, given->listeners};
+    struct { struct cmsghdr head; int handed[MAX_LISTENERS + 1]; } control = {
+        .head = {.cmsg_len = CMSG_LEN(n * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    memcpy(control.handed, handed, sizeof handed);
+    struct msghdr text = {.msg_iov = &(struct iovec){frame, sizeof frame}, .msg_iovlen = 1,
+                          .msg_control = &control, .msg_controllen = (unsigned)control.head.cmsg_len};
+    long sent = call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL);
+    if (sent < 0) refuse("cannot hand the sockets to the daemon", sent, try_again);
+    while (n) call(close, handed[--n]);
+}
+
+/* execvp(3): searches PATH, and would rather report the file that may not be executed than those that are not there. */
+static long search_and_exec(char **arguments, char **environment) {
+    const char *name = arguments[0], *path = "/usr/local/bin:/usr/bin:/bin", *end;
+    unsigned long length = length_of(name);
+    long refused = -ENOENT, error;
+    for (char **one = environment; *one; one++)
+        if (after("PATH=", *one)) path = after("PATH=", *one);
+    for (const char *p = name; *p; p++)
+        if (*p == '/') return call(execve, name, arguments, environment);
+    for (char file[4096 + 256]; length; path = end + 1) {
+        for (end = path; *end && *end != ':'; end++) {}
+        unsigned long n = (unsigned long)(end - path);
+        if (n + length + 2 <= sizeof file) {
+            memcpy(file, path, n);
+            if (n) file[n++] = '/'; /* an empty entry is the current directory */
+            memcpy(file + n, name, length + 1);
+            if ((error = call(execve, file, arguments, environment)) == -EACCES) refused = error;
+            else if (error != -ENOENT && error != -ENOTDIR) return error;
+        }
+        if (!*end) break;
+    }
+    return refused;
+}
+
+/* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */
+static _Noreturn void become_command(struct sock_fprog *filter, char **arguments, char **environment, int report) {
+    long error = call(dup3, report, REPORT, O_CLOEXEC);
+    listens = INIT;
+    if (error >= 0 && call(openat, AT_FDCWD, "/dev/tty", O_RDWR) == -ENXIO) error = call(setpgid, 0, 0);
+    if (error >= 0) error = call(close_range, REPORT + 1, ~0u);
+    if (error >= 0) error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
+    if (error >= 0) error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
+    if (error < 0) refuse("cannot prepare the command", error, see_check);
+    /* A listener for user notifications would be asked for here (SECCOMP_FILTER_FLAG_NEW_LISTENER), and its number
+     * written to REPORT, for init to fetch with pidfd_getfd and to answer from the loop in supervise(). */
+    if (filter->len) error = call(seccomp, SECCOMP_SET_MODE_FILTER, 0, filter);
+    if (error < 0) refuse("cannot install the system call filter", error, see_check);
+    error = search_and_exec(arguments, environment);
+    fail(error == -ENOENT ? NOT_FOUND : NOT_EXECUTABLE, "cannot run", arguments[0], error,
+         error == -ENOENT ? "check the name, and that it (and its interpreter) exists inside the sandbox"
+         : error == -E2BIG ? "arguments and environment are too long; a single argument may have 128 KiB"
+                           : "check that it is a program, and that the policy lets it be read and executed");
+}
+
+static void forward_signals(void) {
+    for (struct signalfd_siginfo info; call(read, signals, &info, sizeof info) > 0;) {
+        /* Only what was sent from outside the namespace: that sender has no number in here. What the terminal sends the
+         * command gets by itself. Requests to end go to all: a shell does not act on one before its child has ended. */
+        int sent = info.ssi_code == SI_USER || info.ssi_code == SI_QUEUE || info.ssi_code == SI_TKILL;
+        if (!sent || info.ssi_pid || info.ssi_signo == SIGCHLD) continue;
+        int to_all = ending_signals >> (info.ssi_signo - 1) & 1;
+        call(kill, to_all ? -1 : command, info.ssi_signo);
+        if (to_all) call(kill, -1, SIGCONT);
+    }
+}
+
+static _Noreturn void supervise(uint32_t grace_ms, int report) {
+    struct timespec left = {grace_ms / 1000, grace_ms % 1000 * 1000000L}, *killing = NULL;
+    for (;;) {
+        int news = wait_for_news(report, killing), status, last_status = 0, ended = 0;
+        char byte;
+        long got = news & FROM_BRIDGE ? call(recvfrom, BRIDGE, &byte, 1, MSG_DONTWAIT) : -EAGAIN;
+        if (got <= 0 && got != -EAGAIN) listens = NOBODY; /* the daemon is gone; the command is not */
+        if (got == 1 && byte == KILL) {
+            if (killing) left = (struct timespec){0, 0}; /* asked a second time: at once */
+            else killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
+        }
+        if (news & FROM_SIGNALS) forward_signals();
+        for (long pid; (pid = call(wait4, -1, &status, WNOHANG)) > 0;)
+            if (pid == command) ended = 1, last_status = status;
+        if (report >= 0 && (ended || news & FROM_CHILD)) {
+            uint32_t failure[2], failed = call(read, report, failure, sizeof failure) == sizeof failure;
+            tell(failed ? EXEC_FAILED : STARTED, failure, failed ? sizeof failure : 0);
+            call(close, report), report = -1;
+        }
+        uint32_t number = WTERMSIG(last_status); /* 0: it was not a signal */
+        if (ended) leave(number ? 128 + number : WEXITSTATUS(last_status), number);
+        if (killing && !left.tv_sec && !left.tv_nsec) leave(KILLED, SIGKILL);
+    }
+}
+
+static _Noreturn void init(char **environment) {
+    call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL);
+    if (call(getpid) != 1) refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
+    listens = THE_DAEMON;
+    reset_signals();
+    uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull; /* blocked, it would not stay ignored */
+    uint64_t early = ending_signals & blocked;
+    call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
+    call(close, EXECUTABLE), call(close_range, OPTIONS, ~0u);
+    signals = (int)call(signalfd4, -1, &early, 8, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals < 0) refuse("cannot watch signals", signals, see_check);
+    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct held[2] = {0};
+    long error = call(capget, &version, held);
+    if (error || held[0].effective | held[0].permitted | held[1].effective | held[1].permitted)
+        refuse("the sandbox still holds capabilities", error, "bubblewrap must be given --cap-drop ALL");
+
+    struct sock_fprog filter;
+    char **arguments, byte = 0;
+    struct configuration *given = read_configuration(&filter, &arguments);
+    hand_out_sockets(given);
+    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
+        refuse("the daemon called the command off before it was started", 0, try_again);
+
+    int report[2];
+    if ((error = call(pipe2, report, O_CLOEXEC))) refuse("cannot make a pipe", error, see_check);
+    error = call(clone, SIGCHLD);
+    if (error == 0) become_command(&filter, arguments, environment, report[1]);
+    if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
+    command = (int)error;
+    call(close, report[1]);
+    call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: the command keeps its own limit */
+    call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
+    supervise(given->grace_ms, report[0]);
+}
+
+__attribute__((used)) _Noreturn void begin(long *stack) {
+    char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
+    const char *rest = stack[0] == 2 ? after("init", argument[1]) : NULL;
+    if (rest && !*rest) init(environment);
+    rest = stack[0] >= 6 && after("--", argument[4]) ? after("launch", argument[1]) : NULL;
+    if (rest) launch(*rest == '-', argument[2], argument[3], argument + 5, environment);
+    refuse("wrong arguments for apply-seccomp", 0, not_by_hand);
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Builds `apply-seccomp` for both processors and writes SHA256SUMS.
+
+    python vendor/seccomp/build.py            build into vendor/seccomp/{x86_64,aarch64}/
+    python vendor/seccomp/build.py --into D   build into D/{x86_64,aarch64}/, as the test does that compares the bytes
+
+The compiler is that of the package `ziglang` in exactly the version below, which brings the kernel's and musl's headers
+for both processors: the same bytes come out on every machine, whatever the paths, the user and the time. Musl itself is
+not linked; the file needs no C library (its first comment says why), so a build takes about a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ZIGLANG = "0.13.0"
+HERE = Path(__file__).resolve().parent
+SOURCE = "apply-seccomp.c"
+NAME = "apply-seccomp"
+
+# Processor, and the name that the kernel gives to the folder of its headers.
+PROCESSORS = {"x86_64": "x86", "aarch64": "aarch64"}
+
+FLAGS = (
+    "-std=gnu11",
+    "-Os",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-missing-field-initializers",  # what is not named is zero: that is the point of an initialiser
+    "-Wno-gnu-zero-variadic-macro-arguments",
+    "-nostdlib",  # no C library
+    "-static",
+    "-s",  # no symbols, no debugging information, hence no paths
+    "-fno-stack-protector",  # its support code is part of the C library
+    "-fno-asynchronous-unwind-tables",
+    "-fno-ident",
+    "-Wl,--build-id=none",
+    "-Wl,--gc-sections",
+)
+
+
+def compile_for(processor: str, target: Path) -> None:
+    """Builds the helper for `processor` as the file `target`, mode 755. Raises CalledProcessError with zig's output."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None or importlib.metadata.version("ziglang") != ZIGLANG:
+        raise SystemExit(f"build.py: needs the package ziglang=={ZIGLANG} (./dev venv installs it)")
+    headers = Path(spec.origin).parent / "lib" / "libc" / "include"
+    folders = (f"{processor}-linux-musl", "generic-musl", f"{PROCESSORS[processor]}-linux-any", "any-linux-any")
+    includes = [word for folder in folders for word in ("-isystem", str(headers / folder))]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="apply-seccomp-") as cache:
+        subprocess.run(
+            [sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-musl"]
+            + [*includes, *FLAGS, "-o", str(target.absolute()), SOURCE],
+            cwd=HERE,
+            # Caches of its own: what lies in somebody's home cannot change the result.
+            env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": f"{cache}/global", "ZIG_LOCAL_CACHE_DIR": f"{cache}/local"},
+            check=True,
+        )
+    target.chmod(0o755)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the helper for x86_64 and aarch64.")
+    parser.add_argument("--into", type=Path, default=HERE, help="where the two folders go (default: beside this file)")
+    into: Path = parser.parse_args().into
+    sums = []
+    for processor in PROCESSORS:
+        target = into / processor / NAME
+        compile_for(processor, target)
+        sums.append(f"{hashlib.sha256(target.read_bytes()).hexdigest()}  {processor}/{NAME}\n")
+        print(f"{target}: {target.stat().st_size} bytes")
+    (into / "SHA256SUMS").write_text("".join(sums))
+
+
+if __name__ == "__main__":
+    main()
