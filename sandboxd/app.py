@@ -19,15 +19,29 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+import sandboxd
+import sandboxd_client
 from sandboxd.backends.base import Backend
+from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
+from sandboxd.backends.linux.backend import LinuxBackend, Tools
+from sandboxd.backends.linux.bridge import Bridge
+from sandboxd.backends.linux.bwrap import probe_options
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.policies import Policies, SettingsPlaces
-from sandboxd.daemon.questions import Questions
+from sandboxd.daemon.questions import ExplainPath, Questions
 from sandboxd.daemon.reload import Reloading
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.errors import CallerError, HostError, SandboxdError
+from sandboxd.host.directories import TEMPORARY_PARENT, temporary_base
+from sandboxd.host.facts import HostFacts
+from sandboxd.host.features import SandboxProbe, check_host
+from sandboxd.host.helper import find_helper, machine_name
+from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
+from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.plan.request import Place
+from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.policy import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
@@ -35,13 +49,14 @@ from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.rpc.dispatch import Dispatcher
+from sandboxd.rpc.peer import Identity, identify
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import Planner, SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
-from sandboxd_client.wire.location import LocationError, make_directory, socket_path
+from sandboxd_client.wire.location import LocationError, socket_path
 
 EXIT_CANNOT_START = 125
 
@@ -69,7 +84,7 @@ class DaemonConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: str | None = None
     pins: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    temporary: str = "/tmp"
+    temporary: str = TEMPORARY_PARENT
     """Where the temporary directories of sessions are made (below a private directory)."""
     platform: str = "linux"
     managed_root: str = "/"
@@ -82,9 +97,15 @@ class Ground:
     """What a back end stands on: the daemon's private directory, and the policy of the daemon itself."""
 
     directory: str
+    kept: str
+    """A private directory that outlives the daemon and the machine's next start."""
     policy: Callable[[], Policy]
     environment: Mapping[str, str]
     log: FilteringBoundLogger
+
+
+class ExplainingPlanner(Planner, Protocol):
+    async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +113,7 @@ class Machine:
     """What differs between operating systems, and what tests replace."""
 
     backend: Backend
-    planner: Planner
+    planner: ExplainingPlanner
     steps: Callable[[], Awaitable[Sequence[Step]]]
     layers: Callable[[], tuple[str, ...]]
     daemon_paths: tuple[str, ...] = ()
@@ -139,7 +160,6 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
         environment=environment,
         settings=options.settings,
         pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
-        temporary=environment.get("TMPDIR") or "/tmp",
         platform="wsl" if "microsoft" in os.uname().release.lower() else "linux",
         passed=passed,
     )
@@ -194,23 +214,24 @@ async def run_daemon(
         directory = prepare_directory(config.socket)
         lock = DirectoryLock(directory)
         stack.callback(lock.release)
-        base = _temporary_base(config.temporary)
-        temporary = await stack.enter_async_context(TemporaryRoot(base))
+        base = temporary_base(os.geteuid(), directory, config.temporary)
+        temporary = await stack.enter_async_context(TemporaryRoot(base.path))
 
         # settings
-        policies = Policies(_places(config, own_paths=(directory, base)), log)
+        policies = Policies(_places(config, own_paths=(directory, base.path)), log)
         reloading = Reloading(policies, log)
         await stack.enter_async_context(reloading.following())
 
         # what runs commands
-        ground = Ground(directory, lambda: policies.own.now.policy, config.environment, log)
+        ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
         machine = await stack.enter_async_context((assemble or linux_machine)(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
+        place = _placing(config.home, directory, base.path, machine.daemon_paths)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
             temporary=temporary,
-            place=_placing(config.home, directory, base, machine.daemon_paths),
+            place=place,
             make_proxies=_proxies(resolver),
         )
         sessions = await stack.enter_async_context(Sessions(parts))
@@ -222,11 +243,19 @@ async def run_daemon(
             policies=policies,
             reloading=reloading,
             sessions=sessions,
-            questions=Questions(policies, sessions, machine.backend, config.environment, config.platform),
+            questions=Questions(
+                policies,
+                sessions,
+                machine.backend,
+                _explaining(machine.planner, place, temporary),
+                config.environment,
+                config.platform,
+            ),
             backend=machine.backend,
             steps=machine.steps,
             layers=machine.layers,
             stop=stop or StopRequest(),
+            warnings=tuple(filter(None, [base.warning])),
         )
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
@@ -243,17 +272,6 @@ def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:
         own_paths=own_paths,
         managed_root=config.managed_root,
     )
-
-
-def _temporary_base(place: str) -> str:
-    """The private directory below which all daemons of this user have theirs; made, and checked to be private: its
-    parent is anybody's. Raises HostError."""
-    base = f"{place.rstrip('/')}/sandboxd-tmp-{os.geteuid()}"
-    try:
-        make_directory(f"{base}/any")
-    except LocationError as error:
-        raise HostError(error.slug, error.message, hint="remove it, or set TMPDIR to another directory") from error
-    return base
 
 
 def _placing(home: str, directory: str, base: str, daemon_paths: tuple[str, ...]) -> Callable[..., Place]:
@@ -276,6 +294,16 @@ def _placing(home: str, directory: str, base: str, daemon_paths: tuple[str, ...]
     return place
 
 
+def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot) -> ExplainPath:
+    async def explain(
+        policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
+    ) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain(policy, there, path, write=write)
+
+    return explain
+
+
 def _proxies(resolver: PinnedResolver) -> Callable[[Callable[[], Policy], Command], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
@@ -290,5 +318,47 @@ def _proxies(resolver: PinnedResolver) -> Callable[[Callable[[], Policy], Comman
 
 @asynccontextmanager
 async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
-    raise HostError("backend_missing", "the Linux back end is not part of this build")
-    yield
+    """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
+    Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
+    helper, machine = find_helper(), machine_name()
+    search_path = ground.environment.get("PATH") or os.defpath
+    strict, weaker = probe_options(), probe_options(weaker=True)
+    probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
+    own = Identity.own()
+
+    async def tools() -> Tools:
+        wanted = ground.policy().platform
+        try:
+            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path)
+        except HostError:
+            if not wanted.weaker_nested_sandbox:
+                raise
+        return Tools(helper, (await weaker_probe.ready(wanted.bwrap_path, search_path)).path, weaker_nesting=True)
+
+    async def steps() -> Sequence[Step]:
+        return await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
+
+    facts = HostFacts()
+    placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
+    bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
+    async with AsyncExitStack() as stack:
+        stack.callback(facts.close)
+        for path in await asyncio.to_thread(placeholders.recover):
+            ground.log.info("placeholder of an earlier daemon removed", path=path)
+        stack.callback(placeholders.close)
+        bridge.open()
+        stack.callback(bridge.close)
+        yield Machine(
+            backend=LinuxBackend(bridge, machine, tools, placeholders),
+            planner=HostPlanner(facts),
+            steps=steps,
+            layers=lambda: (*PLAN_LAYERS, *LINUX_LAYERS),
+            daemon_paths=own_paths(helper),
+        )
+
+
+def own_paths(helper: str) -> tuple[str, ...]:
+    """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
+    package = os.path.dirname(os.path.abspath(sandboxd.__file__))
+    client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
+    return tuple(dict.fromkeys((package, client, sys.prefix, os.path.dirname(os.path.dirname(helper)))))

@@ -3,10 +3,11 @@ meant, whether a sandbox can be started here, who asks."""
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Protocol
 
-from sandboxd.errors import HostError
+from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.explanation import explain_command, explain_host
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from sandboxd.policy.policy import Policy
     from sandboxd.runtime.sessions import Sessions
 
-Kind = Literal["path", "host", "command"]
+
+class ExplainPath(Protocol):
+    """May a command that runs in `cwd` of a project read or write an absolute path? `session_id` tells whose temporary
+    directory is meant; None for no particular one. Raises PolicyError."""
+
+    async def __call__(
+        self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
+    ) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,18 @@ class Questions:
     """`environment` is the daemon's own: whether we are inside a container that is a sandbox itself ($IS_SANDBOX)."""
 
     def __init__(
-        self, policies: Policies, sessions: Sessions, backend: Backend, environment: Mapping[str, str], platform: str
+        self,
+        policies: Policies,
+        sessions: Sessions,
+        backend: Backend,
+        explain_path: ExplainPath,
+        environment: Mapping[str, str],
+        platform: str,
     ) -> None:
         self._policies = policies
         self._sessions = sessions
         self._backend = backend
+        self._explain_path = explain_path
         self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
         self._platform = platform
         self._own_addresses = OwnAddresses()
@@ -99,3 +114,22 @@ class Questions:
         """`target` is a host with an optional port."""
         policy = self.policy(session_id, directory)
         return Explained(target, explain_host(policy, target, own=self._own_addresses()))
+
+    async def explain_path(
+        self, target: str, session_id: str | None, directory: str | None, *, write: bool
+    ) -> Explained:
+        """`target` is a path; a relative one is under the working directory. Raises CallerError `cwd_relative` when
+        that is not known, PolicyError."""
+        project = directory if session_id is None else self._sessions.get(session_id).cwd
+        cwd = directory or project
+        if cwd is None or project is None:
+            raise CallerError(
+                "cwd_relative", "a path is explained for a working directory", hint="send cwd or session_id"
+            )
+        if target == "~" or target.startswith("~/"):
+            target = self._policies.places.home + target[1:]
+        path = posixpath.join(cwd, target)
+        if ".." not in path:  # with it, only the host knows what is meant
+            path = posixpath.normpath(path)
+        policy = self.policy(session_id, directory)
+        return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))

@@ -34,7 +34,7 @@ class Step(Protocol):
     @property
     def remedy(self) -> str: ...
     @property
-    def code(self) -> str: ...
+    def slug(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Daemon:
     layers: Callable[[], tuple[str, ...]]
     """Those that a command wrapped now would get."""
     stop: StopRequest
+    warnings: tuple[str, ...] = ()
+    """What was not as it should be when the daemon started."""
     started_at: float = field(default_factory=time.time)
 
     async def check(self) -> CheckReport:

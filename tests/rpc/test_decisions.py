@@ -71,5 +71,6 @@ async def test_a_host_without_sandbox_is_never_answered_with_a_plain_yes(
 async def test_the_wish_to_run_outside_belongs_to_one_call(client: RawClient, running: RunningDaemon) -> None:
     session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
     params = {"command": "ls", "session_id": session}
-    assert (await client.result("should_sandbox", {**params, "dangerously_disable_sandbox": True}))["sandboxed"] is False
+    outside = await client.result("should_sandbox", {**params, "dangerously_disable_sandbox": True})
+    assert outside["sandboxed"] is False
     assert (await client.result("should_sandbox", params))["sandboxed"] is True

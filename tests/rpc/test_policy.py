@@ -47,6 +47,26 @@ async def test_hosts(client: RawClient, target: str, behavior: str, reason: str,
     assert (result["reason"]["origin"] is None) == (rule is None)
 
 
+@pytest.mark.parametrize("target", ["sub/x", "./sub/x", "{project}/sub/x", "~/project/sub/x"])
+async def test_paths_are_under_the_working_directory(client: RawClient, running: RunningDaemon, target: str) -> None:
+    target = target.format(project=running.around.project)
+    params = {"kind": "path", "target": target, "write": True, "cwd": str(running.around.project)}
+    result = await client.result("policy.explain", params)
+    assert (result["subject"], result["behavior"]) == (f"{running.around.project}/sub/x", "allow")
+
+
+async def test_paths_in_a_session(client: RawClient, running: RunningDaemon) -> None:
+    session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
+    params = {"kind": "path", "target": "/etc/passwd", "session_id": session}
+    assert (await client.result("policy.explain", params))["behavior"] == "allow"
+    assert (await client.result("policy.explain", {**params, "write": True}))["behavior"] == "deny"
+
+
+async def test_a_path_needs_a_working_directory(client: RawClient) -> None:
+    error = await client.error("policy.explain", {"kind": "path", "target": "x"})
+    assert "cwd" in error["data"]["hint"]
+
+
 async def test_commands(client: RawClient) -> None:
     result = await client.result("policy.explain", {"kind": "command", "target": "ls"})
     assert (result["behavior"], result["sandboxed"]) == ("allow", True)

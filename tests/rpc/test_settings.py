@@ -36,7 +36,8 @@ def write(running: RunningDaemon, settings: Any) -> None:
 
 
 async def test_values_come_with_their_origins(client: RawClient, running: RunningDaemon) -> None:
-    write(running, '{\n  "sandbox": {\n    "enabled": true,\n    "network": {"allowedDomains": ["a.test", "b.test"]}\n  }\n}')
+    network = '"network": {"allowedDomains": ["a.test", "b.test"]}'
+    write(running, f'{{\n  "sandbox": {{\n    "enabled": true,\n    {network}\n  }}\n}}')
     await client.result("settings.reload")
     result = await client.result("settings.get")
     values = {value["key"]: value for value in result["values"]}

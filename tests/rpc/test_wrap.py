@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 from typing import Any
 
@@ -36,9 +35,8 @@ async def test_the_answer_has_what_a_client_spawns(
 async def test_a_shell_line_with_everything_given(
     client: RawClient, running: RunningDaemon, machine: FakeMachine
 ) -> None:
-    params = in_project(
-        running, command="make 'x y'", shell="/bin/sh", env={"A": "1"}, command_id="c-1", command_text="make"
-    )
+    more = {"command": "make 'x y'", "shell": "/bin/sh", "env": {"A": "1"}, "command_id": "c-1", "command_text": "make"}
+    params = in_project(running, **more)
     await client.result("wrap", params)
     _, request = machine.planner.asked[0]
     assert (request.command.text, request.command.shell) == ("make 'x y'", "/bin/sh")  # type: ignore[union-attr]
@@ -221,12 +219,11 @@ async def test_two_hundred_clients_wrap_at_once(running: RunningDaemon, machine:
 async def test_a_long_command(client: RawClient, running: RunningDaemon) -> None:
     text = "x" * 200_000
     assert (await client.result("wrap", in_project(running, command=text)))["argv"][-1] == text
-    client.send_bytes(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "wrap", "params": {"argv": ["\udcff"]}}).encode())
-    client.send_bytes(b"\n")
-    assert (await client.receive())["error"]["data"]["slug"]
+    error = await client.error("wrap", in_project(running, argv=["a\udcff"]))
+    assert error["data"]["slug"]
 
 
 async def test_commands_and_environments_are_not_in_the_log(client: RawClient, running: RunningDaemon) -> None:
     await client.result("wrap", in_project(running, command="echo topsecretword", env={"TOKEN": "topsecretvalue"}))
-    await client.error("wrap", in_project(running, command="echo topsecretword", shell=7))
+    await client.error("wrap", in_project(running, argv="echo topsecretword"))
     assert "topsecret" not in running.around.log.text

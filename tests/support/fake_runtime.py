@@ -15,7 +15,8 @@ from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.plan import Plan
-from sandboxd.plan.request import Argv, PlanRequest
+from sandboxd.plan.request import Argv, Place, PlanRequest
+from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.policy import Policy
 
 
@@ -56,7 +57,7 @@ class FakeStep:
     ok: bool
     detail: str = ""
     remedy: str = ""
-    code: str = ""
+    slug: str = ""
 
 
 class FakeBackend:
@@ -93,6 +94,11 @@ class FakePlanner:
         self.asked.append((policy, request))
         argv = request.command.words if isinstance(request.command, Argv) else ("/bin/sh", "-c", request.command.text)
         return Plan(FileView((), ()), EnvironmentChange({"SANDBOX_RUNTIME": "1"}, ("SECRET",)), request.place.cwd, argv)
+
+    async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
+        inside = path == place.cwd or path.startswith(place.cwd + "/")
+        behavior = Behavior.ALLOW if inside or not write else Behavior.DENY
+        return Decision(behavior, Reason.PATH_ALLOWED if inside else Reason.READ_DEFAULT, f"{path} in {place.cwd}")
 
     def forget(self, session_tmp: str) -> None:
         self.forgotten.append(session_tmp)

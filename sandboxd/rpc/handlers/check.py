@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 async def check(call: Call, params: CheckParams) -> CheckResult:
     report = await call.daemon.check()
-    steps = tuple(CheckStepRecord(s.name, s.ok, s.detail, s.remedy, s.code) for s in report.steps)
+    steps = tuple(CheckStepRecord(s.name, s.ok, s.detail, s.remedy, s.slug) for s in report.steps)
     return CheckResult(report.ok, steps, report.layers)

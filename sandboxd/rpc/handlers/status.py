@@ -31,5 +31,5 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         sessions=sessions,
         layers=daemon.layers(),
         commands=sum(session.commands for session in sessions),
-        warnings=(*filter(None, [daemon.reloading.failure]), *own.complaints),
+        warnings=(*daemon.warnings, *filter(None, [daemon.reloading.failure]), *own.complaints),
     )
