@@ -141,7 +141,7 @@ def play(demo: Demo, process: subprocess.Popen[bytes], port: int, seen: list[str
 
     demo.step(
         "1. A command writes a file in the project.",
-        "run", "-c", "echo 'written in the sandbox' > notes.txt && cat notes.txt",
+        "run", "-c", 'echo "written in the sandbox" > notes.txt && cat notes.txt',
         expect="the file is there, on your disk",
         check=lambda status, _: status == 0 and (demo.project / "notes.txt").read_text() == "written in the sandbox\n",
     )  # fmt: skip

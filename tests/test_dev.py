@@ -100,7 +100,7 @@ def test_it_sets_up_once_and_passes_everything_on(complete: Checkout) -> None:
     done = complete.dev("run", "run", "--", "a b", "$x", cwd=complete.identity.workspace)
     assert (done.stdout, done.returncode) == ("sandboxd run -- a b $x\n", 0), done
     assert "installing" in done.stderr
-    assert complete.calls() == ["venv", "pip"]
+    assert complete.calls() == ["venv", "pip", "pip"]
     again = complete.dev("run", "status")
     assert (again.stdout, again.stderr, complete.calls()) == ("sandboxd status\n", "", [])
 
@@ -111,7 +111,7 @@ def test_changed_requirements_are_installed(complete: Checkout) -> None:
     with (complete.root / "client" / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
     complete.dev("run")
-    assert complete.calls() == ["pip"]
+    assert complete.calls() == ["pip", "pip"]
 
 
 def test_two_at_once_set_up_once(complete: Checkout) -> None:
@@ -122,7 +122,7 @@ def test_two_at_once_set_up_once(complete: Checkout) -> None:
     ]
     outputs = [process.communicate() for process in both]
     assert [output for output, _ in outputs] == [b"sandboxd x\n"] * 2, outputs
-    assert complete.calls() == ["venv", "pip"]
+    assert complete.calls() == ["venv", "pip", "pip"]
 
 
 def test_started_through_a_link(complete: Checkout) -> None:
@@ -157,7 +157,7 @@ def test_missing_programs_are_installed_with_apt(checkout: Checkout) -> None:
         "apt-get DPkg::Lock::Timeout=300 update",
         "apt-get DPkg::Lock::Timeout=300 install bubblewrap ripgrep",
     ]
-    assert calls[3:] == ["venv", "pip"]
+    assert calls[3:] == ["venv", "pip", "pip"]
     apt.unlink()
     sudo.unlink()
     assert checkout.dev("run", "status").returncode == 0  # and never again
