@@ -1,0 +1,117 @@
+"""From the table of system calls to the program that the kernel runs. Pure: the same bytes for the same arguments.
+
+The program checks the architecture, then finds the call by binary search over the numbers, so that an ordinary call
+costs some seven comparisons (and, where the kernel remembers calls that are always allowed, Linux 5.11, none at all).
+Then come the conditions of that call's rows, in the order of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sandboxd.backends.linux.bpf import Label, ProgramBuilder
+from sandboxd.backends.linux.seccomp_table import (
+    ALLOW,
+    BEYOND_LAST_REVIEWED,
+    FOREIGN_ARCHITECTURE,
+    LAST_REVIEWED,
+    MACHINES,
+    NO_CALL,
+    ROWS,
+    SYSCALLS,
+    UNIX_SOCKETS_ALLOWED,
+    UNIX_SOCKETS_REFUSED,
+    Row,
+    Where,
+)
+from sandboxd.errors import HostError
+
+# Offsets in struct seccomp_data (linux/seccomp.h); the low half of an argument comes first.
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """What the settings can change about the filter. `allow_all_unix_sockets` opens AF_UNIX of every type."""
+
+    allow_all_unix_sockets: bool = False
+
+
+_STRICT = FilterOptions()
+
+
+def rows_for(machine: str, options: FilterOptions = _STRICT) -> dict[int, tuple[Row, ...]]:
+    """The rows of each system call number of `machine` (as in `uname -m`), in the order in which they are to be tried.
+
+    Raises HostError (`machine_unsupported`) for a machine the table does not know.
+    """
+    if machine not in MACHINES:
+        known = " and ".join(MACHINES)
+        raise HostError("machine_unsupported", f"no system call filter for {machine}", hint=f"sandboxd runs on {known}")
+    unix = UNIX_SOCKETS_ALLOWED if options.allow_all_unix_sockets else UNIX_SOCKETS_REFUSED
+    rows: dict[int, tuple[Row, ...]] = {}
+    for row in (*unix, *ROWS):
+        for call in row.calls:
+            number = SYSCALLS[call][MACHINES[machine].column]
+            if number is not None:
+                rows[number] = (*rows.get(number, ()), row)
+    return rows
+
+
+@lru_cache(maxsize=8)
+def build_filter(machine: str, options: FilterOptions = _STRICT) -> bytes:
+    """The classic BPF program for SECCOMP_SET_MODE_FILTER (seccomp(2)). Raises HostError as `rows_for` does."""
+    rows = rows_for(machine, options)
+    builder = ProgramBuilder()
+    allow, beyond = builder.returning(ALLOW.value), builder.returning(BEYOND_LAST_REVIEWED.value)
+
+    # Where the answer changes as the number grows: (first number, what decides from there on).
+    changes: list[tuple[int, Label]] = [(0, allow)]
+    for number in sorted(rows):
+        changes += [(number, _decide(builder, rows[number], allow)), (number + 1, allow)]
+    changes += [(LAST_REVIEWED + 1, beyond), (NO_CALL, allow)]
+
+    search = builder.load(_NUMBER, _search(builder, _without_repetition(changes)))
+    foreign = builder.returning(FOREIGN_ARCHITECTURE.value)
+    right_machine = builder.if_equal(MACHINES[machine].audit, search, foreign)
+    return builder.finish(builder.load(_ARCHITECTURE, right_machine))
+
+
+def _without_repetition(changes: Sequence[tuple[int, Label]]) -> list[tuple[int, Label]]:
+    """The last of several for the same number counts, and one that changes nothing is left out."""
+    kept: list[tuple[int, Label]] = []
+    for number, label in changes:
+        if kept and kept[-1][0] == number:
+            kept.pop()
+        if not kept or kept[-1][1] != label:
+            kept.append((number, label))
+    return kept
+
+
+def _search(builder: ProgramBuilder, changes: Sequence[tuple[int, Label]]) -> Label:
+    if len(changes) == 1:
+        return changes[0][1]
+    middle = len(changes) // 2
+    above = _search(builder, changes[middle:])
+    below = _search(builder, changes[:middle])
+    return builder.if_at_least(changes[middle][0], yes=above, no=below)
+
+
+def _decide(builder: ProgramBuilder, rows: Sequence[Row], otherwise: Label) -> Label:
+    """Tries the rows one after the other."""
+    for row in reversed(rows):
+        label = builder.returning(row.action.value)
+        for where in reversed(row.where):
+            label = _test(builder, where, yes=label, no=otherwise)
+        otherwise = label
+    return otherwise
+
+
+def _test(builder: ProgramBuilder, where: Where, yes: Label, no: Label) -> Label:
+    for value in reversed(where.values):
+        no = builder.if_equal(value, yes, no)
+    if where.bits != 0xFFFFFFFF:
+        no = builder.mask(where.bits, no)
+    return builder.load(_ARGUMENTS + 8 * where.argument, no)
