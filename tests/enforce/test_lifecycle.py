@@ -1,0 +1,172 @@
+"""A command's tree ends with whoever it was run for, wholly, and leaves nothing behind (F190 to F199, PR-03)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.daemons import DaemonProcess, StartDaemon
+from support.processes import descendants, is_alive
+from support.snapshot import HostWatch
+from support.waiting import wait_until
+
+TREE = "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; touch running; trap '' TERM INT HUP; sleep 987; sleep 987"
+
+
+def sleepers() -> list[int]:
+    return [p.pid for p in descendants() if p.command[:2] == ("sleep", "987")]
+
+
+def start_tree(daemon: DaemonProcess) -> subprocess.Popen[bytes]:
+    client = daemon.popen("run", "-c", TREE)
+    wait_until(lambda: (daemon.identity.workspace / "running").exists(), "the tree runs")
+    wait_until(lambda: len(sleepers()) >= 3, "all of the tree runs")
+    return client
+
+
+def test_the_tree_dies_with_its_client(daemon: DaemonProcess) -> None:
+    client = start_tree(daemon)
+    client.kill()
+    client.wait()
+    wait_until(lambda: not sleepers(), "the tree has died with its client")
+
+
+def test_a_client_asked_to_end_passes_it_on_and_then_insists(daemon: DaemonProcess) -> None:
+    client = start_tree(daemon)
+    client.send_signal(signal.SIGTERM)
+    assert client.wait() == 128 + signal.SIGKILL
+    wait_until(lambda: not sleepers(), "the tree is gone")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_command(daemon: DaemonProcess, number: signal.Signals) -> None:
+    """F196."""
+    client = daemon.popen(
+        "run", "-c", f"trap 'echo got; exit 3' {number.name[3:]}; touch ready; sleep 987 & wait", stdout=subprocess.PIPE
+    )
+    wait_until(lambda: (daemon.identity.workspace / "ready").exists(), "the command runs")
+    client.send_signal(number)
+    output, _ = client.communicate()
+    assert (output, client.returncode) == (b"got\n", 3)
+    wait_until(lambda: not sleepers(), "its child is gone")
+
+
+def test_the_tree_dies_with_bubblewrap(daemon: DaemonProcess) -> None:
+    client = start_tree(daemon)
+    outer = [p for p in descendants(client.pid) if p.parent == client.pid]
+    assert len(outer) == 1
+    outer_pid = outer[0].pid
+    subprocess.run(["kill", "-KILL", str(outer_pid)], check=True)
+    assert client.wait() == 128 + signal.SIGKILL
+    wait_until(lambda: not sleepers(), "the tree is gone")
+
+
+def test_the_tree_dies_when_the_daemon_is_stopped(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    client = start_tree(daemon)
+    assert daemon.stop() == 0
+    client.wait()
+    wait_until(lambda: not sleepers(), "the tree is gone")
+
+
+def test_the_tree_dies_with_its_session_and_with_the_connection(daemon: DaemonProcess) -> None:
+    code = """
+import sys
+from sandboxd_client import Client
+box = Client(autostart=False)
+session = box.session_open(cwd=".") if hasattr(box, "session_open") else None
+from sandboxd_client.wire.messages import sessions
+opened = session
+child = box.spawn(sys.argv[1], session_id=opened.session_id)
+import os, time
+while not os.path.exists("running"):
+    time.sleep(0.01)
+if sys.argv[2] == "close":
+    box.session_close(session_id=opened.session_id)
+else:
+    box.close()
+print(child.wait())
+"""
+    for how in ("close", "disconnect"):
+        done = daemon.python(code, TREE, how)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() in ("-9", "137"), done.stdout
+        wait_until(lambda: not sleepers(), "the tree is gone")
+        (daemon.identity.workspace / "running").unlink()
+
+
+def test_a_thread_that_ends_does_not_take_its_command_along(daemon: DaemonProcess) -> None:
+    """F194."""
+    code = """
+import threading
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    started = []
+    thread = threading.Thread(target=lambda: started.append(box.spawn("read line; echo ok", stdin=-1, stdout=-1)))
+    thread.start()
+    thread.join()
+    child = started[0]
+    out, _ = child.communicate(b"go\\n")
+    print(out.decode().strip(), child.returncode)
+"""
+    done = daemon.python(code)
+    assert done.stdout == "ok 0\n", done.stderr
+
+
+def test_a_timeout_ends_the_tree_and_keeps_the_output(daemon: DaemonProcess) -> None:
+    """F195."""
+    code = """
+import subprocess, sys
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    try:
+        box.run("echo partial; " + sys.argv[1], timeout=1.5, capture_output=True, text=True)
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout
+        print("timeout", output if isinstance(output, str) else output.decode())
+"""
+    done = daemon.python(code, TREE)
+    assert done.stdout.split() == ["timeout", "partial"], done.stderr
+    wait_until(lambda: not sleepers(), "the tree is gone")
+
+
+def test_background_processes_end_with_the_command(daemon: DaemonProcess) -> None:
+    assert daemon.run("run", "-c", "sleep 987 & setsid sleep 987 & exit 0").returncode == 0
+    wait_until(lambda: not sleepers(), "nothing outlives the command")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--", "true"),
+        ("run", "--", "false"),
+        ("run", "-c", "kill -KILL $$"),
+        ("run", "-c", "echo x >/tmp/file; mkdir /tmp/d; chmod 0 /tmp/d"),
+        ("run", "--", "absent"),
+        ("run", "-c", "touch ~/refused; cat /etc/shadow; rm -rf /usr/bin"),
+    ],
+)
+def test_the_host_is_as_before(daemon: DaemonProcess, host_snapshot: HostWatch, arguments: tuple[str, ...]) -> None:
+    with host_snapshot.assert_unchanged():
+        daemon.run(*arguments)
+
+
+def test_the_host_is_as_before_a_killed_client(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
+    marker = Path(daemon.identity.workspace / "running")
+    with host_snapshot.assert_unchanged():
+        client = start_tree(daemon)
+        client.kill()
+        client.wait()
+        wait_until(lambda: not sleepers(), "the tree is gone")
+        marker.unlink()
+
+
+def test_the_host_is_as_before_a_killed_daemon(start_daemon: StartDaemon, host_snapshot: HostWatch) -> None:
+    with host_snapshot.assert_unchanged():
+        daemon = start_daemon()
+        daemon.run("run", "--", "sh", "-c", "echo x >/tmp/file")
+        daemon.stop(signal.SIGKILL)
+        assert not is_alive(daemon.pid)
+        start_daemon().stop()
