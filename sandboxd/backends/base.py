@@ -11,21 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sandboxd.plan.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class CheckStep:
-    """One step of `sandboxd check`: what was tried, whether it worked, what was seen, and the remedy when it did not.
-    `code` is a stable word for programs (`bwrap_missing`, `userns_denied`, …)."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +64,8 @@ class Backend(Protocol):
 
     name: str
 
-    async def check(self) -> Sequence[CheckStep]:
-        """Everything this host must offer, each step tried for real."""
-
     async def ready(self) -> None:
         """Return when a sandbox can be started here. Raises HostError with cause and remedy when none can."""
 
-    def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
         """Prepare one launch. Raises PolicyError or HostError; never returns anything that runs unsandboxed."""

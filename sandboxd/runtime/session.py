@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sandboxd.backends.base import Backend
 from sandboxd.errors import CallerError
 from sandboxd.plan.plan import Plan
-from sandboxd.plan.request import PlanRequest
+from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.policy import Policy
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
@@ -60,6 +60,8 @@ class SessionInfo:
 class Planner(Protocol):
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
 
+    def forget(self, session_tmp: str) -> None: ...
+
 
 class PolicyOf(Protocol):
     """The policy of a session now, with a caller's overrides on top. Raises SettingsError when these cannot hold."""
@@ -69,13 +71,13 @@ class PolicyOf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What every session of a daemon shares. `plan_request` completes a wrap with what the daemon knows of itself
-    (its directories, its user); `make_proxies` builds the proxy server of one command."""
+    """What every session of a daemon shares. `place` completes (cwd, project root, temporary directory, mask file) with
+    what the daemon knows of itself and its user; `make_proxies` builds the proxy server of one command."""
 
     backend: Backend
     planner: Planner
     temporary: TemporaryRoot
-    plan_request: Callable[[Policy, WrapRequest, str, str], PlanRequest]
+    place: Callable[[str, str, str, str], Place]
     make_proxies: Callable[[Callable[[], Policy], Command], ProxyServer]
 
 
@@ -91,6 +93,7 @@ class Session:
         self._policy = policy
         self._parts = parts
         self._commands: dict[str, Command] = {}
+        self._places: dict[str, Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[Session], None] | None = None
 
@@ -132,10 +135,12 @@ class Session:
         policy = self._policy(request.overrides)
         await self._parts.backend.ready()
         session_tmp = self._parts.temporary.session(self.id)
-        plan = await self._parts.planner.plan(
-            policy, self._parts.plan_request(policy, request, session_tmp, self._parts.temporary.mask)
-        )
-        self._check_open()
+        place = self._places.get(request.cwd)
+        if place is None:
+            place = self._parts.place(request.cwd, self.spec.cwd, session_tmp, self._parts.temporary.mask)
+            self._places[request.cwd] = place
+        program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
+        plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
         wrap_id = secrets.token_hex(16)
         command = Command(
             wrap_id,
@@ -144,7 +149,10 @@ class Session:
             make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(request.overrides), command),
             on_end=self._command_ended,
         )
-        launch, handle = self._parts.backend.launch(wrap_id, plan, command)
+        launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
+        if self.closed:
+            handle.cancel()
+            self._check_open()
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
         return Wrapped(
@@ -189,4 +197,5 @@ class Session:
         await asyncio.gather(*(c.stop(STOP_GRACE_S) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        self._parts.planner.forget(self._parts.temporary.path_of(self.id))
         await self._parts.temporary.remove_session(self.id)

@@ -77,9 +77,12 @@ class TemporaryRoot:
                 continue
             remove_tree(entry.path)
 
+    def path_of(self, session_id: str) -> str:
+        return f"{self.path}/{session_id}"
+
     def session(self, session_id: str) -> str:
         """The temporary directory of a session: made when it is missing. Absolute, mode 0700."""
-        path = os.path.join(self.path, session_id)
+        path = self.path_of(session_id)
         try:
             state = os.lstat(path)
         except FileNotFoundError:
@@ -92,7 +95,7 @@ class TemporaryRoot:
         return path
 
     async def remove_session(self, session_id: str) -> None:
-        await asyncio.to_thread(remove_tree, os.path.join(self.path, session_id))
+        await asyncio.to_thread(remove_tree, self.path_of(session_id))
 
 
 @contextlib.contextmanager
