@@ -131,7 +131,7 @@ def configuration(
     program: bytes | None = None,
     ports: Sequence[Listener] = (),
     grace_ms: int = 5000,
-    flags: Flags = Flags(0),  # noqa: RUF009, B008
+    flags: Flags = Flags(0),  # noqa: B008
 ) -> bytes:
     """The message of a configuration; without `program` with the filter that sandboxd itself uses."""
     return Configuration(

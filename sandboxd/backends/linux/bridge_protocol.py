@@ -75,6 +75,7 @@ class Flags(IntFlag):
 
 
 _NO_FLAGS = Flags(0)
+_KNOWN_FLAGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Configuration:
         start_of_program = _HEAD.size + listeners * _LISTENER.size
         start_of_arguments = start_of_program + program
         if (
-            flags & ~(Flags.WAIT | Flags.UNFILTERED)
+            flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
             or listeners > MAX_LISTENERS
             or program % 8

@@ -164,7 +164,7 @@ ROWS = (
 
     # Namespaces and mounts: how the view of files that was built for the command could be taken apart.
     _row("clone", ALLOW, "processes and threads", Where(0, (0,), _NEW_NAMESPACE)),
-    _row("clone", EPERM, "a new user namespace gives all capabilities inside it, and most kernel faults need just that"),
+    _row("clone", EPERM, "a user namespace gives all capabilities inside it, and most kernel faults need just that"),
     _row("clone3", ENOSYS, "its flags are in memory, where a filter cannot read them; libraries fall back to clone"),
     _row("unshare", ALLOW, "undoing what threads share", Where(0, (0,), ~_SHARED_PARTS & _ALL)),
     _row("unshare", EPERM, "as clone"),
