@@ -11,7 +11,7 @@ from sandboxd.errors import CallerError
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import PolicyOf, Session, SessionParts, SessionSpec
-from sandboxd.runtime.wrap import Wrapped, WrapOutcome, WrapRequest
+from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 4096
 
@@ -79,7 +79,7 @@ class Sessions:
         """What became of a wrap, and what was blocked in it. Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None:
-            raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="ask before the daemon is restarted")
+            raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")
         command, session = entry
         return await command.settled_outcome(), session.violations.list(command.command_id)
 
@@ -96,7 +96,8 @@ class Sessions:
                 await self._end(session)
             else:
                 session.on_idle = self._end_later
-        gone = [s for s in self.all() if self._owners.get(s.id) is owner and not s.spec.implicit and not s.spec.detached]
+        own = [session for session in self.all() if self._owners.get(session.id) is owner]
+        gone = [session for session in own if not session.spec.implicit and not session.spec.detached]
         await asyncio.gather(*(self._end(s) for s in gone))
 
     def policy_changed(self) -> None:

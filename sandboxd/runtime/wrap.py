@@ -55,7 +55,7 @@ class WrapRequest:
                     "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"
                 )
         if not os.path.isabs(self.cwd):
-            raise CallerError("cwd_relative", f"cwd is not an absolute path: {self.cwd!r}", hint="send an absolute path")
+            raise CallerError("cwd_relative", f"cwd is not absolute: {self.cwd!r}", hint="send an absolute path")
 
     @property
     def text(self) -> str:

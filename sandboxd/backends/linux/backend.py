@@ -1,0 +1,138 @@
+"""The Linux back end: a Plan becomes bubblewrap and helper arguments, and a ticket waiting at the bridge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer
+from sandboxd.backends.linux.bridge import Bridge, Expected
+from sandboxd.backends.linux.bridge_protocol import (
+    INIT_WORDS,
+    OPTIONS_DESCRIPTOR,
+    Configuration,
+    Listener,
+)
+from sandboxd.backends.linux.bwrap import render
+from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.errors import LaunchError
+from sandboxd.plan.plan import Plan
+
+HTTP_PORT = 3128
+SOCKS_PORT = 1080
+GRACE_MS = 1500
+EXPIRES_IN_S = 60.0
+_BACKLOG = 4096
+_LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.0.0.1", SOCKS_PORT, _BACKLOG))
+
+LAYERS = ("seccomp", "network-proxy")
+"""What this back end adds to the layers that the mounts and namespaces of a plan give."""
+
+
+class Hold(Protocol):
+    def release(self) -> tuple[str, ...]:
+        """Let go; says which protected names had appeared and were moved aside."""
+
+
+class Placeholders(Protocol):
+    """Keeps the empty directories that stand for absent protected names while a sandbox needs them."""
+
+    async def prepare(self, paths: tuple[str, ...]) -> None:
+        """Do what `hold` would have to wait for the disk for."""
+
+    def hold(self, paths: tuple[str, ...], watched: tuple[str, ...]) -> Hold: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What this back end runs: absolute paths. `helper` is our own build for this machine."""
+
+    helper: str
+    bwrap: str
+    weaker_nesting: bool = False
+
+
+class LinuxBackend:
+    """`tools` finds what is needed, proves that a sandbox can be started with it, and raises HostError otherwise; its
+    answer is kept by whoever gives it, since it is asked before every launch."""
+
+    name = "linux"
+
+    def __init__(
+        self, bridge: Bridge, machine: str, tools: Callable[[], Awaitable[Tools]], placeholders: Placeholders
+    ) -> None:
+        self._bridge = bridge
+        self._machine = machine
+        self._find_tools = tools
+        self._tools: Tools | None = None
+        self._placeholders = placeholders
+
+    async def ready(self) -> None:
+        self._tools = await self._find_tools()
+
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+        if self._tools is None:
+            raise LaunchError("backend_not_ready", "the back end has not been made ready", hint="this is a fault of ours")
+        options = render(plan, weaker=self._tools.weaker_nesting)
+        configuration = Configuration(
+            arguments=tuple(os.fsencode(word) for word in plan.argv),
+            filter=build_filter(self._machine),
+            listeners=_LISTENERS,
+            grace_ms=GRACE_MS,
+        )
+        await self._placeholders.prepare(plan.view.placeholders)
+        hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
+        launch = _Launching(observer, hold)
+        launch.handle = self._bridge.expect(
+            launch_id,
+            Expected(
+                configuration,
+                b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
+                launch,
+            ),
+        )
+        words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
+        stage = "launch-args" if options.needs_file else "launch"
+        tools, bridge = self._tools, self._bridge.path
+        argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
+        return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
+
+
+class _Launching:
+    """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
+
+    def __init__(self, observer: Observer, hold: Hold) -> None:
+        self._observer = observer
+        self._hold = hold
+        self.handle: LaunchHandle | None = None
+
+    def claimed(self, pid: int) -> None:
+        self._observer.claimed(pid)
+
+    def listening(self, listeners: Listeners) -> None:
+        self._observer.listening(listeners)
+
+    def started(self) -> None:
+        self._observer.started()
+
+    def failed(self, reason: str) -> None:
+        self._observer.failed(reason)
+
+    def ended(self, status: int | None) -> None:
+        self._hold.release()
+        self._observer.ended(status)
+
+    def cancel(self) -> None:
+        self._hold.release()
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def terminate(self) -> None:
+        if self.handle is not None:
+            self.handle.terminate()
+
+    def kill(self) -> None:
+        if self.handle is not None:
+            self.handle.kill()

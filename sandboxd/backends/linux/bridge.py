@@ -1,0 +1,332 @@
+"""The bridge: where a starting sandbox meets its daemon.
+
+The launch stage of the helper connects here from the host side and names its ticket; the same connection is inherited
+through bubblewrap by the helper's init stage, which finds its configuration already waiting in it, and sends the
+sandbox's listening sockets back over it. So no socket file exists inside the sandbox, and nothing secret stands in an
+argument or a variable: a ticket is only a name, good once, and good for nothing to anyone but a process of this user in
+the daemon's own namespaces (`identify`).
+
+Everything here is callbacks on the event loop instead of tasks: a launch is three short exchanges, and they are on the
+path of every command.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sandboxd.backends.base import Listeners, Observer
+from sandboxd.backends.linux.bridge_protocol import (
+    DESCRIPTORS_MAX,
+    KILL,
+    OPTIONS,
+    TICKET_SIZE,
+    Configuration,
+    Descriptors,
+    Event,
+    EventDecoder,
+    ExecFailed,
+    Exited,
+    Failed,
+    ProtocolError,
+    Started,
+    decode_ticket,
+)
+from sandboxd.errors import SandboxdError
+
+_BACKLOG = 1024
+_READ = 64 * 1024
+_RIGHTS = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+
+
+class Peer(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What waits for the owner of a ticket: the configuration for the helper, and the bubblewrap options when they are
+    too long for an argument list (NUL separated)."""
+
+    configuration: Configuration
+    options: bytes | None
+    observer: Observer
+
+
+class Bridge:
+    """Listens on `path`. `identify` raises SandboxdError for a peer that is not this user on this host, and says which
+    process the peer is. `log(event, **values)` takes what an administrator may want to know."""
+
+    def __init__(self, path: str, identify: Callable[[socket.socket], Peer], log: Callable[..., None]) -> None:
+        self.path = path
+        self._identify = identify
+        self.log = log
+        self._expected: dict[str, Expected] = {}
+        self._links: dict[str, Link] = {}
+        self._strangers: set[Link] = set()
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+            mask = os.umask(0o177)
+            try:
+                listener.bind(self.path)
+            finally:
+                os.umask(mask)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._socket = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Stop listening and drop every link: commands that still run go on without network."""
+        if self._socket is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        for link in [*self._links.values(), *self._strangers]:
+            link.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def expect(self, ticket: str, expected: Expected) -> Handle:
+        self._expected[ticket] = expected
+        return Handle(self, ticket)
+
+    def forget(self, ticket: str) -> None:
+        self._expected.pop(ticket, None)
+
+    def link(self, ticket: str) -> Link | None:
+        return self._links.get(ticket)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of descriptors: the peer waits in the backlog until some are free
+                self.log("bridge_accept_failed", error=error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket.fileno())
+                loop.call_later(0.1, self._accept_again)
+                return
+            connection.setblocking(False)
+            try:
+                peer = self._identify(connection)
+                pidfd = os.pidfd_open(peer.pid)
+            except (SandboxdError, OSError) as error:
+                self.log("bridge_peer_refused", error=str(error))
+                connection.close()
+                continue
+            link = Link(self, connection, peer.pid, pidfd)
+            self._strangers.add(link)
+            link.readable()
+
+    def _accept_again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+            self._accept()
+
+    def claim(self, link: Link, ticket: str) -> Expected | None:
+        expected = self._expected.pop(ticket, None)
+        if expected is not None:
+            self._strangers.discard(link)
+            self._links[ticket] = link
+        return expected
+
+    def lost(self, link: Link) -> None:
+        self._strangers.discard(link)
+        if link.ticket is not None and self._links.get(link.ticket) is link:
+            del self._links[link.ticket]
+
+
+class Link:
+    """One connection: a launch that has not named its ticket yet, and afterwards the helper of a running sandbox."""
+
+    def __init__(self, bridge: Bridge, connection: socket.socket, pid: int, pidfd: int) -> None:
+        self.ticket: str | None = None
+        self._bridge = bridge
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._pid = pid
+        self._pidfd = pidfd
+        self._outgoing = memoryview(b"")
+        self._observer: Observer | None = None
+        self._opening = b""
+        self._decoder = EventDecoder()
+        self._descriptors: list[int] = []
+        self._status: int | None = None
+        self._loop.add_reader(connection.fileno(), self.readable)
+
+    def readable(self) -> None:
+        try:
+            if self.ticket is None:
+                self._read_ticket()
+            else:
+                self._read_events()
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError) as error:
+            self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
+            self._fail(f"its helper failed: {error}")
+
+    def _read_ticket(self) -> None:
+        data = self._connection.recv(TICKET_SIZE - len(self._opening))
+        self._opening += data
+        if not data:
+            self.close()
+        elif len(self._opening) == TICKET_SIZE:
+            self._claim(decode_ticket(self._opening))
+
+    def _read_events(self) -> None:
+        data, ancillary, flags, _ = self._connection.recvmsg(_READ, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+                self._descriptors.extend(numbers)
+        if flags & socket.MSG_CTRUNC:
+            raise ProtocolError("more descriptors than there are listeners, or too many open files")
+        if data:
+            for event in self._decoder.feed(data):
+                self._happened(event)
+        else:
+            self._decoder.finish()
+            self._finish()
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case Descriptors(listeners):
+                self._take_listeners(listeners)
+            case Started():
+                self._tell().started()
+            case ExecFailed(status, number):
+                self._tell().failed(f"the command could not be run: {os.strerror(number)} (status {status})")
+            case Failed(message):
+                self._tell().failed(message)
+            case Exited(status, _):
+                self._status = status
+
+    def _tell(self) -> Observer:
+        if self._observer is None:
+            raise ProtocolError("an event without a ticket")
+        return self._observer
+
+    def _claim(self, ticket: str) -> None:
+        expected = self._bridge.claim(self, ticket)
+        if expected is None:
+            # Closing is the refusal: the helper reports a ticket that was used, has expired or never was.
+            self._bridge.log("bridge_ticket_unknown")
+            self.close()
+            return
+        self.ticket = ticket
+        self._observer = expected.observer
+        self._observer.claimed(self._pid)
+        if expected.options is not None:
+            self._send_options(expected.options)
+        self._outgoing = memoryview(expected.configuration.encode())
+        self._write()
+
+    def _send_options(self, options: bytes) -> None:
+        """In a memory file: bubblewrap reads it to its end."""
+        descriptor = os.memfd_create("bwrap-options", os.MFD_CLOEXEC)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(options)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+            self._connection.sendmsg([OPTIONS], rights)
+        finally:
+            os.close(descriptor)
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
+        except BlockingIOError:
+            self._loop.add_writer(self._connection.fileno(), self._write)
+            return
+        except OSError:
+            self._outgoing = memoryview(b"")  # reading will meet the end of the connection and say so
+        self._loop.remove_writer(self._connection.fileno())
+
+    def _take_listeners(self, count: int) -> None:
+        if len(self._descriptors) != count + 1 or count < 2:
+            raise ProtocolError(f"{len(self._descriptors)} descriptors for {count} listeners")
+        received, self._descriptors = self._descriptors, []
+        *listeners, namespace = received
+        http, socks, *others = (socket.socket(fileno=number) for number in listeners)
+        self._tell().listening(Listeners(http, socks, namespace, others))
+
+    def _finish(self) -> None:
+        observer, self._observer = self._observer, None
+        self.close()
+        if observer is not None:
+            observer.ended(self._status)
+
+    def _fail(self, reason: str) -> None:
+        """A helper that does not keep to the protocol is not trusted with a running command."""
+        if self._observer is not None:
+            self._observer.failed(reason)
+            self.kill()
+        self._finish()
+
+    def terminate(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send(KILL)
+
+    def kill(self) -> None:
+        """End bubblewrap; the helper dies with it, and the pid namespace with the helper."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        if self._connection.fileno() < 0:
+            return
+        self._loop.remove_reader(self._connection.fileno())
+        self._loop.remove_writer(self._connection.fileno())
+        self._connection.close()
+        os.close(self._pidfd)
+        self._pidfd = -1
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+        self._bridge.lost(self)
+
+
+class Handle:
+    """See `LaunchHandle`."""
+
+    def __init__(self, bridge: Bridge, ticket: str) -> None:
+        self._bridge = bridge
+        self._ticket = ticket
+
+    def cancel(self) -> None:
+        self._bridge.forget(self._ticket)
+
+    def terminate(self) -> None:
+        link = self._bridge.link(self._ticket)
+        if link is not None:
+            link.terminate()
+
+    def kill(self) -> None:
+        link = self._bridge.link(self._ticket)
+        if link is not None:
+            link.kill()
