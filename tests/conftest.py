@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from support import processes
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.origin import Origin, serve_origin
 from support.snapshot import HostWatch
+from support.turns import close_turns, open_turns, turn
 from support.users import Code, Identity, code_for, identity_names, make_identity
 
 # Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
@@ -31,6 +32,19 @@ hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 def pytest_configure(config: pytest.Config) -> None:
     processes.adopt_orphans()
+    if config.getoption("numprocesses", None):  # the process that starts the workers
+        open_turns()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):
+        close_turns()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with turn(alone="host_snapshot" in getattr(item, "fixturenames", ())):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

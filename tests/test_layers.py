@@ -43,11 +43,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The records that requests and answers are made of, and how text from inside is shown.
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
-        "sandboxd.policy.display", "sandboxd.plan.plan", "sandboxd.runtime.session", "sandboxd.runtime.wrap",
+        "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.plan.plan", "sandboxd.runtime.session",
+        "sandboxd.runtime.wrap",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
-    "sandboxd.app": ("sandboxd", "sandboxd_client.wire"),
+    "sandboxd.app": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
     "sandboxd_client": (),
 }  # fmt: skip

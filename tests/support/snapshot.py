@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +15,21 @@ from support.processes import descendants
 from support.users import Identity
 from support.waiting import wait_until
 
+_OUR_NAME = re.compile(r"sandboxd(?!-test-|-fake-)|bwrap")
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Facts by name: `file /path` to type, mode, owner and content; `process PID` to its command."""
+    """Facts by name: `file /path` to type, mode, owner and content; `shared /path` to type and mode, for places that
+    are other programs' too; `process PID` to its command."""
 
     facts: dict[str, str]
 
     def difference(self, later: Snapshot) -> list[str]:
-        """One line for each fact that appeared (+), went (-) or changed (!)."""
+        """One line for each fact that appeared (+), went (-) or changed (!). What went from a shared place was there
+        before us, so somebody else's to take away."""
         before, after = self.facts, later.facts
-        lines = [f"- {name} {before[name]}" for name in before.keys() - after.keys()]
+        lines = [f"- {name} {before[name]}" for name in before.keys() - after.keys() if not name.startswith("shared ")]
         lines += [f"+ {name} {after[name]}" for name in after.keys() - before.keys()]
         lines += [f"! {name} {before[name]} -> {after[name]}" for name in before.keys() & after.keys()
                   if before[name] != after[name]]
@@ -97,16 +102,42 @@ def _kind_and_content(path: Path, status: os.stat_result) -> tuple[str, str]:
 
 
 def _ours_in(shared: Path, identity: Identity) -> dict[str, str]:
-    try:
-        names = [name for name in os.listdir(shared) if "sandboxd" in name or "bwrap" in name]
-    except FileNotFoundError:
-        return {}
+    """What carries our name (not that of our tests) in a shared place and belongs to the identity. For the directory
+    in which all daemons of a user keep their temporary files, its entries count instead of itself, as far as no daemon
+    of somebody else (a person's own, on a developer's machine) holds them."""
     facts = {}
-    for name in names:
-        try:
-            status = (shared / name).lstat()
-        except FileNotFoundError:
+    for path in _children(shared):
+        if not _OUR_NAME.search(path.name):
             continue
-        if status.st_uid == identity.uid:
-            facts[f"file {shared / name}"] = f"{stat.S_IFMT(status.st_mode):o} {stat.S_IMODE(status.st_mode):04o}"
-    return facts
+        if path == Path(f"/var/tmp/sandboxd-{identity.uid}"):
+            facts.update(_facts_of(entry, identity) for entry in _children(path) if not _held_by_others(entry / "lock"))
+        else:
+            facts.update([_facts_of(path, identity)])
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, PermissionError):
+        return []
+
+
+def _facts_of(path: Path, identity: Identity) -> tuple[str, str]:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return f"shared {path}", ""
+    own = status.st_uid == identity.uid
+    return f"shared {path}", f"{stat.S_IFMT(status.st_mode):o} {stat.S_IMODE(status.st_mode):04o}" if own else ""
+
+
+def _held_by_others(lock: Path) -> bool:
+    """Whether a process that this test has not started holds an flock on the file (proc_locks(5))."""
+    try:
+        inode = lock.stat().st_ino
+    except OSError:
+        return False
+    holders = {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
+               if line.split()[5].endswith(f":{inode}")}  # fmt: skip
+    return bool(holders - {os.getpid(), *(process.pid for process in descendants())})
