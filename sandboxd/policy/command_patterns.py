@@ -35,17 +35,17 @@ class CommandPatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """Exactly one of the three forms: `words` alone (exact), `words` with `open_ended`, or a `wildcard` expression. All
-    empty and `open_ended` matches every command."""
+    """`words`, exactly or with more behind them (`open_ended`), or the texts between the stars of a `wildcard`. Empty
+    and `open_ended` matches every command."""
 
     text: str
     words: tuple[str, ...] = ()
     open_ended: bool = False
-    wildcard: re.Pattern[str] | None = None
+    wildcard: tuple[str, ...] = ()
 
     @property
     def matches_all(self) -> bool:
-        return self.open_ended and not self.words
+        return self.open_ended and not self.words and not self.wildcard
 
     def matches(self, words: Sequence[str], *, by_name: bool = False) -> bool:
         """Whether a simple command, given as its words, is meant. With `by_name` the program's directory does not
@@ -58,8 +58,8 @@ class CommandPattern:
         return by_name and name != words[0] and bool(name) and self._matches((name, *words[1:]))
 
     def _matches(self, words: Sequence[str]) -> bool:
-        if self.wildcard is not None:
-            return self.wildcard.fullmatch(shlex.join(words)) is not None
+        if self.wildcard:
+            return _matches_parts(self.wildcard, shlex.join(words), self.open_ended)
         if self.open_ended:
             return tuple(words[: len(self.words)]) == self.words
         return tuple(words) == self.words
@@ -81,7 +81,7 @@ def parse_command_pattern(text: str) -> CommandPattern:
     if not body.strip("* "):
         return CommandPattern(text, (), True)
     if "*" in body:
-        return CommandPattern(text, wildcard=_wildcard(body, open_ended))
+        return CommandPattern(text, (), open_ended, _wildcard(body))
     try:
         words = tuple(shlex.split(body))
     except ValueError:
@@ -94,7 +94,7 @@ def parse_command_pattern(text: str) -> CommandPattern:
 def parse_exclusion(text: str) -> CommandPattern:
     """As `parse_command_pattern`, and refuses what would exclude everything (slug `command_pattern_matches_all`)."""
     pattern = parse_command_pattern(text)
-    if pattern.matches_all or (pattern.wildcard is not None and text.strip().startswith("*")):
+    if pattern.matches_all or (pattern.wildcard and text.strip().startswith("*")):
         raise CommandPatternError(
             "command_pattern_matches_all",
             f"{text!r} would take every program out of the sandbox"
@@ -105,10 +105,29 @@ def parse_exclusion(text: str) -> CommandPattern:
     return pattern
 
 
-def _wildcard(body: str, open_ended: bool) -> re.Pattern[str]:
-    """`*` matches any text. Runs of space count as one. Linear in practice: at most a handful of stars."""
-    body = re.sub(r"\s+", " ", re.sub(r"\*+", "*", body))
-    if body.count("*") > 8:
-        raise CommandPatternError("command_pattern_invalid", f"more than 8 wildcards in {body[:60]!r}")
-    expression = ".*".join(re.escape(part) for part in body.split("*"))
-    return re.compile(expression + ("( .*)?" if open_ended else ""), re.DOTALL)
+def _wildcard(body: str) -> tuple[str, ...]:
+    """The texts between the stars. Runs of space count as one."""
+    return tuple(re.sub(r"\s+", " ", re.sub(r"\*+", "*", body)).split("*"))
+
+
+def _matches_parts(parts: tuple[str, ...], text: str, open_ended: bool) -> bool:
+    """Whether `text` is the parts with anything between them; with `open_ended`, further words may follow. Each part
+    is taken where it stands first, which is right for all but the last, and needs no going back."""
+    first, *middle, last = parts
+    if not text.startswith(first):
+        return False
+    position = len(first)
+    for part in middle:
+        found = text.find(part, position)
+        if found < 0:
+            return False
+        position = found + len(part)
+    if not open_ended:
+        return text.endswith(last) and len(text) - len(last) >= position
+    found = text.find(last, position)
+    while found >= 0:
+        end = found + len(last)
+        if end == len(text) or text[end] == " ":
+            return True
+        found = text.find(last, found + 1)
+    return False

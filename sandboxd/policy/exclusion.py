@@ -87,7 +87,7 @@ def matching_rule(rules: Sequence[CommandRule], words: Sequence[Word]) -> Comman
     known = all(word.literal for word in words)
     for rule in rules:
         pattern = parse_command_pattern(rule.pattern)
-        if (known or pattern.wildcard is None) and pattern.matches(texts):
+        if (known or not pattern.wildcard) and pattern.matches(texts):
             return rule
     return None
 
@@ -98,20 +98,20 @@ def _is_pattern(word: Word) -> bool:
 
 
 def _readers_agree(text: str, line: ShellLine) -> bool:
+    """Whether shlex finds the same commands with the same words. It cannot tell a quoted ";" from a separator: then
+    the readers do not agree, which is the safe answer."""
     lexer = shlex.shlex(join_continuations(text), posix=True, punctuation_chars=_PUNCTUATION)
-    lexer.whitespace = " \t\r"
+    lexer.whitespace = " \t"
     lexer.whitespace_split = True
     lexer.commenters = "#"
+    commands: list[list[str]] = [[]]
     try:
-        tokens = [token for token in lexer if not _is_punctuation(token)]
+        for token in lexer:
+            if not token.strip(_PUNCTUATION):
+                commands.append([])
+            elif commands[-1] or token not in _GROUPING:
+                commands[-1].append(token)
     except ValueError:
         return False
-    words: list[str] = []
-    for simple in line.commands:
-        words += simple.assignments
-        words += (word.text for word in simple.words)
-    return tokens == [word for word in words if not _is_punctuation(word)]
-
-
-def _is_punctuation(token: str) -> bool:
-    return token in _GROUPING or not token.strip(_PUNCTUATION)
+    found = [[*simple.assignments, *(word.text for word in simple.words)] for simple in line.commands]
+    return [command for command in commands if command] == found

@@ -24,7 +24,7 @@ MAX_PATH = 4096
 _Quote = Callable[[str], str]
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))")
 _MAGIC = re.compile(r"[*?\[]")
-_CLASS = re.compile(r"\[[!^]?\]?[^\]]*\]")
+_CLASS = re.compile(r"\[[!^]?(?:\][^\]]*|[^\]]+)\]")
 
 
 @dataclass(frozen=True, slots=True)

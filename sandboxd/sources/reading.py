@@ -137,19 +137,21 @@ class _Unreadable(Exception):
 def _read_bounded(path: str) -> tuple[bytes, os.stat_result]:
     # O_NONBLOCK: opening a named pipe must not wait for somebody to write into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
             raise _Unreadable("settings_not_a_file", f"is {kind}, not a file", "remove it, or put a file there")
         if status.st_size > MAX_BYTES:
             raise _Unreadable("settings_too_large", f"has {status.st_size} bytes, the limit is {MAX_BYTES}")
         data = bytearray()
-        while chunk := file.read(MAX_BYTES + 1 - len(data)):
+        while chunk := os.read(descriptor, MAX_BYTES + 1 - len(data)):
             data += chunk
             if len(data) > MAX_BYTES:
                 raise _Unreadable("settings_too_large", f"has more than {MAX_BYTES} bytes")
         return bytes(data), status
+    finally:
+        os.close(descriptor)
 
 
 def _at(location: Location) -> Origin:

@@ -128,14 +128,18 @@ def _read(at: int, name: str, path: str) -> _Content | None:
                 data={"file": path},
             ) from None
         raise
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SettingsError("settings_not_a_file", f"{path} is not a file", data={"file": path})
-        data = file.read(MAX_BYTES + 1)
+        data = bytearray()
+        while chunk := os.read(descriptor, MAX_BYTES + 1 - len(data)):
+            data += chunk
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_BYTES:
         raise SettingsError("settings_too_large", f"{path} has more than {MAX_BYTES} bytes", data={"file": path})
-    return _Content(data, status)
+    return _Content(bytes(data), status)
 
 
 def _write_beside(at: int, name: str, text: str, old: _Content | None) -> str:

@@ -19,7 +19,9 @@ def refused(text: str | bytes) -> tuple[str, Any, Any]:
 
 
 def test_comments_trailing_commas_and_a_byte_order_mark() -> None:
-    text = b'\xef\xbb\xbf// head\n{ /* a\n b */ "a": [1, 2.5, -3e2, true, false, null,], // one\n "b": {"c": "d",},\n}\n// tail'
+    text = (
+        b'\xef\xbb\xbf// head\n{ /* a\n b */ "a": [1, 2.5, -3e2, true, false, null,], // one\n "b": {"c": "d",},\n}\n//'
+    )
     document = parse_jsonc(text)
     assert document.root.value == {"a": [1, 2.5, -300.0, True, False, None], "b": {"c": "d"}}
     assert document.had_mark

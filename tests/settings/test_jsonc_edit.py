@@ -140,7 +140,10 @@ def written(draw: Any, depth: int = 0) -> str:
 @st.composite
 def written_files(draw: Any) -> str:
     names = draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=4))
-    gap = lambda: str(draw(_comment))  # noqa: E731
+
+    def gap() -> str:
+        return str(draw(_comment))
+
     members = [f'{gap()}"{name}"{gap()}:{gap()}{draw(written())}{gap()}' for name in names]
     tail = "," if members and draw(st.booleans()) else ""
     return gap() + "{" + ",".join(members) + tail + gap() + "}" + gap()

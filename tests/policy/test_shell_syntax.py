@@ -1,0 +1,108 @@
+"""Reading shell lines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxd.policy.shell_syntax import MAX_TEXT, Obstacle, join_continuations, nested_texts, read_line
+
+
+def programs(text: str) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in read_line(text).commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b; c && d | e", [["a", "b"], ["c"], ["d"], ["e"]]),
+        ("a $(b $(c)) `d`", [["a", "$(b $(c))", "`d`"], ["b", "$(c)"], ["c"], ["d"]]),
+        ("if a; then b; else c; fi", [["a"], ["b"], ["c"]]),
+        ("for x in $(a); do b; done", [["a"], ["b"]]),
+        ("f() { a; }; f", [["a"], ["f"]]),
+        ("X=$(a) b", [["b"], ["a"]]),
+        ("a > $(b)", [["a"], ["b"]]),
+        ("a <<E\n$(b)\nE\n", [["a"], ["b"]]),
+        ('a "x $(b) y"', [["a", "x $(b) y"], ["b"]]),
+        ("a ${x:-$(b)}", [["a", "${x:-$(b)}"], ["b"]]),
+        ("a <(b)", [["a", "<(b)"], ["b"]]),
+        ("export X=$(a)", [["export", "X=$(a)"], ["a"]]),
+        ("a 'b'\"c\"d\\ e", [["a", "bcd e"]]),
+        ("case $(a) in x) b;; esac", [["a"], ["b"]]),
+        ("! a | { b; }", [["a"], ["b"]]),
+        ("[[ $(a) ]] && b", [["a"], ["b"]]),
+    ],
+)
+def test_every_program_is_found(text: str, expected: list[list[str]]) -> None:
+    assert programs(text) == expected
+    assert read_line(text).unreadable is None
+
+
+@pytest.mark.parametrize(
+    ("text", "obstacle"),
+    [
+        ("a $(b)", Obstacle.SUBSTITUTION),
+        ("a <(b)", Obstacle.SUBSTITUTION),
+        ("a > b", Obstacle.REDIRECTION),
+        ("a <<< b", Obstacle.REDIRECTION),
+        ("X=1", Obstacle.ASSIGNMENT),
+        ("export X", Obstacle.ASSIGNMENT),
+        ("unset X", Obstacle.ASSIGNMENT),
+        ("f() { a; }", Obstacle.FUNCTION),
+        ("function f { a; }", Obstacle.FUNCTION),
+        ("a &", Obstacle.BACKGROUND),
+        ("a & b", Obstacle.BACKGROUND),
+        ("while a; do b; done", Obstacle.CONTROL),
+        ("((x++))", Obstacle.CONTROL),
+        ("a ${x@P}", Obstacle.EXPANSION),
+        ("a $((1))", Obstacle.EXPANSION),
+        ("a $'x'", Obstacle.EXPANSION),
+    ],
+)
+def test_obstacles(text: str, obstacle: Obstacle) -> None:
+    assert obstacle in read_line(text).obstacles
+
+
+@pytest.mark.parametrize("text", ["a 'b", 'a "b', "a &&", "a | ", "(a", "a )", "a;;", "if a", "${", "a <<", "$(a"])
+def test_what_is_not_valid_is_unreadable(text: str) -> None:
+    assert read_line(text).unreadable
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a " * 500_000, "(" * 100_000, "$(" * 100_000, "`" * 100_000, "{" * 10_000, "if " * 100_000, "a;" * 100_000,
+     "<<A\n" * 50_000, "f()" * 50_000, "[[ (" * 50_000, "a\0b", "case x in " * 10_000, '"${x' * 50_000],
+)  # fmt: skip
+def test_long_and_hostile_lines_are_not_read(text: str) -> None:
+    line = read_line(text)
+    assert line.unreadable and not line.commands
+
+
+def test_a_long_chain_is_no_recursion() -> None:
+    assert len(programs("&&".join(["a"] * 500))) == 500
+    assert read_line("a " * (MAX_TEXT // 2 - 1)).unreadable is None
+
+
+def test_continued_lines() -> None:
+    assert programs("a \\\n b") == [["a", "b"]]
+    assert join_continuations("a\\\\\n b") == "a\\\\\n b"
+    for text in ("a '\\\n'", "a # \\\nb", "a <<E\\\nE"):
+        assert join_continuations(text) == text
+    assert programs("a # \\\nb") == [["a"], ["b"]]
+
+
+def test_scripts_in_arguments() -> None:
+    def scripts(text: str) -> list[str]:
+        return list(nested_texts(read_line(text).commands))
+
+    assert scripts("sh -c 'a b'") == ["a b"]
+    assert scripts("sudo /bin/bash -xec 'a' x") == ["a"]
+    assert scripts("eval a b") == ["a b"]
+    assert scripts("sh x.sh; a -c b") == []
+
+
+@given(st.text("ab $(){}[]<>|&;'\"`\\\n#!*=-", max_size=60))
+def test_any_text_is_read_or_said_to_be_unreadable(text: str) -> None:
+    line = read_line(text)
+    assert line.unreadable is None or line.unreadable
