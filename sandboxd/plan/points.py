@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Found, Kind, Resolved, Scan, Worktree
+from sandboxd.plan.facts import Facts, Found, Kind, Link, Resolved, Scan, Worktree
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.request import Place
@@ -199,8 +199,10 @@ def _add_absent(found: PointMap, resolved: Resolved, reason: Reason, *, top_only
     found.add(path, None, reason, tuple(missing))
 
 
-def _add_links(found: PointMap, resolved: Resolved, *, guard: bool) -> None:
+def _add_links(found: PointMap, resolved: Resolved, *, guard: bool, way: tuple[Link, ...] = ()) -> None:
     for link in resolved.links:
+        if link in way:
+            continue
         point = found.points.setdefault(link.path, Point(link.path, link=link.target))
         point.guard = point.guard or guard
 
@@ -233,12 +235,13 @@ def _add_protected(found: PointMap, files: FilePolicy, place: Place, facts: Fact
         if resolved.kind is not None:
             found.add(resolved.real, resolved.kind, Reason(Mark.PROTECTED, "the daemon's own files"))
     for path in files.settings_files:
-        _protect(found, facts.paths[path], "a settings file of sandboxd", Absent.REFUSE_TOP)
-    if facts.paths[place.home].kind is Kind.DIRECTORY:
+        _protect(found, facts.paths[path], "it is a settings file of sandboxd", Absent.REFUSE_TOP)
+    home = facts.paths[place.home]
+    if home.kind is Kind.DIRECTORY:
         for row in rows(Where.HOME):
-            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row.why, row.absent)
+            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row.why, row.absent, home.links)
     for root in writable_roots(files, place):
-        if facts.paths[root].kind is Kind.DIRECTORY and _is_workspace(facts.paths[root].real):
+        if facts.paths[root].kind is Kind.DIRECTORY and is_workspace(facts.paths[root].real):
             _protect_workspace(found, root, facts)
     git_rows = {row.name: row for row in rows(Where.GIT_DIR, allow_git_config=files.allow_git_config)}
     for scan in facts.scans.values():
@@ -250,15 +253,15 @@ def _add_protected(found: PointMap, files: FilePolicy, place: Place, facts: Fact
 
 def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
     """The names at the top of a workspace, whether they exist or not."""
+    way = facts.paths[root].links
     for row in rows(Where.WORKSPACE):
         if "*" not in row.name:
-            _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent)
+            _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent, way)
     if facts.paths[posixpath.join(root, ".git")].kind is None:
         absent = [name for name in BARE_NAMES if facts.paths[posixpath.join(root, name)].kind is None]
-        if BARE_PLANT.name in absent:
-            _protect(found, facts.paths[posixpath.join(root, BARE_PLANT.name)], BARE_PLANT.why, BARE_PLANT.absent)
-        elif absent:
-            _protect(found, facts.paths[posixpath.join(root, absent[0])], BARE_PLANT.why, BARE_PLANT.absent)
+        if absent:
+            name = BARE_PLANT.name if BARE_PLANT.name in absent else absent[0]
+            _protect(found, facts.paths[posixpath.join(root, name)], BARE_PLANT.why, BARE_PLANT.absent, way)
 
 
 def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
@@ -289,13 +292,16 @@ def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
         found.add(worktree.common, Kind.DIRECTORY, Reason(mark, "it is the repository of the working directory"))
 
 
-def _protect(found: PointMap, resolved: Resolved, why: str, absent: Absent) -> None:
+def _protect(
+    found: PointMap, resolved: Resolved, why: str, absent: Absent, way: tuple[Link, ...] = ()
+) -> None:
+    """`way` are the links that lead to the place itself: they are not part of the name."""
     reason = Reason(Mark.PROTECTED, why)
     if resolved.kind is not None:
         found.add(resolved.real, resolved.kind, reason)
     elif absent is not Absent.LEAVE:
         _add_absent(found, resolved, reason, top_only=absent is Absent.REFUSE_TOP)
-    _add_links(found, resolved, guard=True)
+    _add_links(found, resolved, guard=True, way=way)
 
 
 def _protect_found(found: PointMap, name: Found, why: str) -> None:
@@ -305,7 +311,7 @@ def _protect_found(found: PointMap, name: Found, why: str) -> None:
         found.points.setdefault(name.path, Point(name.path, link="")).guard = True
 
 
-def _is_workspace(root: str) -> bool:
+def is_workspace(root: str) -> bool:
     """A directory that a person would open as a project: not one that stands below a hidden directory, as caches do."""
     return not any(part.startswith(".") for part in root.split("/"))
 

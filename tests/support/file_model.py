@@ -1,0 +1,216 @@
+"""A reference model of the file policy: what may be read and written, worked out in the most naive way.
+
+It shares no code with the planner. A tree is a dict from relative path to what is there; for each path the model looks
+at every rule. `random_case` makes a tree and a policy from a seed, so that a failing case can be had again by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import asdict, dataclass, field
+
+DIRECTORY = "directory"
+FILE = "file"
+LINK = "link:"
+
+NAMES = ("a", "b", "c", "d e", "ü", "f*")
+
+
+@dataclass
+class Case:
+    """`tree`: relative path → DIRECTORY, FILE or LINK + target text. The four lists hold relative paths, or patterns
+    when they start with `glob:`. `cwd` and `project` are relative directories."""
+
+    seed: int
+    tree: dict[str, str]
+    allow_write: list[str] = field(default_factory=list)
+    deny_write: list[str] = field(default_factory=list)
+    deny_read: list[str] = field(default_factory=list)
+    allow_read: list[str] = field(default_factory=list)
+    cwd: str = ""
+    project: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def covers(directory: str, path: str) -> bool:
+    return directory in ("", path) or path.startswith(directory + "/")
+
+
+def follow(tree: dict[str, str], path: str, depth: int = 0) -> str | None:
+    """Where a path leads, as a relative path; None for a loop or a way out of the tree."""
+    if depth > 40:
+        return None
+    at = ""
+    parts = [part for part in path.split("/") if part]
+    while parts:
+        name = parts.pop(0)
+        if name == ".":
+            continue
+        if name == "..":
+            if not at:
+                return None
+            at = parent(at)
+            continue
+        here = f"{at}/{name}" if at else name
+        kind = tree.get(here)
+        if kind is not None and kind.startswith(LINK):
+            target = kind.removeprefix(LINK)
+            depth += 1
+            if depth > 40:
+                return None
+            if target.startswith("/"):  # the root of the tree stands for /
+                at = ""
+            parts = [part for part in target.split("/") if part] + parts
+            continue
+        if kind == FILE and parts:
+            return None
+        at = here
+    return at
+
+
+def matches(tree: dict[str, str], pattern: str) -> list[str]:
+    """Every path of the tree that a pattern names, links as themselves."""
+    text = ""
+    parts = pattern.split("/")
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        if part == "**":
+            text += "(?:[^/]+/)*" if not last else "[^/]+(?:/[^/]+)*"
+            continue
+        body = re.escape(part).replace(r"\[\*\]", "\0").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+        body = body.replace("\0", r"\*")
+        text += body + ("" if last else "/")
+    found = re.compile(text + r"\Z")
+    return [path for path in tree if found.match(path) and _plain_way(tree, path)]
+
+
+def _plain_way(tree: dict[str, str], path: str) -> bool:
+    """No link on the way: patterns do not walk through links."""
+    above = parent(path)
+    while above:
+        if tree.get(above) != DIRECTORY:
+            return False
+        above = parent(above)
+    return True
+
+
+class Model:
+    """What a case means."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.tree = case.tree
+        self.allow_write = self._resolve(case.allow_write)
+        self.deny_write = self._resolve(case.deny_write, deny=True)
+        self.deny_read = self._resolve(case.deny_read, deny=True)
+        self.allow_read = self._resolve(case.allow_read)
+        self.project = follow(self.tree, case.project) or ""
+        self.cwd = follow(self.tree, case.cwd) or ""
+
+    def _resolve(self, rules: list[str], *, deny: bool = False) -> set[str]:
+        found: set[str] = set()
+        for rule in rules:
+            if rule.startswith("glob:"):
+                for path in matches(self.tree, rule.removeprefix("glob:")):
+                    real = follow(self.tree, path)
+                    if real is not None and (real == "" or real in self.tree):
+                        found.add(real)
+                continue
+            real = follow(self.tree, rule)
+            if real is not None and (deny or real == "" or real in self.tree):
+                found.add(real)
+        return found
+
+    def readable(self, path: str) -> bool:
+        deny = self._longest(self.deny_read, path)
+        allow = self._longest(self.allow_read | self.allow_write | {self.project}, path)
+        return deny < 0 or allow > deny
+
+    def writable(self, path: str) -> bool:
+        if not self.readable(path) or any(covers(rule, path) for rule in self.deny_write):
+            return False
+        deny = self._longest(self.deny_read, path)
+        opened = self.allow_write | {self.project}
+        if self.readable(self.cwd):
+            opened = opened | {self.cwd}
+        return self._longest(opened, path) > deny
+
+    @property
+    def refused(self) -> bool:
+        """Nothing can be run: the working directory itself cannot be read."""
+        return not self.readable(self.cwd)
+
+    def absent_denied(self) -> list[str]:
+        """Denied paths that do not exist."""
+        return [path for path in self.deny_read | self.deny_write if path and path not in self.tree]
+
+    def pinned(self, path: str) -> bool:
+        """Moving this path away would take a guarded one along."""
+        guarded = [one for one in (*self.tree, *self.absent_denied()) if not self.writable(one)]
+        return any(covers(path, one) for one in guarded)
+
+    @staticmethod
+    def _longest(rules: set[str], path: str) -> int:
+        lengths = [0 if rule == "" else rule.count("/") + 1 for rule in rules if covers(rule, path)]
+        return max(lengths, default=-1)
+
+
+def random_case(seed: int) -> Case:
+    rng = random.Random(seed)
+    tree: dict[str, str] = {}
+    directories = [""]
+    for _ in range(rng.randint(4, 18)):
+        at = rng.choice(directories)
+        name = rng.choice(NAMES)
+        path = f"{at}/{name}" if at else name
+        if path in tree or path.count("/") > 4:
+            continue
+        kind = rng.choices((DIRECTORY, FILE, LINK), (6, 4, 2))[0]
+        if kind == LINK:
+            tree[path] = LINK + _target(rng, tree, path)
+        else:
+            tree[path] = kind
+            if kind == DIRECTORY:
+                directories.append(path)
+    case = Case(seed, tree)
+    for rules in (case.allow_write, case.deny_write, case.deny_read, case.allow_read):
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
+            rules.append(_rule(rng, tree))
+    case.project = rng.choice(directories)
+    case.cwd = case.project if rng.random() < 0.6 else rng.choice(directories)
+    return case
+
+
+def _target(rng: random.Random, tree: dict[str, str], path: str) -> str:
+    others = list(tree) or ["a"]
+    target = rng.choice(others)
+    style = rng.random()
+    if style < 0.4:
+        return "/" + target
+    if style < 0.8:
+        return "../" * path.count("/") + target
+    # nothing leads out of the tree: what is outside is no part of the model
+    return rng.choice(("nowhere", "/" + path, ".." if "/" in path else ".", "a/b/nowhere"))
+
+
+def _rule(rng: random.Random, tree: dict[str, str]) -> str:
+    style = rng.random()
+    known = list(tree) or ["a"]
+    if style < 0.68:
+        return rng.choice(known)
+    if style < 0.72:
+        return ""
+    if style < 0.82:
+        base = rng.choice([path for path in known if tree.get(path) == DIRECTORY] or [""])
+        return f"{base}/new" if base else "new/below"
+    if style < 0.9:
+        base = rng.choice([path for path in known if tree.get(path) == DIRECTORY] or [""])
+        return "glob:" + (f"{base}/" if base else "") + rng.choice(("*", "a*", "?"))
+    return "glob:" + rng.choice(("**/a", "**/b/*", "*/b", "a/**/c", "[[]*]"[:0] + "**/f[*]"))

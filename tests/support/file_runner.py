@@ -1,0 +1,174 @@
+"""Runs cases of the reference model in real sandboxes, as whoever starts it: one JSON case a line in, one answer out.
+
+Uses nothing of the tests, because it is copied to where an ordinary user can read it. For each case it makes the tree,
+plans, runs bubblewrap once with a prober inside, and reports what every operation gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandboxd.backends.linux.bwrap import render
+from sandboxd.errors import SandboxdError
+from sandboxd.host.facts import HostFacts
+from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.planner import Planner
+from sandboxd.plan.request import Argv, Place, PlanRequest
+from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.settings.origins import Origin, Source
+
+PROBER = r"""
+import errno, json, os, sys
+root = sys.argv[1]
+todo = json.load(sys.stdin)
+def attempt(f):
+    try:
+        return f() or "ok"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+def read(p):
+    if os.path.isdir(p):
+        os.listdir(p)
+    else:
+        with open(p, "rb") as f:
+            token = b"token " + os.fsencode(os.path.basename(os.path.realpath(p)))
+            return "ok" if f.read() == token else "other content"
+def write(p):
+    if os.path.isdir(p):
+        new = p + "/probe-of-writing"
+        os.mkdir(new); os.rmdir(new)
+    else:
+        os.close(os.open(p, os.O_WRONLY))
+def create(p):
+    os.mkdir(p); os.rmdir(p)
+def move(p):
+    os.rename(p, p + ".moved"); os.rename(p + ".moved", p)
+print(json.dumps([attempt(lambda: globals()[verb](root + "/" + path if path else root)) for verb, path in todo]))
+"""
+
+
+def rules(root: str, texts: list[str]) -> tuple[PathRule, ...]:
+    origin = Origin(Source.USER, "sandbox.filesystem")
+    made = []
+    for text in texts:
+        glob = text.startswith("glob:")
+        text = text.removeprefix("glob:")
+        path = f"{_quoted(root) if glob else root}/{text}" if text else root
+        made.append(PathRule(path, origin, glob, path))
+    return tuple(made)
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in text)
+
+
+def make_tree(root: str, tree: dict[str, str]) -> None:
+    os.mkdir(root)
+    for path, kind in tree.items():
+        full = f"{root}/{path}"
+        if kind == "directory":
+            os.mkdir(full)
+        elif kind == "file":
+            Path(full).write_bytes(b"token " + os.fsencode(os.path.basename(full)))
+        else:
+            target = kind.removeprefix("link:")
+            os.symlink(root + target if target.startswith("/") else target, full)
+
+
+def snapshot(root: str) -> list[tuple[Any, ...]]:
+    found = []
+    for folder, directories, files in os.walk(root):
+        directories.sort()
+        for name in sorted([*directories, *files]):
+            state = os.lstat(os.path.join(folder, name))
+            found.append((folder, name, state.st_mode, state.st_ino, state.st_size))
+    return found
+
+
+class Runner:
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.home = os.path.join(base, "no-home")
+        self.private = os.path.join(base, "private")
+        for name in (self.home, self.private, self.private + "/run", self.private + "/tmp"):
+            os.makedirs(name, mode=0o700, exist_ok=True)
+        self.mask = self.private + "/mask"
+        if not os.path.exists(self.mask):
+            os.close(os.open(self.mask, os.O_CREAT, 0))
+        self.facts = HostFacts()
+        self.planner = Planner(self.facts)
+        # in memory, because every case names new paths, and a disk takes its time with each
+        self.journal = f"/dev/shm/sandboxd-test-{os.getpid()}"
+        self.placeholders = Placeholders(self.journal, linger=0)
+
+    def place(self, cwd: str, project: str) -> Place:
+        return Place(
+            cwd=cwd, project_root=project, session_tmp=self.private + "/tmp", home=self.home, uid=os.getuid(),
+            runtime_dir=self.private + "/run", mask_file=self.mask, temporary_base=self.private,
+        )  # fmt: skip
+
+    async def run(self, case: dict[str, Any]) -> dict[str, Any]:
+        root = case.get("root") or os.path.join(self.base, f"t{case['seed']}")
+        make_tree(root, case["tree"])
+        try:
+            return await self._run(case, root)
+        finally:
+            self.planner.forget(self.private + "/tmp")
+            shutil.rmtree(root)
+
+    async def _run(self, case: dict[str, Any], root: str) -> dict[str, Any]:
+        before = snapshot(root)
+        policy = Policy(
+            files=FilePolicy(
+                allow_write=rules(root, case["allow_write"]),
+                deny_write=rules(root, case["deny_write"]),
+                deny_read=rules(root, case["deny_read"]),
+                allow_read=rules(root, case["allow_read"]),
+            )
+        )
+        at = {name: f"{root}/{case[name]}" if case[name] else root for name in ("cwd", "project")}
+        argv = (os.path.realpath(sys.executable), "-I", "-S", "-c", PROBER, root)
+        place = self.place(at["cwd"], at["project"])
+        try:
+            plan = await self.planner.plan(policy, PlanRequest(place, Argv(argv)))
+        except SandboxdError as error:
+            return {"error": error.slug, "message": error.message}
+        hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
+        try:
+            options = render(plan).options
+            done = subprocess.run(
+                ["bwrap", *options, "--", *plan.argv],
+                input=json.dumps(case["probes"]), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        finally:
+            hold.release()
+        answer: dict[str, Any] = {"options": options, "links": plan.view.open_links, "warnings": plan.warnings}
+        if done.returncode:
+            return {**answer, "error": "bwrap", "message": done.stderr}
+        decisions = [await self.explain(policy, place, root, verb, path) for verb, path in case["probes"]]
+        results = json.loads(done.stdout)
+        return {**answer, "results": results, "decisions": decisions, "unchanged": snapshot(root) == before}
+
+    async def explain(self, policy: Policy, place: Place, root: str, verb: str, path: str) -> bool | None:
+        if verb not in ("read", "write"):
+            return None
+        full = f"{root}/{path}" if path else root
+        return (await self.planner.explain(policy, place, full, write=verb == "write")).allowed
+
+
+async def main() -> None:
+    runner = Runner(sys.argv[1])
+    for line in sys.stdin:
+        print(json.dumps(await runner.run(json.loads(line))), flush=True)
+    runner.placeholders.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
