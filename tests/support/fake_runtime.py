@@ -115,6 +115,10 @@ class FakeMachine:
     async def check(self) -> list[FakeStep]:
         return self.steps
 
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.backend, self.planner, self.check, lambda: ("filesystem", "fake"))
+
     @asynccontextmanager
     async def assemble(self, ground: Ground) -> AsyncIterator[Machine]:
-        yield Machine(self.backend, self.planner, self.check, lambda: ("filesystem", "fake"))
+        yield self.machine
