@@ -139,6 +139,21 @@ def _answers(address: str) -> bool:
         return probe.connect_ex(address) == 0
 
 
+def can_start(demo: Demo) -> None:
+    """Nothing to show on a machine where no sandbox can be started, but what to do about it."""
+    check = subprocess.run(
+        [SANDBOXD, "check"],
+        env=demo.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if check.returncode != 0:
+        print(check.stdout, file=sys.stderr)
+        raise SystemExit("no sandbox can be started on this machine; what is missing stands above")
+
+
 def play(demo: Demo, process: subprocess.Popen[bytes], port: int, seen: list[str]) -> None:
     allowed = f"allowed.test:{port}"
     outside = Path(demo.environment["HOME"], f"sandboxd-demo-{os.getpid()}")
@@ -213,6 +228,7 @@ def main() -> int:
         demo = Demo(base, environment)
         print(f"A daemon is started in {base}, with a project beside it. Every command below runs in a sandbox.")
         with server() as (port, seen), daemon(demo) as process:
+            can_start(demo)
             play(demo, process, port, seen)
         left = sorted(str(path.relative_to(base)) for path in (base / "run").rglob("*") if not path.is_dir())
         print("\n8. Cleaning up.")
