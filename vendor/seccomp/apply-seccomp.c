@@ -1,8 +1,7 @@
 /* apply-seccomp: the process that stands between bubblewrap and a sandboxed command.
- *
- * THEORY OF OPERATION. One file, two stages, no policy: what there is to decide the daemon has decided, and it arrives
- * as bytes, described in docs/helper.md. No C library is linked, only its headers are used, so what is below is all
- * there is. Start at begin(), the last function.
+ * THEORY OF OPERATION. Two stages and no policy: what there is to decide the daemon has decided, and it arrives as
+ * bytes, described in docs/helper.md. No C library is linked, only its headers are used: this file is all there is.
+ * Its last function, begin(), is the first that runs.
  * launch (on the host): `apply-seccomp launch SOCKET TICKET -- BWRAP ARGUMENT...`
  *     Connects to the daemon, says which ticket it holds, and becomes bubblewrap (same pid) with these descriptors:
  *     3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs), 6 a pidfd
@@ -10,8 +9,7 @@
  * init (in the sandbox, as process 1 of its pid namespace): `/proc/self/fd/4 init`
  *     Reads the configuration from 3; opens the listening sockets it names and hands them out, with the network
  *     namespace; waits for GO where that was asked for; forks. The child closes everything, installs the filter and
- *     becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status, upon which
- *     the kernel kills whatever is left in the namespace.
+ *     becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status.
  *
  * PROMISES
  *  1. The command runs under exactly the filter of the configuration, or not at all. "No filter" must be said with a
@@ -20,13 +18,12 @@
  *     and nothing has run (a signal that asked to end during that time: 128+N). The exec itself gives 126 and 127.
  *  3. The command inherits descriptors 0, 1, 2 and no other, an empty signal mask, default dispositions (an ignored
  *     SIGHUP stays ignored: nohup), no_new_privs, and no capability: init stops when it still holds one.
- *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does process 1 and with it the namespace,
- *     setsid() or not. A stopped command has not ended. If the daemon dies, the command goes on without it.
+ *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does init, upon which the kernel kills all
+ *     that is left in the namespace. A stopped command has not ended. If the daemon dies, the command goes on alone.
  *  5. The command cannot reach init: it is not dumpable, so its memory, environment and descriptors are closed to the
  *     same user too, and signals from inside its namespace are only read, never acted upon by the kernel.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
- *
  * Trusted: the daemon, bubblewrap, the kernel. Not trusted: all that runs after the exec. So the checks of the
  * configuration guard against mistakes; the guard against attack is that init takes nothing from the command but its
  * exit status. (A signal inside can be made to look as if sent from outside; it reaches only those whom its sender may
@@ -53,7 +50,7 @@ enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 +
 /* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
 enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, MAX_PAYLOAD = 1024 };
 /* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes. */
-enum { HERE_ARE_OPTIONS = 'A', GO = 'G', KILL = 'K' };
+enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K' };
 enum { MAGIC = 0x43584253, VERSION = 1, WAIT = 1, UNFILTERED = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20 };
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
 struct configuration {
@@ -84,11 +81,10 @@ static long system_call(long number, long a, long b, long c, long d, long e) {
 /* call(name, up to five arguments): a result, or minus an error number. */
 #define CALL(n, a, b, c, d, e, ...) system_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 #define call(name, ...) CALL(SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
-
+static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
 static unsigned length_of(const char *text) {
-    unsigned n = 0;
-    while (text[n]) n++;
-    return n;
+    for (unsigned n = 0;; n++)
+        if (!text[n]) return n;
 }
 static const char *after(const char *start, const char *text) { /* the rest of a text with that start, otherwise NULL */
     while (*start && *text == *start) text++, start++;
@@ -104,24 +100,17 @@ static void tell(uint32_t type, const void *payload, unsigned length) {
     memcpy(frame + 2, payload, length);
     if (listens == THE_DAEMON) call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
-
 static const struct { int number; const char *text; } reasons[] = {
     {EPERM, "Operation not permitted"}, {ENOENT, "No such file or directory"}, {E2BIG, "Argument list too long"},
     {ENOEXEC, "Exec format error"}, {EAGAIN, "Resource temporarily unavailable"}, {EACCES, "Permission denied"},
     {ENOTDIR, "Not a directory"}, {EINVAL, "Invalid argument"}, {ECONNREFUSED, "Connection refused"},
     {EADDRINUSE, "Address already in use"}, {EADDRNOTAVAIL, "Cannot assign requested address"}};
-
 static char line[MAX_PAYLOAD];
 static unsigned line_length;
-static void add(const char *text) {
-    while (*text && line_length < sizeof line) line[line_length++] = *text++;
-}
-static void add_name(const char *name) { /* somebody's bytes: only the printable ones reach the terminal as they are */
-    for (const char *end = name + 160; *name; name++) {
-        if (name == end) return add("...");
-        if (*name >= ' ' && *name < 127 && *name != '\\') add((char[]){*name, 0});
-        else add((char[]){'\\', 'x', "0123456789abcdef"[*name >> 4 & 15], "0123456789abcdef"[*name & 15], 0});
-    }
+static void add(const char *text) { while (*text && line_length < sizeof line) line[line_length++] = *text++; }
+static void add_name(const char *name) { /* somebody's bytes: only those that are printable everywhere are printed */
+    for (const char *end = name + 160; *name && name < end; name++)
+        add(*name >= ' ' && *name < 127 ? (char[]){*name, 0} : "?");
 }
 static const char *decimal(unsigned number) {
     static char digits[12];
@@ -131,28 +120,25 @@ static const char *decimal(unsigned number) {
 }
 static _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint) {
     line_length = 0, add("sandboxd: "), add(what), add(*name ? " " : ""), add_name(name), add(error ? ": " : "");
-    const char *reason = error ? NULL : "";
+    const char *reason = NULL;
     for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++)
         if (error == -reasons[n].number) reason = reasons[n].text;
-    add(reason ? reason : "error "), add(reason ? "" : decimal((unsigned)-error));
+    if (error) add(reason ? reason : "error "), add(reason ? "" : decimal((unsigned)-error));
     tell(FAILED, line + 10, line_length - 10);
     if (listens == INIT) call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
     add("\nhint: "), add(hint), add("\n");
-    call(rt_sigaction, SIGPIPE, &(long[4]){(long)SIG_IGN}, NULL, 8);
+    dispose(SIGPIPE, SIG_IGN);
     call(write, 2, line, line_length);
     for (;;) call(exit_group, status);
 }
-static _Noreturn void refuse(const char *what, long error, const char *hint) {
-    fail(SETUP_FAILED, what, "", error, hint);
-}
+#define refuse(what, error, hint) fail(SETUP_FAILED, what, "", error, hint)
 static const char restart[] = "helper and daemon may be of different versions: `sandboxd restart`";
-static const char try_again[] = "see `sandboxd status`, then run the command again";
+static const char try_again[] = "a launch is good once and not for long: ask for a new one, or see `sandboxd status`";
 static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
 static const char owner_ended[] = "the program that started the sandbox has ended";
 static const char see_check[] = "`sandboxd check` says what this machine lacks";
 
 /* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
-static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
 static int is_ignored(int signal) {
     long now[4] = {0};
     return call(rt_sigaction, signal, NULL, now, 8) == 0 && now[0] == (long)SIG_IGN;
@@ -162,35 +148,31 @@ static void reset_signals(void) {
         if (n != SIGHUP || !is_ignored(n)) dispose(n, SIG_DFL);
     call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
 }
-
 static void receive_options(void) {
     char byte, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
     struct msghdr text = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1,
                           .msg_control = space, .msg_controllen = sizeof space};
     long got = call(recvmsg, BRIDGE, &text, 0);
-    if (got <= 0) refuse("the daemon sent no options for bubblewrap", got, try_again);
-    if (byte != HERE_ARE_OPTIONS || !CMSG_FIRSTHDR(&text) || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS)
-        refuse("the daemon sent something else than options for bubblewrap", 0, restart);
+    int *fd = CMSG_FIRSTHDR(&text) ? (int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) : NULL;
+    if (got != 1 || byte != OPTIONS_FOLLOW || !fd || *fd != OPTIONS)
+        refuse("the daemon sent no options for bubblewrap", got < 0 ? got : 0, try_again);
 }
 
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct { uint32_t version; char ticket[64]; } hello = {.version = VERSION};
     unsigned path_length = length_of(path), ticket_length = length_of(ticket);
-    if (path_length >= sizeof address.sun_path) refuse("the path of the daemon's socket is too long", 0, not_by_hand);
-    if (ticket_length > sizeof hello.ticket) refuse("the ticket is too long", 0, not_by_hand);
+    if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket)
+        refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
     memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
-
     long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
     do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
     if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
-    struct timeval limit = {ANSWER_WITHIN_S, 0};
     if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
-    call(setsockopt, BRIDGE, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    call(setsockopt, BRIDGE, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */
+        call(setsockopt, BRIDGE, SOL_SOCKET, wait, (&(struct timeval){ANSWER_WITHIN_S, 0}), sizeof(struct timeval));
     if ((error = call(connect, BRIDGE, &address, sizeof address))) refuse("cannot reach the daemon", error, try_again);
     listens = THE_DAEMON, tell(TICKET, &hello, sizeof hello);
-
     if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE)
         refuse("cannot open /proc/self/exe", fd, see_check);
     /* A parent in another pid namespace has no number here (0): then bubblewrap's own end is all that can be seen. */
@@ -200,7 +182,6 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
     call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
     if (with_options) receive_options();
-
     reset_signals();
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
      * of them, it would take along a command that had only been asked to abandon a line of input. */
@@ -227,8 +208,9 @@ static int wait_for_news(int child, struct timespec *left) {
         {listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN}, {BWRAP, POLLIN}};
     long ready = call(ppoll, polled, 5, left, NULL);
     if (ready < 0) refuse("cannot wait", ready, see_check);
-    if (polled[3].revents | polled[4].revents && command) leave(KILLED, SIGKILL);
-    if (polled[3].revents | polled[4].revents) refuse(owner_ended, 0, try_again);
+    int orphaned = polled[3].revents | polled[4].revents;
+    if (orphaned && command) leave(KILLED, SIGKILL);
+    if (orphaned) refuse(owner_ended, 0, try_again);
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD;
 }
 
@@ -239,8 +221,7 @@ static int read_before_start(void *to, unsigned long size, int may_wait) {
         int news = wait_for_news(-1, &left);
         struct signalfd_siginfo info;
         if (news & FROM_SIGNALS && call(read, signals, &info, sizeof info) > 0)
-            fail(128 + (int)info.ssi_signo, "the command was not started: signal", decimal(info.ssi_signo), 0,
-                 "it was asked to end while its sandbox was being set up");
+            fail(128 + (int)info.ssi_signo, "ended before the start, by signal", decimal(info.ssi_signo), 0, try_again);
         if (!(news & FROM_BRIDGE) && !may_wait) return 0;
         if (!(news & FROM_BRIDGE)) refuse("the daemon did not answer in time", 0, try_again);
         long got = call(recvfrom, BRIDGE, (char *)to + done, size - done, MSG_DONTWAIT);
@@ -258,9 +239,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     if (head.flags & ~(WAIT | UNFILTERED) || !head.filter_length != !!(head.flags & UNFILTERED)
         || head.listeners > MAX_LISTENERS || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
         || !head.arguments || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS
-        || head.length - sizeof head != head.listeners * sizeof *head.listener + head.filter_length + head.arguments_length)
-        refuse("the configuration is malformed", 0, restart);
-
+        || head.length != sizeof head + head.listeners * sizeof(struct listener) + head.filter_length
+                          + head.arguments_length) refuse("the configuration is malformed", 0, restart);
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
     if (call(brk, stop) != (long)stop) refuse("cannot hold the configuration", -ENOMEM, see_check);
@@ -270,8 +250,9 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     text = (char *)(given->listener + given->listeners);
     *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
     text += head.filter_length;
-    uint32_t found = 0; /* a last byte that is not zero is found first, so no argument can run beyond the end */
-    for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1) (*arguments)[found++] = text;
+    uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
+    for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1)
+        (*arguments)[found++] = text;
     if (text != stop || found != head.arguments) refuse("the configuration is malformed", 0, restart);
     return given;
 }
@@ -287,7 +268,6 @@ static void hand_out_sockets(const struct configuration *given) {
     }
     handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (handed[n - 1] < 0) refuse("cannot open the network namespace", handed[n - 1], see_check);
-
     uint32_t frame[] = {DESCRIPTORS, 4, given->listeners};
     struct { struct cmsghdr head; int handed[MAX_LISTENERS + 1]; } control = {
         .head = {.cmsg_len = CMSG_LEN(n * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
@@ -363,8 +343,8 @@ static _Noreturn void supervise(uint32_t grace_ms, int report) {
         long got = news & FROM_BRIDGE ? call(recvfrom, BRIDGE, &byte, 1, MSG_DONTWAIT) : -EAGAIN;
         if (got <= 0 && got != -EAGAIN) listens = NOBODY; /* the daemon is gone; the command is not */
         if (got == 1 && byte == KILL) {
-            if (killing) left = (struct timespec){0, 0}; /* asked a second time: at once */
-            else killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
+            if (killing) leave(KILLED, SIGKILL); /* asked a second time: at once */
+            killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
         }
         if (news & FROM_SIGNALS) forward_signals();
         for (long pid; (pid = call(wait4, -1, &status, WNOHANG)) > 0;)
@@ -376,38 +356,33 @@ static _Noreturn void supervise(uint32_t grace_ms, int report) {
         }
         uint32_t number = WTERMSIG(last_status); /* 0: it was not a signal */
         if (ended) leave(number ? 128 + number : WEXITSTATUS(last_status), number);
-        if (killing && !left.tv_sec && !left.tv_nsec) leave(KILLED, SIGKILL);
+        if (killing && (!news || !(left.tv_sec | left.tv_nsec))) leave(KILLED, SIGKILL);
     }
 }
 
 static _Noreturn void init(char **environment) {
-    call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL);
+    call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL), call(prctl, PR_SET_NAME, "sandboxd-init");
     if (call(getpid) != 1) refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
     listens = THE_DAEMON;
     reset_signals();
-    uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull; /* blocked, it would not stay ignored */
-    uint64_t early = ending_signals & blocked;
+    uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull, early = ending_signals & blocked;
     call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
     call(close, EXECUTABLE), call(close_range, OPTIONS, ~0u);
     signals = (int)call(signalfd4, -1, &early, 8, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0) refuse("cannot watch signals", signals, see_check);
-    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct held[2] = {0};
-    long error = call(capget, &version, held);
+    long error = call(capget, (&(struct __user_cap_header_struct){_LINUX_CAPABILITY_VERSION_3, 0}), held);
     if (error || held[0].effective | held[0].permitted | held[1].effective | held[1].permitted)
         refuse("the sandbox still holds capabilities", error, "bubblewrap must be given --cap-drop ALL");
-
     struct sock_fprog filter;
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
     hand_out_sockets(given);
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
         refuse("the daemon called the command off before it was started", 0, try_again);
-
     int report[2];
     if ((error = call(pipe2, report, O_CLOEXEC))) refuse("cannot make a pipe", error, see_check);
-    error = call(clone, SIGCHLD);
-    if (error == 0) become_command(&filter, arguments, environment, report[1]);
+    if (!(error = call(clone, SIGCHLD))) become_command(&filter, arguments, environment, report[1]);
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     command = (int)error;
     call(close, report[1]);
@@ -418,9 +393,8 @@ static _Noreturn void init(char **environment) {
 
 __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
-    const char *rest = stack[0] == 2 ? after("init", argument[1]) : NULL;
-    if (rest && !*rest) init(environment);
-    rest = stack[0] >= 6 && after("--", argument[4]) ? after("launch", argument[1]) : NULL;
-    if (rest) launch(*rest == '-', argument[2], argument[3], argument + 5, environment);
+    if (stack[0] == 2 && after("init", argument[1])) init(environment);
+    if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4]))
+        launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
     refuse("wrong arguments for apply-seccomp", 0, not_by_hand);
 }
