@@ -27,7 +27,7 @@ def git_directories(top: str, names: tuple[str, ...], seen: Names) -> Iterator[G
     for module in _modules(os.path.join(top, "modules"), seen):
         yield _git_dir(module, names, seen)
     for linked in _entries(os.path.join(top, "worktrees"), seen):
-        yield _git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), seen, linked=True)
+        yield _linked_git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), seen)
 
 
 def worktree_of(root: str, seen: Names) -> Worktree | None:
@@ -65,13 +65,21 @@ def _confirmed(root: str, git_dir: str, common: str) -> bool:
     return os.path.realpath(os.path.join(git_dir, back)) == os.path.join(root, ".git")
 
 
-def _git_dir(path: str, names: tuple[str, ...], seen: Names, *, linked: bool = False) -> GitDir:
+def _git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
-    referenced: list[Found] = []
-    if not linked:
-        seen.visit(path, "config", True)
-        referenced += _referenced(path, seen)
-    return GitDir(path, resolved, tuple(referenced), linked)
+    seen.visit(path, "config", True)
+    return GitDir(path, resolved, tuple(_referenced(path, seen)))
+
+
+def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
+    resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
+    seen.visit(path, "gitdir", True)
+    back = _pointer(os.path.join(path, "gitdir"))
+    work_tree = ""
+    if back is not None:
+        entry = os.path.realpath(os.path.join(path, back))
+        work_tree = os.path.dirname(entry) if os.path.isfile(entry) else ""
+    return GitDir(path, resolved, worktree=work_tree)
 
 
 def _referenced(git_dir: str, seen: Names) -> Iterator[Found]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 from sandboxd.plan.request import Place
@@ -23,11 +24,10 @@ HTTP_NAMES = (
 )  # fmt: skip
 """Always `http://`: several HTTP libraries fail on a socks URL in these, whether they need the proxy or not."""
 
-CALLER_NAMES = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH", "PATH")
+CALLER_NAMES = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH")
 """The caller's variables that are looked at, because their values are extended or decide something."""
 
-SSH_PROXY_NAMES = ("GIT_SSH_COMMAND",)
-
+_OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
 _OWN_JAVA = re.compile(r"\s*-D(?:https?\.(?:proxyHost|proxyPort|nonProxyHosts))=(?:\"[^\"]*\"|\S+)")
 
 
@@ -44,39 +44,32 @@ class EnvironmentChange:
 
 
 def change_environment(place: Place, tmp: str, caller: Mapping[str, str]) -> EnvironmentChange:
-    """`tmp` is the session's temporary directory by the path that is the same inside and outside. Variables that name a
-    proxy and are not set here are removed, so that no proxy of the host is tried."""
-    fixed, unset = _fixed(tmp, place.http_port, place.socks_port)
-    if place.http_port is None or not caller:
-        extra = _for_http(place.http_port, {}) if place.http_port is not None else {}
-    else:
-        extra = _for_http(place.http_port, caller)
-    return EnvironmentChange(MappingProxyType({**fixed, **extra}), unset)
+    """`tmp` is the session's temporary directory by the path that is the same inside and outside."""
+    values: dict[str, str] = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
+    port = place.http_port
+    if port is None:
+        return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY"))
+    values |= _for_proxy(port)
+    values["JAVA_TOOL_OPTIONS"] = _java(port, caller.get("JAVA_TOOL_OPTIONS", ""))
+    if not place.captured and (ssh := _git_ssh(port, caller)) is not None:
+        values["GIT_SSH_COMMAND"] = ssh
+    return EnvironmentChange(values, ("CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD"))
 
 
-def _fixed(tmp: str, http: int | None, socks: int | None) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    values = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
-    if http is None:
-        return values, (*HTTP_NAMES, "RSYNC_PROXY")
-    proxy = f"http://127.0.0.1:{http}"
-    values.update(dict.fromkeys(HTTP_NAMES, proxy))
-    values.update(
-        NO_PROXY=NO_PROXY,
-        no_proxy=NO_PROXY,
-        RSYNC_PROXY=f"127.0.0.1:{http}",
-        CLOUDSDK_PROXY_TYPE="http",
-        CLOUDSDK_PROXY_ADDRESS="127.0.0.1",
-        CLOUDSDK_PROXY_PORT=str(http),
-        NODE_USE_ENV_PROXY="1",
+@lru_cache(maxsize=16)
+def _for_proxy(port: int) -> Mapping[str, str]:
+    return MappingProxyType(
+        {
+            **dict.fromkeys(HTTP_NAMES, f"http://127.0.0.1:{port}"),
+            "NO_PROXY": NO_PROXY,
+            "no_proxy": NO_PROXY,
+            "RSYNC_PROXY": f"127.0.0.1:{port}",
+            "CLOUDSDK_PROXY_TYPE": "http",
+            "CLOUDSDK_PROXY_ADDRESS": "127.0.0.1",
+            "CLOUDSDK_PROXY_PORT": str(port),
+            "NODE_USE_ENV_PROXY": "1",
+        }
     )
-    return values, ("CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD")
-
-
-def _for_http(port: int, caller: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "JAVA_TOOL_OPTIONS": _java(port, caller.get("JAVA_TOOL_OPTIONS", "")),
-        "GIT_SSH_COMMAND": _git_ssh(port, caller),
-    }
 
 
 def _java(port: int, present: str) -> str:
@@ -93,23 +86,30 @@ def _java(port: int, present: str) -> str:
     return f"{kept} {own}" if kept else own
 
 
-def _git_ssh(port: int, caller: Mapping[str, str]) -> str:
-    """git runs the value with `sh -c`, the destination appended. ssh's ProxyCommand is run by the user's shell; the
-    program is bash, whose /dev/tcp needs no netcat, and it is started only when ssh is used."""
+def _git_ssh(port: int, caller: Mapping[str, str]) -> str | None:
+    """git runs the value with `sh -c`, the destination appended. ssh takes the first value of an option, so a
+    ProxyCommand of the caller's own stays in force. None for a program that is not OpenSSH: it would not understand."""
     own = caller.get("GIT_SSH_COMMAND", "")
     if not own and caller.get("GIT_SSH"):
         own = _quoted(caller["GIT_SSH"])
-    return f"{own or 'ssh'} -o ProxyCommand={_quoted(_proxy_command(port))}"
+    if own and not _OPENSSH.search(own):
+        return None
+    return f"{own or 'ssh'} -o ProxyCommand={_proxy_option(port)}"
+
+
+@lru_cache(maxsize=16)
+def _proxy_option(port: int) -> str:
+    return _quoted(_proxy_command(port))
 
 
 def _proxy_command(port: int) -> str:
-    """A CONNECT tunnel in bash: %h and %p are replaced by ssh. The reply's head is read byte by byte (`read -N1` would
-    lose NULs later, so the rest goes through cat), and a refusal is printed for the person who waits."""
+    """A CONNECT tunnel in bash, whose /dev/tcp needs no netcat; it starts only when ssh does. %h and %p are replaced by
+    ssh. `read` takes a socket byte by byte, so what follows the head of the reply is left for cat."""
     script = (
         f"exec 3<>/dev/tcp/127.0.0.1/{port}||exit 1;"
         'printf "CONNECT %s:%s HTTP/1.1\\r\\nHost: %s:%s\\r\\n\\r\\n" "$0" "$1" "$0" "$1">&3;'
         "read -r l<&3;"
-        'case "$l" in *" 200 "*);; *)echo "sandboxd: proxy refused $0:$1: $l">&2;exit 1;;esac;'
+        'case "$l" in *" 200 "*);; *)echo "sandboxd: the proxy refused $0:$1: ${l%?}">&2;exit 1;;esac;'
         'while read -r l<&3&&[ "${l%?}" ];do :;done;'
         "cat<&3& exec cat>&3"
     )
@@ -118,6 +118,3 @@ def _proxy_command(port: int) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-__all__ = ["CALLER_NAMES", "HTTP_NAMES", "NO_PROXY", "EnvironmentChange", "change_environment"]

@@ -66,8 +66,9 @@ class GitDir:
     path: str
     names: tuple[tuple[str, Resolved], ...] = ()
     referenced: tuple[Found, ...] = ()
-    linked: bool = False
-    """That of a linked worktree: hooks and configuration are those of the common directory."""
+    worktree: str | None = None
+    """For that of a linked worktree, whose hooks and configuration are those of the common directory: where the working
+    tree is (canonical; empty when it is gone)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.facts import Facts, Kind
 from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
-from sandboxd.plan.points import PointMap, make_points
+from sandboxd.plan.point_map import PointMap
+from sandboxd.plan.points import make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
 from sandboxd.policy.policy import Policy
 

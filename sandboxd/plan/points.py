@@ -6,17 +6,15 @@ mounted, is decided in `plan.mounts` alone.
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Found, Kind, Link, Resolved, Scan, Worktree
+from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
-from sandboxd.plan.needs import BARE_NAMES, writable_roots
+from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, PathRule
-from sandboxd.policy.protected import BARE_PLANT, Absent, ProtectedName, Where, may_lift, rows
+
+__all__ = ["DEVICES", "PROCESSES", "TMP", "PointMap", "Reason", "is_workspace", "make_points"]
 
 TMP = "/tmp"
 DEVICES = "/dev"
@@ -24,36 +22,6 @@ PROCESSES = "/proc"
 BASIC_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm", "pts", "fd",
                            "stdin", "stdout", "stderr", "core", "console"})  # fmt: skip
 _DENIES = Mark.DENY_READ | Mark.DENY_WRITE
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a point has a mark: a rule as its author wrote it, or the reason in a row of the protected table."""
-
-    mark: Mark
-    text: str
-    rule: PathRule | None = None
-
-
-@dataclass(slots=True)
-class PointMap:
-    """The points by path, with the reasons for their marks, and what has to be said about the rules."""
-
-    points: dict[str, Point] = field(default_factory=dict)
-    reasons: dict[str, list[Reason]] = field(default_factory=dict)
-    warnings: dict[str, None] = field(default_factory=dict)
-    watched: dict[str, None] = field(default_factory=dict)
-
-    def warn(self, text: str) -> None:
-        self.warnings[text] = None
-
-    def add(self, path: str, kind: Kind | None, reason: Reason, missing: tuple[str, ...] = ()) -> None:
-        point = self.points.get(path)
-        if point is None or (point.kind is None and kind is not None):
-            marks = point.marks if point is not None else Mark.NONE
-            point = self.points[path] = Point(path, kind, marks, missing)
-        point.marks |= reason.mark
-        self.reasons.setdefault(path, []).append(reason)
 
 
 def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
@@ -69,8 +37,7 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
         for rule in rules:
             _add_rule(found, own, facts, mark, rule)
     _add_working_directories(found, place, facts)
-    _add_protected(found, files, place, facts)
-    _add_lifted(found, files, place, facts)
+    add_guards(found, files, place, facts)
     own.add_to(found)
     return found
 
@@ -121,7 +88,7 @@ def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: 
     if rule.glob:
         for match in facts.globs[rule.path]:
             if not _special(found, own, match.real, mark, rule):
-                _mark_found(found, match, reason)
+                found.add_found(match, reason, guard=bool(mark & _DENIES))
         return
     resolved = facts.paths[rule.path]
     if _special(found, own, resolved.real, mark, rule):
@@ -131,12 +98,12 @@ def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: 
         if mark & _DENIES and resolved.kind is Kind.FILE and resolved.hard_links > 1:
             found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
     elif mark & _DENIES:
-        _add_absent(found, resolved, reason)
+        found.add_absent(resolved, reason)
     elif resolved.problem:
         found.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
     else:
         found.warn(f"{reason.text}: {resolved.real} does not exist, so nothing was opened")
-    _add_links(found, resolved, guard=bool(mark & _DENIES))
+    found.add_links(resolved, guard=bool(mark & _DENIES))
 
 
 def _special(found: PointMap, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
@@ -178,35 +145,6 @@ def _device(found: PointMap, real: str, mark: Mark, rule: PathRule) -> bool:
     return not mark & Mark.ALLOW_WRITE
 
 
-def _mark_found(found: PointMap, match: Found, reason: Reason) -> None:
-    if match.kind is not None:
-        found.add(match.real, match.kind, reason)
-    if match.is_link and reason.mark & _DENIES:
-        found.points.setdefault(match.path, Point(match.path, link="", guard=True))
-
-
-def _add_absent(found: PointMap, resolved: Resolved, reason: Reason, *, top_only: bool = False) -> None:
-    """A path that is denied and does not exist: every missing directory on the way becomes a placeholder."""
-    if resolved.problem:
-        return
-    missing = []
-    path = resolved.existing
-    for name in resolved.real[len(path) :].strip("/").split("/"):
-        path = posixpath.join(path, name)
-        missing.append(path)
-        if top_only:
-            break
-    found.add(path, None, reason, tuple(missing))
-
-
-def _add_links(found: PointMap, resolved: Resolved, *, guard: bool, way: tuple[Link, ...] = ()) -> None:
-    for link in resolved.links:
-        if link in way:
-            continue
-        point = found.points.setdefault(link.path, Point(link.path, link=link.target))
-        point.guard = point.guard or guard
-
-
 def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> None:
     root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
     for resolved, name in ((root, place.project_root), (cwd, place.cwd)):
@@ -226,109 +164,4 @@ def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> Non
             )
         else:
             found.add(resolved.real, Kind.DIRECTORY, Reason(mark, "it is the working directory"))
-            _add_links(found, resolved, guard=False)
-
-
-def _add_protected(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
-    for path in place.daemon_paths:
-        resolved = facts.paths[path]
-        if resolved.kind is not None:
-            found.add(resolved.real, resolved.kind, Reason(Mark.PROTECTED, "the daemon's own files"))
-    for path in files.settings_files:
-        _protect(found, facts.paths[path], "it is a settings file of sandboxd", Absent.REFUSE_TOP)
-    home = facts.paths[place.home]
-    if home.kind is Kind.DIRECTORY:
-        for row in rows(Where.HOME):
-            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row.why, row.absent, home.links)
-    for root in writable_roots(files, place):
-        if facts.paths[root].kind is Kind.DIRECTORY and is_workspace(facts.paths[root].real):
-            _protect_workspace(found, root, facts)
-    git_rows = {row.name: row for row in rows(Where.GIT_DIR, allow_git_config=files.allow_git_config)}
-    for scan in facts.scans.values():
-        _protect_scanned(found, scan, git_rows)
-        if scan.worktree is not None:
-            is_root = scan.root == facts.paths[place.project_root].real
-            _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
-
-
-def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
-    """The names at the top of a workspace, whether they exist or not."""
-    way = facts.paths[root].links
-    for row in rows(Where.WORKSPACE):
-        if "*" not in row.name:
-            _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent, way)
-    if facts.paths[posixpath.join(root, ".git")].kind is None:
-        absent = [name for name in BARE_NAMES if facts.paths[posixpath.join(root, name)].kind is None]
-        if absent:
-            name = BARE_PLANT.name if BARE_PLANT.name in absent else absent[0]
-            _protect(found, facts.paths[posixpath.join(root, name)], BARE_PLANT.why, BARE_PLANT.absent, way)
-
-
-def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
-    for name in scan.names:
-        _protect_found(found, name, "editors, agents or git obey it")
-    for entry in scan.git_entries:
-        _protect_found(found, entry, "git takes the repository it names")
-    for git_dir in scan.git_dirs:
-        for name_asked, resolved in git_dir.names:
-            row = git_rows.get(name_asked)
-            if row is None:
-                continue
-            _protect(found, resolved, row.why, row.absent)
-            if resolved.kind is None and row.absent is Absent.LEAVE:
-                found.watched[resolved.real] = None
-        for referenced in git_dir.referenced:
-            _protect_found(found, referenced, "the configuration of git names it")
-    for directory in scan.unreadable:
-        found.add(directory, Kind.DIRECTORY, Reason(Mark.PROTECTED, "it cannot be searched for protected names"))
-        found.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
-
-
-def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
-    """The repository that the working directory belongs to, when it lies elsewhere: git has to write there."""
-    if worktree.refused:
-        found.warn(f"{worktree.root}/.git is not followed: {worktree.refused}")
-    else:
-        found.add(worktree.common, Kind.DIRECTORY, Reason(mark, "it is the repository of the working directory"))
-
-
-def _protect(
-    found: PointMap, resolved: Resolved, why: str, absent: Absent, way: tuple[Link, ...] = ()
-) -> None:
-    """`way` are the links that lead to the place itself: they are not part of the name."""
-    reason = Reason(Mark.PROTECTED, why)
-    if resolved.kind is not None:
-        found.add(resolved.real, resolved.kind, reason)
-    elif absent is not Absent.LEAVE:
-        _add_absent(found, resolved, reason, top_only=absent is Absent.REFUSE_TOP)
-    _add_links(found, resolved, guard=True, way=way)
-
-
-def _protect_found(found: PointMap, name: Found, why: str) -> None:
-    if name.kind is not None:
-        found.add(name.real, name.kind, Reason(Mark.PROTECTED, why))
-    if name.is_link:
-        found.points.setdefault(name.path, Point(name.path, link="")).guard = True
-
-
-def is_workspace(root: str) -> bool:
-    """A directory that a person would open as a project: not one that stands below a hidden directory, as caches do."""
-    return not any(part.startswith(".") for part in root.split("/"))
-
-
-def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
-    """A rule that names a protected path, or one inside it, takes the protection back there."""
-    for rule in (*files.allow_write, *place.allow_write):
-        point = found.points.get(facts.paths[rule.path].real) if may_lift(rule) else None
-        if point is not None and point.link is None and _protected_above(found, point.path):
-            point.marks |= Mark.LIFTED
-
-
-def _protected_above(found: PointMap, path: str) -> bool:
-    """Whether this path or a directory above it, below any writable root, is protected."""
-    while path != "/":
-        point = found.points.get(path)
-        if point is not None and point.marks & Mark.PROTECTED:
-            return True
-        path = posixpath.dirname(path)
-    return False
+            found.add_links(resolved, guard=False)

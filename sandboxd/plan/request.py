@@ -43,6 +43,8 @@ class Place:
     allow_read: tuple[PathRule, ...] = ()
     http_port: int | None = 3128
     socks_port: int | None = 1080
+    captured: bool = False
+    """Every TCP connection is captured, so programs without proxy support need no help."""
 
     def __post_init__(self) -> None:
         if not self.temporary_base:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sandboxd.plan.facts import Resolved
 from sandboxd.plan.mounts import Mark, Shows, settled_at
-from sandboxd.plan.points import TMP, PointMap
+from sandboxd.plan.point_map import PointMap
+from sandboxd.plan.points import TMP
 from sandboxd.policy.path_decisions import Access, Cause, PathStanding
 
 _ACCESS = {

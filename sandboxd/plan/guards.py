@@ -1,0 +1,149 @@
+"""Guards: the protected names of `policy.protected` as points, where they exist and where they must not appear."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Resolved, Scan, Worktree
+from sandboxd.plan.mounts import Mark, is_below
+from sandboxd.plan.needs import BARE_NAMES, writable_roots
+from sandboxd.plan.point_map import PointMap, Reason
+from sandboxd.plan.request import Place
+from sandboxd.policy.policy import FilePolicy
+from sandboxd.policy.protected import BARE_PLANT, Absent, ProtectedName, Where, may_lift, rows
+
+MOST_WORKTREES = 32
+"""Of one repository, that are guarded one by one: each is one or two mounts."""
+
+
+def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
+    """The protected names of a place, existing and absent, and what the user's rules take back."""
+    for path in place.daemon_paths:
+        resolved = facts.paths[path]
+        if resolved.kind is not None:
+            found.add(resolved.real, resolved.kind, Reason(Mark.PROTECTED, "the daemon's own files"))
+    for path in files.settings_files:
+        _protect(found, facts.paths[path], "it is a settings file of sandboxd", Absent.REFUSE_TOP)
+    home = facts.paths[place.home]
+    if home.kind is Kind.DIRECTORY:
+        for row in rows(Where.HOME):
+            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row.why, row.absent, home.links)
+    for root in writable_roots(files, place):
+        if facts.paths[root].kind is Kind.DIRECTORY and is_workspace(facts.paths[root].real):
+            _protect_workspace(found, root, facts)
+    git_rows = {row.name: row for row in rows(Where.GIT_DIR, allow_git_config=files.allow_git_config)}
+    linked = {one.path: one for scan in facts.scans.values() for one in scan.git_dirs if one.worktree is not None}
+    writable = [facts.paths[root].real for root in writable_roots(files, place)]
+    _protect_linked(found, tuple(linked.values()), writable, git_rows)
+    for scan in facts.scans.values():
+        _protect_scanned(found, scan, git_rows)
+        if scan.worktree is not None:
+            is_root = scan.root == facts.paths[place.project_root].real
+            _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
+    _add_lifted(found, files, place, facts)
+
+
+def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
+    """The names at the top of a workspace, whether they exist or not."""
+    way = facts.paths[root].links
+    for row in rows(Where.WORKSPACE):
+        if "*" not in row.name:
+            _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent, way)
+    if facts.paths[posixpath.join(root, ".git")].kind is None:
+        absent = [name for name in BARE_NAMES if facts.paths[posixpath.join(root, name)].kind is None]
+        if absent:
+            name = BARE_PLANT.name if BARE_PLANT.name in absent else absent[0]
+            _protect(found, facts.paths[posixpath.join(root, name)], BARE_PLANT.why, BARE_PLANT.absent, way)
+
+
+def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
+    for name in scan.names:
+        found.add_found(name, Reason(Mark.PROTECTED, "editors, agents or git obey it"), guard=True)
+    for entry in scan.git_entries:
+        found.add_found(entry, Reason(Mark.PROTECTED, "git takes the repository it names"), guard=True)
+    for git_dir in scan.git_dirs:
+        if git_dir.worktree is None:
+            _protect_git_dir(found, git_dir, git_rows)
+    for directory in scan.unreadable:
+        found.add(directory, Kind.DIRECTORY, Reason(Mark.PROTECTED, "it cannot be searched for protected names"))
+        found.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
+
+
+def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, ProtectedName]) -> None:
+    for name, resolved in git_dir.names:
+        row = git_rows.get(name)
+        if row is None:
+            continue
+        _protect(found, resolved, row.why, row.absent)
+        if resolved.kind is None and row.absent is Absent.LEAVE:
+            found.watched[resolved.real] = None
+    for referenced in git_dir.referenced:
+        found.add_found(referenced, Reason(Mark.PROTECTED, "the configuration of git names it"), guard=True)
+
+
+def _protect_linked(
+    found: PointMap, linked: Sequence[GitDir], writable: Sequence[str], git_rows: Mapping[str, ProtectedName]
+) -> None:
+    """The git directories of linked worktrees, which stand together in `worktrees`. One whose working tree can be
+    written is used inside, so only the files in it that redirect git are closed; the others are closed whole. Where
+    there are very many, `worktrees` itself is closed, and no new one can be added."""
+    reason = Reason(Mark.PROTECTED, "git reads the repository it names")
+    together: dict[str, list[GitDir]] = {}
+    for git_dir in linked:
+        together.setdefault(posixpath.dirname(git_dir.path), []).append(git_dir)
+    for directory, git_dirs in together.items():
+        many = len(git_dirs) > MOST_WORKTREES
+        if many:
+            found.add(directory, Kind.DIRECTORY, reason)
+            found.warn(f"{directory} holds {len(git_dirs)} worktrees; none can be added in the sandbox")
+        for git_dir in git_dirs:
+            if any(is_below(git_dir.worktree or "", root) for root in writable):
+                if many:
+                    found.add(git_dir.path, Kind.DIRECTORY, Reason(Mark.LIFTED, "its working tree can be written"))
+                _protect_git_dir(found, git_dir, git_rows)
+            elif not many:
+                found.add(git_dir.path, Kind.DIRECTORY, reason)
+
+
+def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
+    """The repository that the working directory belongs to, when it lies elsewhere: git has to write there."""
+    if worktree.refused:
+        found.warn(f"{worktree.root}/.git is not followed: {worktree.refused}")
+    else:
+        found.add(worktree.common, Kind.DIRECTORY, Reason(mark, "it is the repository of the working directory"))
+
+
+def _protect(
+    found: PointMap, resolved: Resolved, why: str, absent: Absent, way: tuple[Link, ...] = ()
+) -> None:
+    """`way` are the links that lead to the place itself: they are not part of the name."""
+    reason = Reason(Mark.PROTECTED, why)
+    if resolved.kind is not None:
+        found.add(resolved.real, resolved.kind, reason)
+    elif absent is not Absent.LEAVE:
+        found.add_absent(resolved, reason, top_only=absent is Absent.REFUSE_TOP)
+    found.add_links(resolved, guard=True, way=way)
+
+
+def is_workspace(root: str) -> bool:
+    """A directory that a person would open as a project: not one that stands below a hidden directory, as caches do."""
+    return not any(part.startswith(".") for part in root.split("/"))
+
+
+def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
+    """A rule that names a protected path, or one inside it, takes the protection back there."""
+    for rule in (*files.allow_write, *place.allow_write):
+        point = found.points.get(facts.paths[rule.path].real) if may_lift(rule) else None
+        if point is not None and point.link is None and _protected_above(found, point.path):
+            point.marks |= Mark.LIFTED
+
+
+def _protected_above(found: PointMap, path: str) -> bool:
+    """Whether this path or a directory above it, below any writable root, is protected."""
+    while path != "/":
+        point = found.points.get(path)
+        if point is not None and point.marks & Mark.PROTECTED:
+            return True
+        path = posixpath.dirname(path)
+    return False

@@ -1,0 +1,70 @@
+"""The points of a sandbox under construction, with the reasons for their marks."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+
+from sandboxd.plan.facts import Found, Kind, Link, Resolved
+from sandboxd.plan.mounts import Mark, Point
+from sandboxd.policy.policy import PathRule
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a point has a mark: the rule as its author wrote it, or words for what is built in (then without `rule`)."""
+
+    mark: Mark
+    text: str
+    rule: PathRule | None = None
+
+
+@dataclass(slots=True)
+class PointMap:
+    """The points by path, and what has to be said about the rules. `watched` as in `FileView`."""
+
+    points: dict[str, Point] = field(default_factory=dict)
+    reasons: dict[str, list[Reason]] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    watched: dict[str, None] = field(default_factory=dict)
+
+    def warn(self, text: str) -> None:
+        self.warnings[text] = None
+
+    def add(self, path: str, kind: Kind | None, reason: Reason, missing: tuple[str, ...] = ()) -> None:
+        """A mark on a canonical path."""
+        point = self.points.get(path)
+        if point is None or (point.kind is None and kind is not None):
+            marks = point.marks if point is not None else Mark.NONE
+            point = self.points[path] = Point(path, kind, marks, missing)
+        point.marks |= reason.mark
+        self.reasons.setdefault(path, []).append(reason)
+
+    def add_absent(self, resolved: Resolved, reason: Reason, *, top_only: bool = False) -> None:
+        """A path that is closed and does not exist: every missing directory on the way becomes a placeholder. With
+        `top_only` the first of them is closed as a whole."""
+        if resolved.problem:
+            return
+        missing = []
+        path = resolved.existing
+        for name in resolved.real[len(path) :].strip("/").split("/"):
+            path = posixpath.join(path, name)
+            missing.append(path)
+            if top_only:
+                break
+        self.add(path, None, reason, tuple(missing))
+
+    def add_links(self, resolved: Resolved, *, guard: bool, way: tuple[Link, ...] = ()) -> None:
+        """The symlinks on the way to a path. `guard`: they must not be replaced. `way`: links that lead to the place
+        the name stands in, and are no part of it."""
+        for link in resolved.links:
+            if link not in way:
+                point = self.points.setdefault(link.path, Point(link.path, link=link.target))
+                point.guard = point.guard or guard
+
+    def add_found(self, found: Found, reason: Reason, *, guard: bool) -> None:
+        """Something a scan or a pattern found."""
+        if found.kind is not None:
+            self.add(found.real, found.kind, reason)
+        if found.is_link and guard:
+            self.points.setdefault(found.path, Point(found.path, link="")).guard = True
