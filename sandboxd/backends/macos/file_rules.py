@@ -1,0 +1,254 @@
+"""What may be read and written, as an ordered list of rules of which the last match wins. Pure.
+
+The order, and why it is right whichever of two descriptions of the system holds (`tests/support/sbpl.py`):
+
+1. Reading is allowed.
+2. The points of the policy, directories before what lies in them, each with what is in force from there downwards
+   (`plan.mounts.settle`, the four rules). A rule about a directory covers everything below it, so after each one the
+   patterns are said again as far as they can match below it.
+3. Protected names that are not there yet, then patterns of `denyWrite`: these beat every `allowWrite`.
+4. The daemon's own directories and the session's temporary one.
+5. Symlinks that must stay, and every directory on the way to something guarded: they cannot be renamed or removed.
+
+Rules about reading name `file-read*`, rules about writing `file-write*`, so a later one always beats an earlier one;
+only number 5 names single operations, and nothing is allowed after it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from sandboxd.backends.macos.globs import Glob
+from sandboxd.backends.macos.points import Pattern, at_and_above
+from sandboxd.backends.macos.protected_names import (
+    hook_directories,
+    inside_refs,
+    skipped_directories,
+    workspace_names,
+)
+from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.mounts import Mark, Node, Shows, settle
+from sandboxd.plan.needs import writable_roots
+from sandboxd.plan.points import PointMap, is_workspace
+from sandboxd.plan.request import Place
+from sandboxd.policy.policy import FilePolicy
+
+READ, WRITE = "file-read*", "file-write*"
+MOVE = ("file-write-create", "file-write-unlink")
+_DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED
+
+
+class How(StrEnum):
+    """Filters of the profile language."""
+
+    LITERAL = "literal"
+    SUBPATH = "subpath"
+    REGEX = "regex"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    how: How
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileRule:
+    """`unless`: not where one of these matches too."""
+
+    allow: bool
+    operations: tuple[str, ...]
+    matches: tuple[Match, ...]
+    unless: tuple[Match, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    read: bool
+    write: bool
+
+
+@dataclass(slots=True)
+class _Rules:
+    """Collects rules; neighbours that say the same become one."""
+
+    rules: list[FileRule] = field(default_factory=list)
+
+    def add(self, rule: FileRule) -> None:
+        last = self.rules[-1] if self.rules else None
+        if last is not None and replace(last, matches=rule.matches) == rule:
+            self.rules[-1] = replace(last, matches=(*last.matches, *rule.matches))
+        else:
+            self.rules.append(rule)
+
+    def set(self, state: _State, match: Match, why: str) -> None:
+        if state.read is state.write:
+            self.add(FileRule(state.read, (READ, WRITE), (match,), why=why))
+        else:
+            self.add(FileRule(state.read, (READ,), (match,), why=why))
+            self.add(FileRule(state.write, (WRITE,), (match,), why=why))
+
+
+def list_file_rules(
+    files: FilePolicy, place: Place, facts: Facts, found: PointMap, patterns: tuple[Pattern, ...]
+) -> tuple[FileRule, ...]:
+    """`found` are the points of `make_seatbelt_points`. Raises `PolicyError` for what cannot be expressed."""
+    nodes = settle(found.points)
+    rules = _Rules([FileRule(True, (READ,), (), why="reading is open where nothing below closes it")])
+    _add_points(rules, nodes, patterns)
+    for rule in _protected(files, place, facts, nodes):
+        rules.add(rule)
+    closed = [pattern.glob for pattern in patterns if pattern.mark & Mark.DENY_WRITE]
+    if closed:
+        why = "patterns of denyWrite beat every allowWrite"
+        rules.add(FileRule(False, (WRITE,), tuple(map(_regex, closed)), why=why))
+    for node in nodes:
+        if node.point.shows is not None:
+            match = Match(How.SUBPATH, node.point.path)
+            rules.set(_state(node), match, "the daemon's and the session's own directories")
+    _add_links(rules, nodes)
+    _add_guards(rules, nodes, facts, patterns)
+    return tuple(rules.rules)
+
+
+_POINTS = "rules about paths, and the protected names that exist: directories before what lies in them"
+
+
+def _add_points(rules: _Rules, nodes: list[Node], patterns: tuple[Pattern, ...]) -> None:
+    has_allow_patterns = any(not pattern.denies for pattern in patterns)
+    for node in nodes:
+        point = node.point
+        if point.link is not None or point.shows is not None:
+            continue
+        state = _state(node)
+        above = _state(node.parent) if node.parent is not None else _State(True, False)
+        if node.parent is None and state == above:
+            said = [(True, READ)]  # by the first rule of all
+        elif state != above or (has_allow_patterns and point.marks & _DENIES):
+            said = _say(rules, state, above, Match(How.SUBPATH, point.path))
+        else:
+            continue
+        for rule in _patterns_below(node, said, patterns):
+            rules.add(rule)
+
+
+def _say(rules: _Rules, state: _State, above: _State, match: Match) -> list[tuple[bool, str]]:
+    """Add what has to be said about a place where something else holds than above it, or where a pattern may have
+    opened what is closed there; and return it."""
+    said = [
+        (allow, operation)
+        for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
+        if allow is not before or not allow
+    ]
+    if len(said) == 2 and state.read is state.write:
+        rules.add(FileRule(state.read, (READ, WRITE), (match,), why=_POINTS))
+    else:
+        for allow, operation in said:
+            rules.add(FileRule(allow, (operation,), (match,), why=_POINTS))
+    return said
+
+
+def _patterns_below(node: Node, said: list[tuple[bool, str]], patterns: tuple[Pattern, ...]) -> Iterator[FileRule]:
+    """The patterns again, where the rule just made has covered them. Where two patterns meet, the one with more
+    components is the more specific; `**` has no number of them, so there a deny wins."""
+    closed = node.write_denied or node.protected
+    found = [
+        (pattern, glob)
+        for pattern in patterns
+        if not pattern.mark & Mark.DENY_WRITE
+        for glob in pattern.glob.meets(node.point.path).below
+    ]
+    opened = any(allow for allow, _ in said) or any(not pattern.denies for pattern, _ in found)
+    for pattern, glob in sorted(found, key=_specificity):
+        if pattern.denies:
+            if opened:
+                yield FileRule(False, (READ, WRITE), (_regex(glob),), why=_POINTS)
+            continue
+        if (False, READ) in said:
+            yield FileRule(True, (READ,), (_regex(glob),), why=_POINTS)
+        if pattern.mark & Mark.ALLOW_WRITE and not closed and not _state(node).write:
+            yield FileRule(True, (WRITE,), (_regex(glob),), why=_POINTS)
+
+
+def _specificity(item: tuple[Pattern, Glob]) -> tuple[int, int, bool]:
+    pattern, glob = item
+    if glob.is_deep:
+        return (2 if pattern.denies else 0, 0, pattern.denies)
+    return (1, glob.depth, pattern.denies)
+
+
+def _regex(glob: Glob) -> Match:
+    return Match(How.REGEX, glob.expression)
+
+
+def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[Node]) -> Iterator[FileRule]:
+    lifted = tuple(Match(How.SUBPATH, node.point.path) for node in nodes if node.point.marks & Mark.LIFTED)
+    roots = dict.fromkeys(
+        facts.paths[root].real for root in writable_roots(files, place) if facts.paths[root].kind is Kind.DIRECTORY
+    )
+    why = "protected names that do not exist yet: what a program outside would obey"
+    for root in roots:
+        if is_workspace(root):
+            names = tuple(Match(How.REGEX, text) for text in workspace_names(root))
+            yield FileRule(False, (WRITE,), names, (Match(How.REGEX, skipped_directories(root)), *lifted), why)
+        hooks = tuple(Match(How.REGEX, text) for text in hook_directories(root))
+        yield FileRule(False, (WRITE,), hooks, (Match(How.REGEX, inside_refs(root)), *lifted), why)
+
+
+def _add_links(rules: _Rules, nodes: list[Node]) -> None:
+    for node in nodes:
+        point, parent = node.point, node.parent
+        if point.link is None or parent is None:
+            continue
+        match = Match(How.LITERAL, point.path)
+        if point.link and not _state(parent).read:
+            rules.add(FileRule(True, (READ,), (match,), why="symlinks on the way to what is opened"))
+    for node in nodes:
+        if node.point.link is not None and node.point.guard:
+            match = Match(How.LITERAL, node.point.path)
+            rules.add(FileRule(False, MOVE, (match,), why="symlinks at guarded names: nobody puts another one there"))
+
+
+def _add_guards(rules: _Rules, nodes: list[Node], facts: Facts, patterns: tuple[Pattern, ...]) -> None:
+    by_path = {node.point.path: node for node in nodes}
+    guarded: dict[str, None] = {}
+    for node in nodes:
+        if node.point.link is not None:
+            if node.point.guard:
+                guarded.update(_writable_above(node.point.path, by_path))
+        elif not _state(node).write:
+            guarded.update(_writable_above(node.point.path, by_path))
+        elif node.parent is None or not _state(node.parent).write:
+            guarded[node.point.path] = None
+    for pattern in patterns:
+        if pattern.denies:
+            for match in facts.globs.get(pattern.rule.path, ()):
+                guarded.update(_writable_above(match.path, by_path))
+    if guarded:
+        matches = tuple(Match(How.LITERAL, path) for path in sorted(guarded))
+        why = "writable directories, and those on the way to something guarded, stay where they are"
+        rules.add(FileRule(False, MOVE, matches, why=why))
+
+
+def _writable_above(path: str, by_path: dict[str, Node]) -> dict[str, None]:
+    """The directories above a path that can be written, so that somebody could rename them."""
+    found: dict[str, None] = {}
+    below: list[str] = []
+    for directory in at_and_above(posixpath.dirname(path)):
+        below.append(directory)
+        node = by_path.get(directory)
+        if node is not None and node.point.link is None:
+            if _state(node).write:
+                found.update(dict.fromkeys(below))
+            below.clear()
+    return found
+
+
+def _state(node: Node) -> _State:
+    if node.point.shows is not None:
+        return _State(node.point.shows is Shows.PRIVATE, node.point.shows is Shows.PRIVATE)
+    return _State(node.readable, node.write_open and not node.write_denied and not node.protected)

@@ -1,0 +1,150 @@
+"""Plans for macOS: the questions to the host, and a layout that carries a profile instead of mounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from sandboxd.backends.macos.file_rules import list_file_rules
+from sandboxd.backends.macos.globs import parse_glob
+from sandboxd.backends.macos.points import list_patterns, make_seatbelt_points
+from sandboxd.backends.macos.profile import Profile, make_profile
+from sandboxd.backends.macos.rule_files import read_rule_file
+from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.errors import PolicyError
+from sandboxd.plan.facts import Facts, FactSource, Kind
+from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
+from sandboxd.plan.needs import Needs, all_rules, list_needs
+from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
+from sandboxd.plan.planner import Planner
+from sandboxd.plan.points import PointMap
+from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
+from sandboxd.policy.policy import Policy
+
+LAYERS = ("seatbelt",)
+_NOTHING = Profile("")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class SeatbeltView(FileView):
+    """The file system of a sandbox as a profile; it has no mounts."""
+
+    profile: Profile = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class SeatbeltPlan(Plan):
+    """A plan with what the back end needs to complete the environment: the proxies' ports are known only then."""
+
+    profile: Profile = _NOTHING
+    place: Place | None = None
+    session_tmp: str = ""
+    caller: Mapping[str, str] | None = None
+    policy: Policy | None = None
+
+
+def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
+    """As on Linux, and where the literal beginnings of patterns and the paths of sockets really are. Raises
+    `PolicyError` for a pattern that Seatbelt cannot be given."""
+    needs = list_needs(policy, place, shells)
+    bases = [parse_glob(rule.path).base for rule in all_rules(policy.files, place) if rule.glob]
+    sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
+    return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *bases, *sockets])))
+
+
+def make_seatbelt_layout(
+    policy: Policy,
+    place: Place,
+    facts: Facts,
+    shells: tuple[str, ...] = DEFAULT_SHELLS,
+    read_file: Callable[[str], str] = read_rule_file,
+) -> Layout:
+    """Raises `PolicyError` for a policy that cannot be enforced in this place."""
+    patterns = list_patterns(policy.files, place, facts)
+    found = make_seatbelt_points(policy.files, place, facts, patterns)
+    explained = make_seatbelt_points(policy.files, place, facts, patterns, matches=True) if patterns else found
+    _require_readable_cwd(found, place, facts)
+    rules = list_file_rules(policy.files, place, facts, found, patterns)
+
+    def real(path: str) -> str:
+        resolved = facts.paths.get(real_spelling(path))
+        return resolved.real if resolved is not None else real_spelling(path)
+
+    runtime = facts.paths[place.runtime_dir].real
+    profile = make_profile(
+        rules, policy.network, policy.platform, read_file=read_file, closed_sockets=(runtime,), real=real
+    )
+    visible = tuple(
+        (shell, facts.paths[shell].real)
+        for shell in shells
+        if facts.paths[shell].kind is Kind.FILE and _is_readable(found, facts.paths[shell].real)
+    )
+    return Layout(
+        view=SeatbeltView(mounts=(), profile=profile, writable=_writable(found)),
+        cwd=facts.paths[place.cwd].real,
+        shells=visible,
+        session_tmp=facts.paths[place.session_tmp].real,
+        warnings=(*facts.warnings, *found.warnings, *_warnings(policy)),
+        points=explained,
+    )
+
+
+class SeatbeltPlanner(Planner):
+    """The planner of this system."""
+
+    def __init__(self, facts: FactSource) -> None:
+        super().__init__(facts, needs=list_seatbelt_needs, make=make_seatbelt_layout)
+
+    async def plan(self, policy: Policy, request: PlanRequest) -> SeatbeltPlan:
+        layout = await self.layout(policy, request.place, shells_of(request))
+        assert isinstance(layout.view, SeatbeltView)
+        plan = plan_in(layout, request)
+        return SeatbeltPlan(
+            view=plan.view,
+            environment=plan.environment,
+            cwd=plan.cwd,
+            argv=plan.argv,
+            layers=LAYERS,
+            warnings=plan.warnings,
+            profile=layout.view.profile,
+            place=request.place,
+            session_tmp=layout.session_tmp,
+            caller=request.environment,
+            policy=policy,
+        )
+
+
+def _is_readable(found: PointMap, path: str) -> bool:
+    return settled_at(found.points, path)[-1].shows is not Shows.NOTHING
+
+
+def _require_readable_cwd(found: PointMap, place: Place, facts: Facts) -> None:
+    end = settled_at(found.points, facts.paths[place.cwd].real)[-1]
+    if end.shows is not Shows.NOTHING:
+        return
+    reasons = found.reasons.get(end.point.path, [])
+    rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
+    because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
+    raise PolicyError(
+        "cwd_denied",
+        f"reading the working directory {place.cwd} is denied{because}",
+        hint="start the command elsewhere, or add the directory to filesystem.allowRead",
+        data={"path": place.cwd},
+    )
+
+
+def _writable(found: PointMap) -> tuple[str, ...]:
+    return tuple(
+        node.point.path
+        for node in settle(found.points)
+        if node.shows is Shows.HOST_WRITABLE and (node.parent is None or node.parent.shows is not Shows.HOST_WRITABLE)
+    )
+
+
+def _warnings(policy: Policy) -> tuple[str, ...]:
+    if policy.network.allow_local_binding:
+        return (
+            "allowLocalBinding: on macOS the command can also connect to every port of this machine's loopback, "
+            "because Seatbelt cannot tell the command's own servers from others",
+        )
+    return ()

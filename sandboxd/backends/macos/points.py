@@ -1,0 +1,101 @@
+"""The points of a policy as Seatbelt needs them: the same ones that Linux mounts, with two differences. Pure.
+
+- Patterns stay patterns. Only where the way to a literal path leads through a match, the match becomes a point, so that
+  what a rule says about the literal path meets it in the right order (`spine`). A symlink that a pattern matches is
+  followed: Seatbelt looks at real paths only, and what it leads to need not match.
+- The system has no private `/tmp`, `/dev` and `/proc`: the session's directory stands where it is.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sandboxd.backends.macos.globs import Glob, parse_glob
+from sandboxd.plan.facts import Facts
+from sandboxd.plan.mounts import Mark, Point, Shows, is_below
+from sandboxd.plan.points import DEVICES, PROCESSES, TMP, PointMap, make_points
+from sandboxd.plan.request import Place
+from sandboxd.policy.policy import FilePolicy, PathRule
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern of one of the four lists, its literal beginning where it really is."""
+
+    glob: Glob
+    mark: Mark
+    rule: PathRule
+
+    @property
+    def denies(self) -> bool:
+        return bool(self.mark & (Mark.DENY_READ | Mark.DENY_WRITE))
+
+
+def list_patterns(files: FilePolicy, place: Place, facts: Facts) -> tuple[Pattern, ...]:
+    """Raises `PolicyError` for a pattern that Seatbelt cannot be given."""
+    return tuple(_patterns(files, place, facts))
+
+
+def _patterns(files: FilePolicy, place: Place, facts: Facts) -> Iterator[Pattern]:
+    for mark, rules in (
+        (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
+        (Mark.DENY_WRITE, files.deny_write),
+        (Mark.DENY_READ, files.deny_read),
+        (Mark.ALLOW_READ, (*files.allow_read, *place.allow_read)),
+    ):
+        for rule in rules:
+            if not rule.glob:
+                continue
+            glob = parse_glob(rule.path)
+            base = facts.paths.get(glob.base)
+            yield Pattern(glob.rebased(base.real if base is not None else glob.base), mark, rule)
+
+
+def make_seatbelt_points(
+    files: FilePolicy, place: Place, facts: Facts, patterns: tuple[Pattern, ...], *, matches: bool = False
+) -> PointMap:
+    """With `matches` what the patterns match is a point too: for explanations, not for rules. Raises `PolicyError` for
+    what cannot be enforced."""
+    found = make_points(files, place, _without_linux(facts, place, matches))
+    points = found.points
+    for path in [path for path in points if is_below(path, DEVICES) or is_below(path, PROCESSES)]:
+        if not points[path].marks:
+            del points[path]
+        else:
+            points[path].fixed = points[path].shows = None
+    session = facts.paths[place.session_tmp].real
+    points[session] = Point(session, shows=Shows.PRIVATE)
+    for path, mark in _spine(points, patterns):
+        point = points.setdefault(path, Point(path))
+        point.marks |= mark
+    return found
+
+
+def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
+    """The same facts, with `/tmp` inside being the session's directory itself, and of the matches only the links."""
+    globs = facts.globs
+    if not matches:
+        globs = {pattern: tuple(match for match in found if match.is_link) for pattern, found in globs.items()}
+    return replace(facts, paths={**facts.paths, TMP: facts.paths[place.session_tmp]}, globs=globs)
+
+
+def _spine(points: Mapping[str, Point], patterns: tuple[Pattern, ...]) -> list[tuple[str, Mark]]:
+    """The matches of the patterns at or above a point."""
+    if not patterns:
+        return []
+    ways = {way for path in points for way in at_and_above(path)}
+    return [
+        (way, pattern.mark)
+        for pattern in patterns
+        for way in sorted(ways)
+        if is_below(way, pattern.glob.base) and pattern.glob.meets(way).exact
+    ]
+
+
+def at_and_above(path: str) -> Iterator[str]:
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield "/"

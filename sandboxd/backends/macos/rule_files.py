@@ -1,0 +1,12 @@
+"""The fixed rules of a profile: files of the profile language that a reviewer can read, a reason beside each rule."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def read_rule_file(name: str) -> str:
+    """The text of `sbpl/NAME.sbpl`."""
+    return files(__package__).joinpath("sbpl", f"{name}.sbpl").read_text(encoding="utf-8")

@@ -1,0 +1,49 @@
+"""One file, several texts: how a path may come to be compared. Pure.
+
+`/tmp`, `/var` and `/etc` are links into `/private`, and the kernel compares real paths. Volumes keep the Unicode form
+in which a name was typed, whatever form a rule was typed in.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_LINKED = ("/tmp", "/var", "/etc")
+
+
+def real_spelling(path: str) -> str:
+    """The path as the kernel has it. `/run` is what rules about sockets call `/var/run`."""
+    if path == "/run" or path.startswith("/run/"):
+        path = "/var" + path
+    for link in _LINKED:
+        if path == link or path.startswith(link + "/"):
+            return "/private" + path
+    return path
+
+
+def path_spellings(path: str) -> tuple[str, ...]:
+    """The real path first, then by which other names it may be met."""
+    real = real_spelling(path)
+    found = [real]
+    for link in _LINKED:
+        if real == f"/private{link}" or real.startswith(f"/private{link}/"):
+            found.append(real.removeprefix("/private"))
+    return _forms(found)
+
+
+def expression_spellings(expression: str) -> tuple[str, ...]:
+    """The same for an anchored regular expression whose beginning is literal."""
+    for link in _LINKED:
+        for before in (f"^/private{link}", f"^{link}"):
+            rest = expression[len(before) :]
+            if expression.startswith(before) and rest[:1] in ("/", "(", "$", ""):
+                return _forms([f"^/private{link}{rest}", f"^{link}{rest}"])
+    return _forms([expression])
+
+
+def _forms(texts: list[str]) -> tuple[str, ...]:
+    forms = list(texts)
+    for text in texts:
+        if not text.isascii():
+            forms += [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    return tuple(dict.fromkeys(forms))

@@ -1,0 +1,116 @@
+"""Profiles in tests: from a policy and a fake host to a compiled profile that answers questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sandboxd.backends.macos.planner import SeatbeltView, list_seatbelt_needs, make_seatbelt_layout
+from sandboxd.backends.macos.profile import Profile as SeatbeltProfile
+from sandboxd.backends.macos.rule_files import read_rule_file
+from sandboxd.plan.plan import Layout
+from sandboxd.plan.request import Place
+from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy
+from sandboxd.settings.origins import Origin, Source
+from support.fake_host import DIRECTORY, FILE, FakeHost
+from support.sbpl import Profile, Request, compile_profile, file
+
+HOME = "/Users/me"
+PROJECT = "/Users/me/project"
+BASE = "/private/var/folders/xy/T/sandboxd-tmp-501/d-1"
+SESSION_TMP = f"{BASE}/s-1"
+RUNTIME = "/private/var/folders/xy/T/sandboxd"
+DAEMON = "/opt/sandboxd"
+TAG, MEMBER, HTTP_PORT, SOCKS_PORT = "CMD64_Yw==_END_suffix", "dev.sandboxd.member.x", 50001, 50002
+
+SYSTEM = {
+    "/bin/bash": FILE, "/bin/sh": FILE, "/usr/bin/true": FILE, "/dev/null": FILE,
+    "/tmp": "-> /private/tmp", "/var": "-> /private/var", "/etc": "-> /private/etc",
+    "/private/tmp": DIRECTORY, "/private/etc/hosts": FILE, SESSION_TMP: DIRECTORY, RUNTIME: DIRECTORY,
+    f"{DAEMON}/lib": DIRECTORY, PROJECT: DIRECTORY,
+}  # fmt: skip
+
+
+def rule(path: str, source: Source = Source.USER) -> PathRule:
+    return PathRule(path, Origin(source, "test"), any(c in path for c in "*?["), path)
+
+
+def rules(*paths: str) -> tuple[PathRule, ...]:
+    return tuple(rule(path) for path in paths)
+
+
+def place(**changes: object) -> Place:
+    usual = Place(
+        cwd=PROJECT, project_root=PROJECT, session_tmp=SESSION_TMP, home=HOME, uid=501, runtime_dir=RUNTIME,
+        mask_file=f"{BASE}/denied", temporary_base=BASE, daemon_paths=(DAEMON,),
+    )  # fmt: skip
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def _no_fixed_rules(name: str) -> str:
+    return '(version 1) (deny default (with message (param "TAG")))' if name == "base" else ""
+
+
+@dataclass
+class Compiled:
+    """A profile with what it came from."""
+
+    source: SeatbeltProfile
+    profile: Profile
+    layout: Layout
+    host: FakeHost = field(repr=False)
+
+    def reads(self, path: str, vnode: str = "REGULAR-FILE") -> bool:
+        return self.profile.allows(file("file-read-data", path, vnode))
+
+    def writes(self, path: str) -> bool:
+        """Every way of changing what stands at a path, all with the same answer."""
+        answers = {
+            operation: self.profile.allows(file(operation, path))
+            for operation in ("file-write-data", "file-write-mode", "file-write-xattr", "file-write-owner")
+        }
+        assert len(set(answers.values())) == 1, answers
+        return answers["file-write-data"]
+
+    def moves(self, path: str, vnode: str = "DIRECTORY") -> bool:
+        """Whether what stands at a path can be renamed or removed."""
+        return self.profile.allows(file("file-write-unlink", path, vnode))
+
+    def makes(self, path: str) -> bool:
+        return self.profile.allows(file("file-write-create", path))
+
+    def allows(self, request: Request) -> bool:
+        return self.profile.allows(request)
+
+
+def parameters_of(profile: SeatbeltProfile) -> dict[str, str]:
+    """What `sandbox-exec` would be given, read back from its arguments."""
+    words = profile.arguments(tag=TAG, member=MEMBER, http_port=HTTP_PORT, socks_port=SOCKS_PORT)
+    assert words[:2] == ("-p", profile.text)
+    assert set(words[2::2]) == {"-D"}
+    return dict(word.split("=", 1) for word in words[3::2])
+
+
+def compiled(
+    files: FilePolicy | None = None,
+    network: NetworkPolicy | None = None,
+    platform: PlatformPolicy | None = None,
+    *,
+    host: dict[str, str] | None = None,
+    where: Place | None = None,
+    only_files: bool = False,
+) -> Compiled:
+    """`host` are entries beside the usual ones. `only_files` leaves the fixed rules out, which is quick."""
+    policy = Policy(
+        files=files or FilePolicy(), network=network or NetworkPolicy(), platform=platform or PlatformPolicy()
+    )
+    fake = FakeHost({**SYSTEM, **(host or {})})
+    here = where or place()
+    facts = fake.facts(list_seatbelt_needs(policy, here))
+    layout = make_seatbelt_layout(policy, here, facts, read_file=_no_fixed_rules if only_files else read_rule_file)
+    assert isinstance(layout.view, SeatbeltView)
+    source = layout.view.profile
+    parameters = parameters_of(source)
+    profile = compile_profile(source.text, parameters)
+    unused = set(parameters) - profile.used_parameters
+    assert only_files or not unused, f"parameters that no rule uses: {unused}"
+    return Compiled(source, profile, layout, fake)
