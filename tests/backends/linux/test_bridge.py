@@ -1,0 +1,294 @@
+"""The bridge against helpers that keep to the protocol and against those that do not."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.processes import is_alive
+from support.waiting import wait_until_async
+
+from sandboxd.backends.base import Listeners
+from sandboxd.backends.linux.bridge import Bridge, Expected
+from sandboxd.backends.linux.bridge_protocol import (
+    OPTIONS,
+    TICKET_SIZE,
+    Configuration,
+    Descriptors,
+    Event,
+    ExecFailed,
+    Exited,
+    Failed,
+    Flags,
+    Started,
+    encode_event,
+    encode_ticket,
+)
+from sandboxd.errors import CallerError
+
+TICKET = "a" * 32
+CONFIGURATION = Configuration(arguments=(b"true",), filter=b"", flags=Flags.UNFILTERED)
+
+
+@dataclass
+class Recorder:
+    """An observer that keeps what it is told."""
+
+    heard: list[object] = field(default_factory=list)
+    listeners: Listeners | None = None
+
+    def claimed(self, pid: int) -> None:
+        self.heard.append("claimed")
+
+    def listening(self, listeners: Listeners) -> None:
+        self.listeners = listeners
+        self.heard.append("listening")
+
+    def started(self) -> None:
+        self.heard.append("started")
+
+    def failed(self, reason: str) -> None:
+        self.heard.append(("failed", reason))
+
+    def ended(self, status: int | None) -> None:
+        self.heard.append(("ended", status))
+
+    @property
+    def is_over(self) -> bool:
+        return any(isinstance(item, tuple) and item[0] == "ended" for item in self.heard)
+
+
+@dataclass
+class PeerProcess:
+    pid: int
+
+
+@dataclass
+class Setting:
+    bridge: Bridge
+    peer: PeerProcess
+    logged: list[str]
+
+
+@pytest.fixture
+def victim() -> Iterator[PeerProcess]:
+    """A process that stands for bubblewrap: killed when the bridge loses its trust."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield PeerProcess(process.pid)
+        process.kill()
+
+
+@pytest.fixture
+async def setting(tmp_path: Path, victim: PeerProcess) -> AsyncIterator[Setting]:
+    logged: list[str] = []
+    bridge = Bridge(str(tmp_path / "bridge.sock"), lambda peer: victim, lambda event, **values: logged.append(event))
+    bridge.open()
+    yield Setting(bridge, victim, logged)
+    bridge.close()
+
+
+def connect(setting: Setting) -> socket.socket:
+    helper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    helper.connect(setting.bridge.path)
+    helper.setblocking(False)
+    return helper
+
+
+def send_with_sockets(helper: socket.socket, data: bytes, count: int) -> None:
+    made = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    numbers = array.array("i", [s.fileno() for s in made])
+    helper.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+    for one in made:
+        one.close()
+
+
+async def read_exactly(helper: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = await asyncio.get_running_loop().sock_recv(helper, size - len(data))
+        assert piece, data
+        data += piece
+    return data
+
+
+async def claim(setting: Setting) -> tuple[socket.socket, Recorder]:
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
+    helper = connect(setting)
+    helper.send(encode_ticket(TICKET))
+    message = CONFIGURATION.encode()
+    assert await read_exactly(helper, len(message)) == message
+    return helper, recorder
+
+
+async def hang_up_and_see(helper: socket.socket, recorder: Recorder) -> list[object]:
+    helper.close()
+    await wait_until_async(lambda: recorder.is_over, "the bridge has seen the end")
+    if recorder.listeners is not None:
+        for listener in (recorder.listeners.http, recorder.listeners.socks, *recorder.listeners.others):
+            if listener is not None:
+                listener.close()
+        os.close(recorder.listeners.namespace)
+    return recorder.heard
+
+
+async def test_a_whole_launch(setting: Setting) -> None:
+    helper, recorder = await claim(setting)
+    send_with_sockets(helper, encode_event(Descriptors(2)), 3)
+    helper.send(encode_event(Started()))
+    helper.send(encode_event(Exited(7, 0)))
+    heard = await hang_up_and_see(helper, recorder)
+    assert heard == ["claimed", "listening", "started", ("ended", 7)]
+    assert is_alive(setting.peer.pid)
+
+
+async def test_the_ticket_byte_by_byte(setting: Setting) -> None:
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
+    helper = connect(setting)
+    for byte in encode_ticket(TICKET):
+        helper.send(bytes([byte]))
+        await asyncio.sleep(0)
+    await wait_until_async(lambda: recorder.heard == ["claimed"], "the ticket has been claimed")
+    await hang_up_and_see(helper, recorder)
+
+
+async def test_a_ticket_works_once_and_a_forgotten_one_never(setting: Setting) -> None:
+    helper, recorder = await claim(setting)
+    forgotten = Recorder()
+    setting.bridge.expect("b" * 32, Expected(CONFIGURATION, None, forgotten)).cancel()
+    for ticket in (TICKET, "b" * 32, "c" * 32):
+        other = connect(setting)
+        other.send(encode_ticket(ticket))
+        assert await asyncio.get_running_loop().sock_recv(other, 1) == b""
+        other.close()
+    assert setting.logged == ["bridge_ticket_unknown"] * 3
+    assert forgotten.heard == []
+    assert await hang_up_and_see(helper, recorder) == ["claimed", ("ended", None)]
+
+
+async def test_options_by_descriptor_come_before_the_configuration(setting: Setting) -> None:
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, b"--dev\0/dev\0", recorder))
+    helper = connect(setting)
+    helper.send(encode_ticket(TICKET))
+    await wait_until_async(lambda: recorder.heard == ["claimed"], "the ticket has been claimed")
+    helper.setblocking(True)
+    data, descriptors, _, _ = socket.recv_fds(helper, 1, 1)
+    assert data == OPTIONS
+    with open(descriptors[0], "rb") as file:
+        assert file.read() == b"--dev\0/dev\0"
+    await hang_up_and_see(helper, recorder)
+
+
+@pytest.mark.parametrize(
+    ("events", "sockets"),
+    [
+        ([Started()], 0),
+        ([Exited(0, 0)], 0),
+        ([Descriptors(2)], 0),
+        ([Descriptors(2)], 2),
+        ([Descriptors(2)], 5),
+        ([Descriptors(0)], 1),
+        ([Descriptors(1)], 2),
+        ([Descriptors(2), Descriptors(2)], 3),
+    ],
+)
+async def test_a_helper_that_breaks_the_protocol_ends_with_its_sandbox(
+    setting: Setting, events: list[Event], sockets: int
+) -> None:
+    helper, recorder = await claim(setting)
+    data = b"".join(encode_event(event) for event in events)
+    if sockets:
+        send_with_sockets(helper, data, sockets)
+    else:
+        helper.send(data)
+    await wait_until_async(lambda: recorder.is_over, "the bridge has given it up")
+    await wait_until_async(lambda: not is_alive(setting.peer.pid), "what stands for bubblewrap is dead")
+    heard = await hang_up_and_see(helper, recorder)
+    assert "started" not in heard
+    assert [item[0] for item in heard if isinstance(item, tuple)] == ["failed", "ended"]
+
+
+@pytest.mark.parametrize("opening", [b"\0" * TICKET_SIZE, b"GET / HTTP/1.1\r\n\r\n" * 10, b"\xff" * TICKET_SIZE])
+async def test_a_stranger_is_hung_up_on_and_nobody_is_killed(setting: Setting, opening: bytes) -> None:
+    other = connect(setting)
+    other.send(opening)
+    # hung up with a reset when more was sent than a ticket has
+    try:
+        assert await asyncio.get_running_loop().sock_recv(other, 1) == b""
+    except ConnectionResetError:
+        pass
+    other.close()
+    assert is_alive(setting.peer.pid)
+
+
+async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
+    helper, recorder = await claim(setting)
+    helper.send(encode_event(Failed("x" * 100))[:20])
+    heard = await hang_up_and_see(helper, recorder)
+    assert heard[-1] == ("ended", None)
+    assert setting.logged == ["bridge_link_failed"]
+
+
+async def test_what_the_helper_says_is_passed_on(setting: Setting) -> None:
+    helper, recorder = await claim(setting)
+    helper.send(encode_event(Failed("cannot listen inside the sandbox")))
+    assert await hang_up_and_see(helper, recorder) == [
+        "claimed",
+        ("failed", "cannot listen inside the sandbox"),
+        ("ended", None),
+    ]
+
+
+async def test_a_command_that_cannot_be_executed(setting: Setting) -> None:
+    helper, recorder = await claim(setting)
+    send_with_sockets(helper, encode_event(Descriptors(2)), 3)
+    helper.send(encode_event(ExecFailed(127, 2)) + encode_event(Exited(127, 0)))
+    heard = await hang_up_and_see(helper, recorder)
+    assert heard[2] == ("failed", "the command could not be run: No such file or directory (status 127)")
+    assert heard[3] == ("ended", 127)
+
+
+async def test_a_peer_that_is_refused_is_hung_up_on(tmp_path: Path) -> None:
+    def refuse(peer: socket.socket) -> PeerProcess:
+        raise CallerError("peer_other_user", "not yours")
+
+    logged: list[str] = []
+    bridge = Bridge(str(tmp_path / "bridge.sock"), refuse, lambda event, **values: logged.append(event))
+    bridge.open()
+    try:
+        recorder = Recorder()
+        bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.connect(bridge.path)
+            other.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(other, 1) == b""
+        assert logged == ["bridge_peer_refused"]
+        assert recorder.heard == []
+    finally:
+        bridge.close()
+
+
+async def test_the_socket_is_private_and_goes_with_the_bridge(setting: Setting) -> None:
+    assert os.stat(setting.bridge.path).st_mode & 0o777 == 0o600
+    setting.bridge.close()
+    assert not os.path.exists(setting.bridge.path)
+
+
+async def test_a_long_configuration_is_sent_as_the_helper_reads_it(setting: Setting) -> None:
+    long = Configuration(arguments=(b"x" * 3_000_000,), filter=b"", flags=Flags.UNFILTERED)
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(long, None, recorder))
+    helper = connect(setting)
+    helper.send(encode_ticket(TICKET))
+    message = long.encode()
+    assert await read_exactly(helper, len(message)) == message
+    await hang_up_and_see(helper, recorder)
