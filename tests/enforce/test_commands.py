@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+
 from support.daemons import DaemonProcess, StartDaemon
 
 
@@ -48,7 +49,7 @@ def test_a_command_text_longer_than_one_argument_may_be(daemon: DaemonProcess) -
     text = "true " + "x" * 200_000 + "\necho $# end"
     done = daemon.run("run", "--", "sh", "-c", "cat >script; wc -c <script", input=text)
     assert done.stdout.strip() == str(len(text))
-    code = f"""
+    code = """
 from sandboxd_client import Client
 with Client(autostart=False) as box:
     done = box.run("true " + "x" * 200_000 + "\\necho $# end", capture_output=True, text=True)

@@ -7,12 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from support.daemons import DaemonProcess, StartDaemon
 from support.processes import descendants, is_alive
 from support.snapshot import HostWatch
 from support.waiting import wait_until
 
-TREE = "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; touch running; trap '' TERM INT HUP; sleep 987; sleep 987"
+TREE = (
+    "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; touch running; trap '' TERM INT HUP; sleep 987; sleep 987"
+)
 
 
 def sleepers() -> list[int]:
