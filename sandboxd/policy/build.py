@@ -32,6 +32,7 @@ from sandboxd.policy.policy import (
     SocketRule,
 )
 from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path
+from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
 from sandboxd.policy.unreachable import unreachable_rules
 from sandboxd.settings.layer import Placed
 from sandboxd.settings.merge import Settings
@@ -99,7 +100,7 @@ class _Builder:
             environment_remove=self.texts("sandbox.environment.remove"),
             allow_overrides=value("sandbox.allowOverrides"),
             audit=self.audit(),
-            ignore_violations=tuple(entry.value for entry in self.settings.entries("sandbox.ignoreViolations")),
+            ignore_violations=self.ignored_violations(),
         )
         return replace(policy, warnings=tuple(self.warnings()))
 
@@ -273,8 +274,28 @@ class _Builder:
         return CommandRule(pattern, origin)
 
     def exclusion(self, text: str, origin: Origin) -> CommandRule:
-        parse_exclusion(text)
+        pattern = parse_exclusion(text)
+        program = pattern.program
+        if program in LAUNCHERS or (program in INTERPRETERS and not pattern.is_exact):
+            self.problems.append(
+                warning(
+                    "exclusion_runs_anything",
+                    f"{text!r} takes every program out of the sandbox: {program} runs whatever it is told to",
+                    origin,
+                    hint="exclude the program that is meant",
+                )
+            )
         return CommandRule(text, origin)
+
+    def ignored_violations(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        entries = self.settings.entries("sandbox.ignoreViolations")
+        for entry in entries:
+            command, patterns = entry.value
+            if command == "*" and any(not pattern.strip("* ") for pattern in patterns):
+                message = "every violation is hidden"
+                hint = "name a part of the path or host"
+                self.problems.append(warning("ignore_everything", message, entry.origin, hint=hint))
+        return tuple(entry.value for entry in entries)
 
     # --- the rest ---
 

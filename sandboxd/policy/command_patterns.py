@@ -47,6 +47,16 @@ class CommandPattern:
     def matches_all(self) -> bool:
         return self.open_ended and not self.words and not self.wildcard
 
+    @property
+    def is_exact(self) -> bool:
+        return not self.open_ended and not self.wildcard
+
+    @property
+    def program(self) -> str:
+        """The program that the pattern begins with, without its directory; empty where a wildcard stands for it."""
+        start = self.wildcard[0].split(" ")[0] if self.wildcard else "".join(self.words[:1])
+        return posixpath.basename(start)
+
     def matches(self, words: Sequence[str], *, by_name: bool = False) -> bool:
         """Whether a simple command, given as its words, is meant. With `by_name` the program's directory does not
         count: right for rules that close, wrong for rules that open, where `./docker` is not `docker`."""

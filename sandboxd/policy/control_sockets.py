@@ -65,13 +65,20 @@ def control_socket(path: str, environment: Mapping[str, str] | None = None) -> s
     if environment is not None and path == canonical_socket_path(environment.get("SSH_AUTH_SOCK", "")):
         return _AGENT
     for known in CONTROL_SOCKETS:
-        if fnmatchcase(path, known.pattern):
-            return known.gives
-        # A directory that holds one: compare with the pattern's literal part.
-        literal = known.pattern.partition("*")[0]
-        if literal.startswith("/") and literal.startswith("/" if path == "/" else path + "/"):
+        if fnmatchcase(path, known.pattern) or _is_above(path, known.pattern):
             return known.gives
     return None
+
+
+def _is_above(directory: str, pattern: str) -> bool:
+    """Whether sockets that the pattern means may lie below a directory."""
+    parts = [part for part in directory.split("/") if part]
+    wanted = [part for part in pattern.split("/") if part]
+    return (
+        pattern.startswith("/")
+        and len(parts) < len(wanted)
+        and all(fnmatchcase(part, expected) for part, expected in zip(parts, wanted, strict=False))
+    )
 
 
 def canonical_socket_path(path: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.policy.policy import HostRule
@@ -11,14 +12,17 @@ from sandboxd.settings.problems import Problem, warning
 
 def unreachable_rules(allowed: Sequence[HostRule], denied: Sequence[HostRule]) -> list[Problem]:
     """One warning for each allow rule that can never match because one deny rule covers all of it."""
-    everything = next((rule for rule in denied if rule.pattern.host is None and rule.pattern.port is None), None)
+    # The widest first: one `*` answers for everything without a further look.
+    stars = sorted(
+        (rule for rule in denied if rule.pattern.host is None), key=lambda rule: rule.pattern.port is not None
+    )
     by_name: dict[str, list[HostRule]] = {}
     for rule in denied:
         if rule.pattern.host is not None:
             by_name.setdefault(rule.pattern.host.name, []).append(rule)
     problems = []
     for rule in allowed:
-        candidates = [everything] if everything else _candidates(rule.pattern, by_name)
+        candidates = chain(stars, _candidates(rule.pattern, by_name))
         cover = next((deny for deny in candidates if covers(deny.pattern, rule.pattern)), None)
         if cover is not None:
             problems.append(
@@ -48,12 +52,9 @@ def covers(deny: HostPattern, allow: HostPattern) -> bool:
     return above or (same and deny.apex)
 
 
-def _candidates(pattern: HostPattern, by_name: dict[str, list[HostRule]]) -> list[HostRule]:
-    if pattern.host is None:
-        return []
-    found: list[HostRule] = []
-    name = pattern.host.name
+def _candidates(pattern: HostPattern, by_name: dict[str, list[HostRule]]) -> Iterator[HostRule]:
+    """The rules about the same name, or about one above it."""
+    name = pattern.host.name if pattern.host is not None else ""
     while name:
-        found += by_name.get(name, ())
+        yield from by_name.get(name, ())
         name = name.partition(".")[2]
-    return found

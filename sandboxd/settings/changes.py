@@ -45,7 +45,8 @@ def full_key(name: str) -> str:
     for candidate in (name, f"sandbox.{name}"):
         if candidate in TABLE:
             return candidate
-    nearest = nearest_key(name if "." in name else f"sandbox.{name}")
+    begins_at_top = name.partition(".")[0] in {key.partition(".")[0] for key in TABLE}
+    nearest = nearest_key(name if begins_at_top else f"sandbox.{name}")
     raise CallerError(
         "settings_unknown_key", f"there is no setting {name!r}", hint=f"did you mean {nearest}?" if nearest else ""
     )

@@ -99,11 +99,11 @@ def traced(text: str, programs: Path, work: Path) -> set[str]:
     return names | set(missing)
 
 
-_word = st.sampled_from(
-    ["docker", "gh", "npm run build", "curl", "ps", "-a", "'a b'", '"x; y"', "$ID", '"$ID"', "$(curl x)", "`curl`", "a#b", "#",
-     "\\docker", "d'ock'er", "doc*", "{docker,curl}", "env", "timeout 5", "nice", "xargs", "LANG=C", "PATH=.", "sh -c 'docker ps'",
-     "sh -c 'curl x'", "!", "time", "command", "eval", "exec", "~", "x=1", "a=b", "$'x'", '$"x"', "${ID}", "${ID:-x}", "\\", "\\\n"]
-)  # fmt: skip
+_WORDS = ["docker", "gh", "npm run build", "curl", "ps", "-a", "'a b'", '"x; y"', "$ID", '"$ID"', "$(curl x)", "`curl`"]
+_WORDS += ["a#b", "#", "\\docker", "d'ock'er", "doc*", "{docker,curl}", "env", "timeout 5", "nice", "xargs", "LANG=C"]
+_WORDS += ["PATH=.", "sh -c 'docker ps'", "sh -c 'curl x'", "!", "time", "command", "eval", "exec", "~", "x=1", "a=b"]
+_WORDS += ["$'x'", '$"x"', "${ID}", "${ID:-x}", "\\", "\\\n"]
+_word = st.sampled_from(_WORDS)
 _joint = st.sampled_from(
     [" ", "  ", " ", " ", "; ", " && ", " || ", " | ", "\n", " & ", " > f ", " < f ", ";", "\t", "", "\r"]
 )
