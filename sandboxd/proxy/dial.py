@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host
 from sandboxd.proxy.limits import DEFAULT, Limits
-from sandboxd.proxy.stream import keep_alive, reset, send_at_once
+from sandboxd.proxy.stream import hurry, keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
 ATTEMPT_DELAY_S: Final = 0.25
@@ -123,7 +123,10 @@ async def connect_socket(address: IPAddress, port: int) -> socket.socket:
     try:
         sock.setblocking(False)
         send_at_once(sock)
-        keep_alive(sock)
+        if address.is_loopback:
+            hurry(sock)
+        else:
+            keep_alive(sock)
         try:
             sock.connect((str(address), port))
         except BlockingIOError:
@@ -157,17 +160,17 @@ class Dialer:
         self._connector = connector
         self._limits = limits
 
-    async def dial(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
-        """A connected socket and the address it leads to. Raises DialError."""
+    async def dial(self, addresses: Sequence[IPAddress], port: int, name: str = "") -> tuple[socket.socket, IPAddress]:
+        """A connected socket and the address it leads to. `name` is for messages. Raises DialError."""
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 if len(addresses) == 1:
                     return await self._connector(addresses[0], port), addresses[0]
                 return await self._race(interleave(addresses)[:MOST_ANSWERS], port)
         except TimeoutError:
-            raise DialError("connect_timeout", f"{_where(addresses, port)} did not answer in time") from None
+            raise DialError("connect_timeout", f"{_where(name, addresses, port)} did not answer in time") from None
         except OSError as error:
-            raise _explain(error, _where(addresses, port)) from error
+            raise _explain(error, _where(name, addresses, port)) from error
 
     async def _race(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
         """Start an attempt, and the next one when it fails or is slow; the first to connect wins. Raises the first
@@ -240,8 +243,9 @@ def _explain(error: OSError, where: str) -> DialError:
     return DialError(slug, f"{where} {text}")
 
 
-def _where(addresses: Sequence[IPAddress], port: int) -> str:
-    if not addresses:
-        return f"port {port}"
-    more = f" (and {len(addresses) - 1} more)" if len(addresses) > 1 else ""
-    return Host.of_address(addresses[0]).authority(port) + more
+def _where(name: str, addresses: Sequence[IPAddress], port: int) -> str:
+    targets = [Host.of_address(address) for address in addresses]
+    if name and name != (targets[0].name if targets else ""):
+        shown = ", ".join(target.name for target in targets[:3]) + (", ..." if len(targets) > 3 else "")
+        return f"{name}:{port} ({shown})"
+    return targets[0].authority(port) if targets else f"port {port}"

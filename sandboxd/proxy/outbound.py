@@ -75,7 +75,7 @@ class Outbound:
         admission = await self._gate.admit(host, port)
         if not admission.decision.allowed:
             raise self._refused(operation, host, port, admission.decision)
-        sock, address = await self._dialer.dial(admission.addresses, port)
+        sock, address = await self._dialer.dial(admission.addresses, port, host.name)
         verdict = self._gate.still_allowed(host, port, admission.decision, address)
         if not verdict.allowed:
             sock.close()

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from typing import Final
 
-PIPE_SIZE: Final = 1 << 18
-"""Bytes asked for. The kernel gives less to users who hold many pipes (pipe-user-pages-soft in pipe(7)): fine too."""
-MOST_IDLE: Final = 16
+LARGE: Final = 1 << 20
+"""The most that an ordinary user may ask for. Measured: 1 MiB moves twice as much as 64 KiB, with half the work."""
+SMALL: Final = 1 << 16
+MOST_LARGE: Final = 32
+"""Half of what the kernel lets one user have (pipe-user-pages-soft in pipe(7): 64 MiB) …"""
+MOST_SMALL: Final = 448
+"""… and nearly the other half. Beyond that a new pipe would hold two pages: copying is better."""
+MOST_IDLE: Final = 8
 
 
 class Pipe:
-    __slots__ = ("reader", "writer")
+    """`size` is what it really holds."""
 
-    def __init__(self) -> None:
-        """Raises OSError, EMFILE above all."""
+    __slots__ = ("reader", "size", "writer")
+
+    def __init__(self, size: int) -> None:
+        """Raises OSError: out of descriptors, or the user holds so many pipes that this one would be tiny."""
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
-            fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+            fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, size)
+        self.size = fcntl.fcntl(self.writer, fcntl.F_GETPIPE_SZ)
+        if self.size < SMALL:
+            self.close()
+            raise OSError(errno.EMFILE, "this user holds too many pipes")
 
     def close(self) -> None:
         os.close(self.reader)
@@ -30,17 +42,28 @@ class PipePool:
     """An idle tunnel holds no pipe: a direction borrows one when bytes arrive and gives it back when they are through.
     So 1,000 tunnels need as many pipes as have a slow reader at this moment."""
 
-    def __init__(self, most_idle: int = MOST_IDLE) -> None:
+    def __init__(self) -> None:
         self._idle: list[Pipe] = []
-        self._most_idle = most_idle
+        self._lent_large = 0
+        self._lent_small = 0
 
     def borrow(self) -> Pipe:
-        """Raises OSError when there is no descriptor left."""
-        return self._idle.pop() if self._idle else Pipe()
+        """Raises OSError when there is none to be had: the caller copies instead."""
+        if self._idle:
+            pipe = self._idle.pop()
+        elif self._lent_large < MOST_LARGE:
+            pipe = Pipe(LARGE)
+        elif self._lent_small < MOST_SMALL:
+            pipe = Pipe(SMALL)
+        else:
+            raise OSError(errno.EMFILE, "all pipes are in use")
+        self._count(pipe, 1)
+        return pipe
 
-    def give_back(self, pipe: Pipe) -> None:
-        """`pipe` is empty."""
-        if len(self._idle) < self._most_idle:
+    def give_back(self, pipe: Pipe, *, empty: bool = True) -> None:
+        """One with bytes in it is closed."""
+        self._count(pipe, -1)
+        if empty and pipe.size > SMALL and len(self._idle) < MOST_IDLE:
             self._idle.append(pipe)
         else:
             pipe.close()
@@ -48,6 +71,12 @@ class PipePool:
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
+
+    def _count(self, pipe: Pipe, change: int) -> None:
+        if pipe.size > SMALL:
+            self._lent_large += change
+        else:
+            self._lent_small += change
 
 
 SHARED: Final = PipePool()

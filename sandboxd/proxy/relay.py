@@ -22,11 +22,11 @@ import sys
 import termios
 from typing import Final
 
-from sandboxd.proxy.pipes import PIPE_SIZE, SHARED, Pipe, PipePool
+from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.stream import reset
 
 CAN_SPLICE: Final = sys.platform == "linux"
-COPY_SIZE: Final = 1 << 17
+COPY_SIZE: Final = 1 << 16
 TURN: Final = 16
 """Steps of one direction before others get their turn."""
 FLUSH_CHECK_S: Final = 0.02
@@ -163,9 +163,8 @@ class _Direction:
         """No more callbacks; bytes in flight are gone."""
         self._watch_nothing()
         self.ended = True
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        self._return_pipe()
+        self._held = memoryview(b"")
 
     # what the event loop calls
 
@@ -205,7 +204,7 @@ class _Direction:
                 with contextlib.suppress(OSError):  # out of descriptors: copy instead, this tunnel goes on
                     self._pipe = self._pipes.borrow()
             if self._pipe is not None:
-                self._in_pipe = _splice(self._source_fd, self._pipe.writer, PIPE_SIZE)
+                self._in_pipe = _splice(self._source_fd, self._pipe.writer, self._pipe.size)
                 return self._in_pipe
         data = self._source.recv(COPY_SIZE)
         self._held = memoryview(data)
@@ -243,8 +242,9 @@ class _Direction:
 
     def _return_pipe(self) -> None:
         if self._pipe is not None and self._pipes is not None:
-            self._pipes.give_back(self._pipe)
+            self._pipes.give_back(self._pipe, empty=self._in_pipe == 0)
             self._pipe = None
+            self._in_pipe = 0
 
     # watching
 

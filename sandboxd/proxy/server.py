@@ -21,7 +21,7 @@ from sandboxd.proxy.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, Limits
 from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report
 from sandboxd.proxy.socks_server import serve_socks
-from sandboxd.proxy.stream import Stream, send_at_once
+from sandboxd.proxy.stream import Stream, hurry, send_at_once
 
 __all__ = ["BlockedConnection", "ProxyServer", "Report"]
 
@@ -154,6 +154,7 @@ class _Acceptor:
                 return
             sock.setblocking(False)
             send_at_once(sock)
+            hurry(sock)
             self._server.accepted(sock, self._protocol, self._serve)
 
     def _failed(self, error: OSError) -> None:

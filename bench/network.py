@@ -1,0 +1,288 @@
+"""What the proxies cost beside a direct loopback connection, and whether they lose anything.
+
+Three processes as in real use: this one is the client, one is the origin, one is the proxy with its own event loop.
+Everything is plain blocking sockets here, so that what is measured is the proxy. `python -m bench.network` prints the
+rows of this module alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.private_daemon import ROOT, Bench
+from bench.rows import Row
+from bench.timing import in_turns, median, ms, percentile
+
+NAME = "ok.test"
+MEGABYTE = 1 << 20
+BUFFER = 1 << 16
+"""What programs read and write at once: curl, Node, git and Python's own libraries use 16 to 128 KiB."""
+TUNNELS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The origin's port, the proxy's ports, and the proxy's process id."""
+
+    origin: int
+    http: int
+    socks: int
+    pid: int
+
+    def direct(self) -> socket.socket:
+        return _tuned(socket.create_connection(("127.0.0.1", self.origin)))
+
+    def through_connect(self) -> socket.socket:
+        sock = _tuned(socket.create_connection(("127.0.0.1", self.http)))
+        sock.sendall(b"CONNECT %b:%d HTTP/1.1\r\nHost: %b\r\n\r\n" % (NAME.encode(), self.origin, NAME.encode()))
+        answer = sock.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n"), answer
+        return sock
+
+    def through_socks(self) -> socket.socket:
+        sock = _tuned(socket.create_connection(("127.0.0.1", self.socks)))
+        name = NAME.encode()
+        sock.sendall(b"\x05\x01\x00\x05\x01\x00\x03" + bytes([len(name)]) + name + self.origin.to_bytes(2, "big"))
+        answer = b""
+        while len(answer) < 12:
+            answer += sock.recv(12 - len(answer))
+        assert answer[3] == 0, answer
+        return sock
+
+    def memory_mb(self) -> float:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def throughput(bench: Bench | None, quick: bool) -> Iterator[Row]:
+    """One connection, a gigabyte each way."""
+    size = (256 if quick else 1024) * MEGABYTE
+    with _stand() as stand:
+        for word, transfer in (("down", _download), ("up", _upload)):
+            taken = in_turns(
+                {
+                    "tunnel": lambda transfer=transfer: transfer(stand.through_connect(), size),  # type: ignore[misc]
+                    "direct": lambda transfer=transfer: transfer(stand.direct(), size),  # type: ignore[misc]
+                },
+                5 if quick else 11,
+                warm_up=1,
+            )
+            tunnel, direct = size / median(taken["tunnel"]), size / median(taken["direct"])
+            detail = {"tunnel": f"{tunnel / 1e9:.2f} GB/s", "direct": f"{direct / 1e9:.2f} GB/s"}
+            yield Row(f"tunnel throughput {word} ÷ direct loopback", tunnel / direct, "", "≥ 0.85", detail)
+
+
+def connect_cost(bench: Bench | None, quick: bool) -> Iterator[Row]:
+    """From nothing to the origin's first byte, and then what 1,000 open tunnels hold."""
+    with _stand() as stand:
+        taken = in_turns(
+            {
+                "CONNECT": lambda: _hello(stand.through_connect()),
+                "SOCKS5": lambda: _hello(stand.through_socks()),
+                "direct": lambda: _hello(stand.direct()),
+            },
+            500 if quick else 3000,
+            warm_up=50,
+        )
+        direct = median(taken["direct"])
+        for protocol in ("CONNECT", "SOCKS5"):
+            ours = median(taken[protocol])
+            detail = {"ours": ms(ours), "direct": ms(direct), "p99": ms(percentile(taken[protocol], 99))}
+            yield Row(f"connect to first byte, {protocol} ÷ direct", ours / direct, "", "≤ 4", detail)
+        tunnels = [stand.through_connect() for _ in range(TUNNELS)]
+        for tunnel in tunnels:
+            tunnel.sendall(b"H\n")
+        correct = sum(tunnel.recv(1) == b"!" for tunnel in tunnels)
+        memory = stand.memory_mb()
+        for tunnel in tunnels:
+            tunnel.close()
+        yield Row(f"{TUNNELS:,} tunnels at once: without an answer", TUNNELS - correct, "", "= 0")
+        yield Row(f"{TUNNELS:,} tunnels at once: memory of the proxy's process", memory, "MB", "≤ 100")
+
+
+def closed_by_origin(bench: Bench | None, quick: bool) -> Iterator[Row]:
+    """The origin sends a megabyte and closes at once; every byte must arrive."""
+    count = 100 if quick else 1000
+    expected = hashlib.sha256(_pattern(MEGABYTE)).digest()
+    with _stand() as stand:
+        kinds: dict[str, Callable[[], socket.socket]] = {
+            "CONNECT": stand.through_connect,
+            "SOCKS5": stand.through_socks,
+        }
+        for protocol, connect in kinds.items():
+            short = 0
+            for number in range(count):
+                with connect() as sock:
+                    sock.sendall(b"C %d\n" % MEGABYTE)
+                    if number % 2:  # half of the clients have closed their side by then
+                        sock.shutdown(socket.SHUT_WR)
+                    short += hashlib.sha256(_read_all(sock)).digest() != expected
+            yield Row(f"{count:,} transfers of 1 MB closed by the origin, {protocol}: incomplete", short, "", "= 0")
+
+
+def _hello(sock: socket.socket) -> None:
+    with sock:
+        sock.sendall(b"H\n")
+        assert sock.recv(1) == b"!"
+
+
+def _download(sock: socket.socket, size: int) -> None:
+    with sock:
+        sock.sendall(b"D %d\n" % size)
+        buffer = bytearray(BUFFER)
+        received = 0
+        while count := sock.recv_into(buffer):
+            received += count
+        assert received == size, (received, size)
+
+
+def _upload(sock: socket.socket, size: int) -> None:
+    with sock:
+        sock.sendall(b"U %d\n" % size)
+        piece = b"u" * BUFFER
+        for _ in range(size // BUFFER):
+            sock.sendall(piece)
+        assert sock.recv(1) == b"!"
+
+
+def _read_all(sock: socket.socket) -> bytes:
+    pieces = []
+    while piece := sock.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _pattern(size: int) -> bytes:
+    return (bytes(range(256)) * (size // 256 + 1))[:size]
+
+
+def _tuned(sock: socket.socket) -> socket.socket:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(60)
+    return sock
+
+
+# the other two processes
+
+
+@contextmanager
+def _stand() -> Iterator[Stand]:
+    with contextlib.ExitStack() as stack:
+        [origin], _ = stack.enter_context(_child("origin"))
+        (http, socks), pid = stack.enter_context(_child("proxy"))
+        yield Stand(origin, http, socks, pid)
+
+
+@contextmanager
+def _child(role: str) -> Iterator[tuple[list[int], int]]:
+    """Runs this module as `role`; gives the ports it printed and its process id."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "client")))
+    environment = {**os.environ, "PYTHONPATH": path}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.network", role],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None and child.stdin is not None
+    try:
+        yield [int(word) for word in child.stdout.readline().split()], child.pid
+    finally:
+        child.stdin.close()  # its sign to end
+        child.wait(20)
+        child.stdout.close()
+
+
+def _listener() -> socket.socket:
+    sock = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    return sock
+
+
+def _run_origin() -> None:
+    listener = _listener()
+    print(listener.getsockname()[1], flush=True)
+    threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    sys.stdin.read()
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        sock, _ = listener.accept()
+        threading.Thread(target=_answer, args=(_tuned(sock),), daemon=True).start()
+
+
+def _answer(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError), sock:
+        line = b""
+        while not line.endswith(b"\n"):
+            piece = sock.recv(1)
+            if not piece:
+                return
+            line += piece
+        word, _, number = line.strip().partition(b" ")
+        size = int(number or b"0")
+        if word == b"H":
+            sock.sendall(b"!")
+            sock.recv(1)
+        elif word == b"C":
+            sock.sendall(_pattern(size))
+        elif word == b"D":
+            piece = b"d" * BUFFER
+            for _ in range(size // BUFFER):
+                sock.sendall(piece)
+        elif word == b"U":
+            buffer = bytearray(BUFFER)
+            while size > 0:
+                size -= sock.recv_into(buffer)
+            sock.sendall(b"!")
+
+
+async def _run_proxy() -> None:
+    from sandboxd.policy.hosts import HostPattern
+    from sandboxd.policy.policy import HostRule, NetworkPolicy
+    from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
+    from sandboxd.proxy.gate import Gate
+    from sandboxd.proxy.server import ProxyServer
+    from sandboxd.settings.origins import BUILT_IN
+
+    network = NetworkPolicy(allowed=(HostRule(HostPattern.parse(NAME), BUILT_IN),))
+    resolver = PinnedResolver({NAME: ("127.0.0.1",)}, SystemResolver())
+    gate = Gate(lambda: network, None, resolver, resolver.pins)
+    server = ProxyServer(gate, Dialer(), lambda blocked: print(blocked, file=sys.stderr), "bench")
+    http, socks = _listener(), _listener()
+    ports = http.getsockname()[1], socks.getsockname()[1]
+    server.serve(http, socks)
+    print(*ports, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.aclose()
+
+
+def _main(role: str) -> None:
+    if role == "origin":
+        _run_origin()
+    elif role == "proxy":
+        asyncio.run(_run_proxy())
+    else:
+        from bench.rows import table
+
+        begin = time.perf_counter()
+        rows = [row for part in (throughput, connect_cost, closed_by_origin) for row in part(None, role == "quick")]
+        print(table(rows), f"\n{time.perf_counter() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1] if len(sys.argv) > 1 else "")
