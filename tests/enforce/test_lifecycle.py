@@ -14,7 +14,8 @@ from support.snapshot import HostWatch
 from support.waiting import wait_until
 
 TREE = (
-    "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; touch running; trap '' TERM INT HUP; sleep 987; sleep 987"
+    "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; touch running; "
+    "trap '' TERM INT HUP; sleep 987; sleep 987"
 )
 
 

@@ -1,4 +1,4 @@
-"""Session directories: private, re-made when missing, removed with the session, swept after a daemon that was killed."""
+"""Session directories: private, re-made when missing, removed with the session, swept after a killed daemon."""
 
 from __future__ import annotations
 
