@@ -134,7 +134,9 @@ def is_workspace(root: str) -> bool:
 def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
     """A rule that names a protected path, or one inside it, takes the protection back there."""
     for rule in (*files.allow_write, *place.allow_write):
-        point = found.points.get(facts.paths[rule.path].real) if may_lift(rule) else None
+        if not may_lift(rule) or facts.paths[rule.path].problem:
+            continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
+        point = found.points.get(facts.paths[rule.path].real)
         if point is not None and point.link is None and _protected_above(found, point.path):
             point.marks |= Mark.LIFTED
 
