@@ -354,11 +354,13 @@ def _refuse_urls(text: str) -> None:
 
 
 def _pattern_error(text: str, error: HostSyntaxError) -> HostPatternError:
-    if text.count(":") > 1 and not text.startswith("["):
+    if text.count(":") > 1 and re.fullmatch(r"[0-9a-fA-F:.]+", text):
+        head, _, tail = text.rpartition(":")
+        with_port = f", [{head}]:{tail} for a port of another" if _PORT.fullmatch(tail) and head.count(":") > 1 else ""
         return HostPatternError(
             "host_pattern_ambiguous",
             f"host rule could be an IPv6 address or an address with a port: {quote(text)}",
-            hint=f"write [{quote(text)[1:-1]}] for the address, [ADDRESS]:PORT for one of its ports",
+            hint=f"write [{text}] for that address{with_port}",
         )
     hint = error.hint
     if "*" in text:
