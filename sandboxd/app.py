@@ -239,6 +239,8 @@ async def run_daemon(
         )
         sessions = await stack.enter_async_context(Sessions(parts))
         policies.on_change(lambda outcome: sessions.policy_changed())
+        stop = stop or StopRequest()
+        stack.callback(_apply_grace, stop, sessions)
 
         # the door
         daemon = Daemon(
@@ -257,7 +259,7 @@ async def run_daemon(
             backend=machine.backend,
             steps=machine.steps,
             layers=machine.layers,
-            stop=stop or StopRequest(),
+            stop=stop,
             warnings=tuple(filter(None, [base.warning])),
         )
         listening = config.passed or listen(config.socket)
@@ -265,6 +267,12 @@ async def run_daemon(
         dispatcher = Dispatcher(daemon, log)
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, sessions.connection_lost))
         yield daemon
+
+
+def _apply_grace(stop: StopRequest, sessions: Sessions) -> None:
+    """Whoever asked for the end may have said how long commands have."""
+    if stop.grace_s is not None:
+        sessions.grace_s = stop.grace_s
 
 
 def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:

@@ -189,12 +189,12 @@ class Session:
             if command.proxies is not None:
                 command.proxies.recheck()
 
-    async def aclose(self) -> None:
+    async def aclose(self, grace_s: float = STOP_GRACE_S) -> None:
         """End every command, whole trees, and remove the temporary directory. May be called twice."""
         if self.closed:
             return
         self.closed = True
-        await asyncio.gather(*(c.stop(STOP_GRACE_S) for c in self.commands()), return_exceptions=True)
+        await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._parts.planner.forget(self._parts.temporary.path_of(self.id))

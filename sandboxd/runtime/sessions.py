@@ -10,7 +10,7 @@ from types import TracebackType
 from sandboxd.errors import CallerError
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.session import PolicyOf, Session, SessionParts, SessionSpec
+from sandboxd.runtime.session import STOP_GRACE_S, PolicyOf, Session, SessionParts, SessionSpec
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 4096
@@ -26,6 +26,8 @@ class Sessions:
         self._implicit: dict[tuple[object, str], Session] = {}
         self._commands: OrderedDict[str, tuple[Command, Session]] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
+        self.grace_s = STOP_GRACE_S
+        """How long commands have between TERM and KILL when their session ends. The helper has a limit of its own."""
 
     async def __aenter__(self) -> Sessions:
         return self
@@ -112,5 +114,5 @@ class Sessions:
 
     async def _end(self, session: Session) -> None:
         self._owners.pop(session.id, None)
-        await session.aclose()
+        await session.aclose(self.grace_s)
         self._sessions.pop(session.id, None)

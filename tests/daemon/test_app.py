@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,7 @@ from sandboxd.app import Ground, Machine, main, parse_pins
 from sandboxd.errors import CallerError, HostError
 from support.daemon import Surroundings, running_daemon, surroundings
 from support.fake_runtime import FakeMachine
+from support.waiting import wait_until_async
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,33 @@ async def test_the_end_takes_sessions_and_commands_along(around: Surroundings) -
         assert await client.receive() is None
         assert running.daemon.sessions.all() == []
         assert around.left() == []
+
+
+async def test_the_end_gives_commands_the_time_that_was_asked_for(around: Surroundings) -> None:
+    machine = FakeMachine()
+    machine.backend.stubborn = True
+    async with running_daemon(around=around, assemble=machine.assemble) as running:
+        async with running.client() as client:
+            await client.result("wrap", {"command": "x", "cwd": str(around.project)})
+            machine.backend.launches[0].start()
+            await client.result("shutdown", {"grace_s": 0})
+    assert machine.backend.launches[0].log == ["terminate", "kill"]
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["fake back end", "real back end"])
+async def test_an_idle_daemon_has_nothing_to_wake_up_for(around: Surroundings, real: bool) -> None:
+    machine = FakeMachine()
+    async with running_daemon(around=around, assemble=None if real else machine.assemble) as running:
+        async with running.client() as client:
+            await client.result("status")
+            await client.result("session.open", {"cwd": str(around.project)})
+            if not real:
+                await client.result("wrap", {"command": "x", "cwd": str(around.project)})
+                machine.backend.launches[0].start()
+                machine.backend.launches[0].end()
+        await wait_until_async(lambda: not running.daemon.sessions.all(), "the sessions end")
+        loop: Any = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
 
 
 async def test_a_machine_that_cannot_be_assembled_leaves_nothing(around: Surroundings) -> None:

@@ -201,20 +201,5 @@ def test_the_service_manager_is_told(identity: Identity) -> None:
         assert path.exists()
 
 
-def test_an_idle_daemon_does_not_wake_up(daemon: DaemonProcess) -> None:
-    """Counted by the scheduler, not by a clock: nothing is run while nobody calls."""
-    ask(daemon, "status")
-    status = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/status")
-
-    def switches() -> int:
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt")]
-        return int(line.split()[1])
-
-    wait_until(lambda: (before := switches(), subprocess.run(["sleep", "0.3"]), switches() == before)[2], "it sleeps")
-    before = switches()
-    subprocess.run(["sleep", "0.7"], check=True)
-    assert switches() == before
-
-
 def test_it_starts_nothing_by_itself(daemon: DaemonProcess) -> None:
     assert [process for process in descendants(daemon.pid) if process.pid != daemon.pid] == []
