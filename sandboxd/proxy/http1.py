@@ -127,8 +127,9 @@ class HeadReader:
                 return self._first, tuple(self._headers)
         self._searched = len(buffer)
         self._check_size(len(buffer))
-        if self._first is None:
-            self._check_beginning(bytes(buffer[self._start : self._start + 64]))
+        beginning = bytes(buffer[self._start : self._start + 64])
+        if self._first is None and beginning not in (b"", b"\r"):
+            self._check_beginning(beginning)
         return None
 
     def _line(self, end: int) -> bytes:
@@ -212,7 +213,7 @@ class RequestReader(HeadReader):
                 "this is TLS, and the proxy is spoken to in plain HTTP",
                 hint="write http://, not https://, for the proxy",
             )
-        if beginning and not _TOKEN.match(beginning):
+        if not _TOKEN.match(beginning):
             raise HttpSyntaxError("this is not HTTP")
 
 
