@@ -66,6 +66,8 @@ class FakeHost:
             if content.startswith("-> "):
                 target = content[3:]
                 links.append(Link(here, target))
+                if len(links) > 40:
+                    return Resolved(here, None, at, tuple(links), "a loop of symlinks")
                 todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
                 at = "/" if target.startswith("/") else at
                 continue

@@ -9,10 +9,11 @@ from sandboxd.backends.macos.profile import Profile as SeatbeltProfile
 from sandboxd.backends.macos.rule_files import read_rule_file
 from sandboxd.plan.plan import Layout
 from sandboxd.plan.request import Place
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy
-from sandboxd.settings.origins import Origin, Source
+from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, SocketRule
+from sandboxd.settings.origins import BUILT_IN, Origin, Source
 from support.fake_host import DIRECTORY, FILE, FakeHost
-from support.sbpl import Profile, Request, compile_profile, file
+from support.sbpl import Endpoint, Profile, Request, compile_profile, connect, file, named
+from support.sbpl_lint import lint
 
 HOME = "/Users/me"
 PROJECT = "/Users/me/project"
@@ -114,3 +115,27 @@ def compiled(
     unused = set(parameters) - profile.used_parameters
     assert only_files or not unused, f"parameters that no rule uses: {unused}"
     return Compiled(source, profile, layout, fake)
+
+
+def problems(made: Compiled, *, apple_events: bool = False) -> list[str]:
+    return lint(made.source.text, parameters_of(made.source), apple_events=apple_events)
+
+
+def sockets(*paths: str) -> tuple[SocketRule, ...]:
+    return tuple(SocketRule(path, BUILT_IN) for path in paths)
+
+
+def bind(port: int, host: str = "127.0.0.1") -> Request:
+    return Request("network-bind", local=Endpoint(host, port))
+
+
+def accept(port: int) -> Request:
+    return Request("network-inbound", local=Endpoint("127.0.0.1", port), remote=Endpoint("127.0.0.1", 40000))
+
+
+def use_socket(path: str, operation: str = "network-outbound") -> Request:
+    return Request(operation, path=path)
+
+
+AF_UNIX = named("system-socket", "socket-domain", "AF_UNIX")
+LOOPBACK = connect("127.0.0.1", 5432)

@@ -30,7 +30,7 @@ from sandboxd.backends.macos.protected_names import (
     workspace_names,
 )
 from sandboxd.plan.facts import Facts, Kind
-from sandboxd.plan.mounts import Mark, Node, Shows, settle
+from sandboxd.plan.mounts import Mark, Node, Shows, is_below, settle
 from sandboxd.plan.needs import writable_roots
 from sandboxd.plan.points import PointMap, is_workspace
 from sandboxd.plan.request import Place
@@ -129,20 +129,20 @@ def _add_points(rules: _Rules, nodes: list[Node], patterns: tuple[Pattern, ...])
         if node.parent is None and state == above:
             said = [(True, READ)]  # by the first rule of all
         elif state != above or (has_allow_patterns and point.marks & _DENIES):
-            said = _say(rules, state, above, Match(How.SUBPATH, point.path))
+            said = _say(rules, state, above, Match(How.SUBPATH, point.path), again=has_allow_patterns)
         else:
             continue
         for rule in _patterns_below(node, said, patterns):
             rules.add(rule)
 
 
-def _say(rules: _Rules, state: _State, above: _State, match: Match) -> list[tuple[bool, str]]:
-    """Add what has to be said about a place where something else holds than above it, or where a pattern may have
-    opened what is closed there; and return it."""
+def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
+    """Add what has to be said about a place where something else holds than above it, and return it. `again`: say also
+    what is closed as above, because a pattern may have opened it."""
     said = [
         (allow, operation)
         for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
-        if allow is not before or not allow
+        if allow is not before or (again and not allow)
     ]
     if len(said) == 2 and state.read is state.write:
         rules.add(FileRule(state.read, (READ, WRITE), (match,), why=_POINTS))
@@ -187,16 +187,21 @@ def _regex(glob: Glob) -> Match:
 
 def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[Node]) -> Iterator[FileRule]:
     lifted = tuple(Match(How.SUBPATH, node.point.path) for node in nodes if node.point.marks & Mark.LIFTED)
-    roots = dict.fromkeys(
+    roots = {
         facts.paths[root].real for root in writable_roots(files, place) if facts.paths[root].kind is Kind.DIRECTORY
-    )
+    }
     why = "protected names that do not exist yet: what a program outside would obey"
-    for root in roots:
-        if is_workspace(root):
-            names = tuple(Match(How.REGEX, text) for text in workspace_names(root))
-            yield FileRule(False, (WRITE,), names, (Match(How.REGEX, skipped_directories(root)), *lifted), why)
+    for root in _outermost({root for root in roots if is_workspace(root)}):
+        names = tuple(Match(How.REGEX, text) for text in workspace_names(root))
+        yield FileRule(False, (WRITE,), names, (Match(How.REGEX, skipped_directories(root)), *lifted), why)
+    for root in _outermost(roots):
         hooks = tuple(Match(How.REGEX, text) for text in hook_directories(root))
         yield FileRule(False, (WRITE,), hooks, (Match(How.REGEX, inside_refs(root)), *lifted), why)
+
+
+def _outermost(paths: set[str]) -> list[str]:
+    """Those that lie in no other one."""
+    return [path for path in sorted(paths) if not any(other != path and is_below(path, other) for other in paths)]
 
 
 def _add_links(rules: _Rules, nodes: list[Node]) -> None:

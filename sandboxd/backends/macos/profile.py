@@ -197,7 +197,8 @@ def _unix_sockets(
     if network.allow_all_unix_sockets:
         text.file("unix-sockets-all")
         text.section("sockets that give control of something outside stay closed unless they are listed")
-        expressions = [f"(regex {text.param('R', one)})" for one in _control_expressions()]
+        spelled_out = [one for expression in _control_expressions() for one in expression_spellings(expression)]
+        expressions = [f"(regex {text.param('R', one)})" for one in spelled_out]
         text.rule("deny", ("network-outbound",), expressions, True)
     elif listed:
         text.section("network.allowUnixSockets")
