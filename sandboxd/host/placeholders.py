@@ -66,15 +66,15 @@ class Hold:
     """What one sandbox needs kept absent. `release` when it has ended; a second call does nothing."""
 
     paths: tuple[str, ...]
-    watched: tuple[str, ...]
+    watched: tuple[tuple[str, ...], ...]
     _release: Callable[[tuple[str, ...]], None] = field(repr=False)
 
     def release(self) -> tuple[str, ...]:
-        """Let go. Names that only could be watched and have appeared are moved aside; where they are now."""
+        """Let go. Names that could only be watched and have appeared are moved aside; where they are now."""
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
         self._release(paths)
-        return tuple(moved for path in watched if (moved := _move_aside(path)))
+        return tuple(moved for together in watched if (moved := _move_aside(together)))
 
 
 class Placeholders:
@@ -108,9 +108,9 @@ class Placeholders:
         if unknown:
             await asyncio.to_thread(self._write, unknown)
 
-    def hold(self, paths: tuple[str, ...], watched: tuple[str, ...] = ()) -> Hold:
-        """Make what is missing (parents first) and count what is there. Raises `HostError` when a directory cannot be
-        made: then nothing is held."""
+    def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...] = ()) -> Hold:
+        """Make what is missing (parents first) and count what is there. `watched`: see `FileView`. Raises `HostError`
+        when a directory cannot be made: then nothing is held."""
         held: list[str] = []
         try:
             unknown = [path for path in paths if path not in self._written]
@@ -263,10 +263,11 @@ def _remove(placeholder: _Placeholder) -> bool:
     return True
 
 
-def _move_aside(path: str) -> str | None:
-    """A name that must not be there, out of the way; None when it is not."""
-    if not os.path.lexists(path):
+def _move_aside(together: tuple[str, ...]) -> str | None:
+    """A name that must not be there, out of the way; None when it, or one it is harmless without, is not."""
+    if not all(map(os.path.lexists, together)):
         return None
+    path = together[0]
     aside = f"{path}.refused-{secrets.token_hex(4)}"
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)

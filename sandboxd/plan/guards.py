@@ -11,7 +11,7 @@ from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy
-from sandboxd.policy.protected import BARE_PLANT, Absent, ProtectedName, Where, may_lift, rows
+from sandboxd.policy.protected import Absent, ProtectedName, Where, may_lift, rows
 
 MOST_WORKTREES = 32
 """Of one repository, that are guarded one by one: each is one or two mounts."""
@@ -51,17 +51,20 @@ def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
         if "*" not in row.name:
             _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent, way)
     if facts.paths[posixpath.join(root, ".git")].kind is None:
-        absent = [name for name in BARE_NAMES if facts.paths[posixpath.join(root, name)].kind is None]
-        if absent:
-            name = BARE_PLANT.name if BARE_PLANT.name in absent else absent[0]
-            _protect(found, facts.paths[posixpath.join(root, name)], BARE_PLANT.why, BARE_PLANT.absent, way)
+        bare = [facts.paths[posixpath.join(root, name)] for name in BARE_NAMES]
+        if any(one.kind is None for one in bare):
+            found.watched[tuple(one.real for one in bare)] = None
 
 
 def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
     for name in scan.names:
         found.add_found(name, Reason(Mark.PROTECTED, "editors, agents or git obey it"), guard=True)
     for entry in scan.git_entries:
-        found.add_found(entry, Reason(Mark.PROTECTED, "git takes the repository it names"), guard=True)
+        reason = Reason(Mark.PROTECTED, "git takes the repository it names")
+        if entry.kind is Kind.FILE:
+            found.add_found(entry, reason, guard=True)
+        else:
+            found.add_guard(entry.path)
     for git_dir in scan.git_dirs:
         if git_dir.worktree is None:
             _protect_git_dir(found, git_dir, git_rows)
@@ -77,7 +80,7 @@ def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, Pr
             continue
         _protect(found, resolved, row.why, row.absent)
         if resolved.kind is None and row.absent is Absent.LEAVE:
-            found.watched[resolved.real] = None
+            found.watched[(resolved.real,)] = None
     for referenced in git_dir.referenced:
         found.add_found(referenced, Reason(Mark.PROTECTED, "the configuration of git names it"), guard=True)
 

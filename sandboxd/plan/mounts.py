@@ -109,9 +109,9 @@ class FileView:
     placeholders: tuple[str, ...] = ()
     """Directories to make on the host before the sandbox starts, parents first, and to remove after it: absent names
     that must stay absent."""
-    watched: tuple[str, ...] = ()
-    """Names that a placeholder cannot refuse, because a directory of that name does harm. Whoever ends the sandbox has
-    to look whether they appeared."""
+    watched: tuple[tuple[str, ...], ...] = ()
+    """Names that a placeholder cannot refuse, because a directory of that name would do harm or be in the way. When all
+    of one tuple are there after the sandbox has ended, the first has to be moved aside."""
     open_links: tuple[str, ...] = ()
     """Symlinks at protected or denied names in writable directories. What they lead to is guarded; mounts alone cannot
     keep the link itself from being replaced."""
@@ -136,7 +136,7 @@ class Node:
     """Something below has to be reachable although this place shows nothing."""
 
 
-def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[str, ...] = ()) -> FileView:
+def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
     """The mounts for these points, in order. There has to be a point for `/`."""
     nodes = settle(points)
     for node in nodes:

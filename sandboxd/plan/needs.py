@@ -13,7 +13,7 @@ from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, rows
 ALWAYS_APART = ("/proc", "/sys", "/dev")
 """Never scanned: not file trees that a policy can be about."""
 BARE_NAMES = ("HEAD", "refs", "objects")
-"""What makes git take a directory for a repository, all three together."""
+"""What makes git take a directory for a bare repository and obey its `config`, all three together."""
 
 
 @dataclass(frozen=True, slots=True)

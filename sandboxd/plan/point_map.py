@@ -26,7 +26,7 @@ class PointMap:
     points: dict[str, Point] = field(default_factory=dict)
     reasons: dict[str, list[Reason]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
-    watched: dict[str, None] = field(default_factory=dict)
+    watched: dict[tuple[str, ...], None] = field(default_factory=dict)
 
     def warn(self, text: str) -> None:
         self.warnings[text] = None
@@ -67,4 +67,8 @@ class PointMap:
         if found.kind is not None:
             self.add(found.real, found.kind, reason)
         if found.is_link and guard:
-            self.points.setdefault(found.path, Point(found.path, link="")).guard = True
+            self.add_guard(found.path)
+
+    def add_guard(self, path: str) -> None:
+        """A symlink that must not be replaced."""
+        self.points.setdefault(path, Point(path, link="")).guard = True

@@ -97,12 +97,6 @@ PROTECTED: tuple[ProtectedName, ...] = (
     ),
 )
 
-BARE_PLANT = ProtectedName(
-    "refs", Where.WORKSPACE,
-    "with HEAD and objects beside it git takes the directory for a bare repository and obeys its config",
-)
-"""Refused at the top of a workspace that is not a repository itself."""
-
 SKIPPED_DIRECTORIES = frozenset({"node_modules"})
 
 

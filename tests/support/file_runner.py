@@ -1,7 +1,7 @@
-"""Runs cases of the reference model in real sandboxes, as whoever starts it: one JSON case a line in, one answer out.
+"""Plans and runs commands in real sandboxes, without a daemon, as whoever starts it: one JSON request a line in, one
+answer a line out. A request has `tree` (a case of the reference model) or `shell` (a command with its rules).
 
-Uses nothing of the tests, because it is copied to where an ordinary user can read it. For each case it makes the tree,
-plans, runs bubblewrap once with a prober inside, and reports what every operation gave.
+Uses nothing of the tests, because it is copied to where an ordinary user can read it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.backends.linux.bwrap import render
+from sandboxd.backends.linux.pin_links import command_line
 from sandboxd.errors import SandboxdError
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.request import Argv, Place, PlanRequest
+from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.policy import FilePolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
@@ -114,6 +116,81 @@ class Runner:
             runtime_dir=self.private + "/run", mask_file=self.mask, temporary_base=self.private,
         )  # fmt: skip
 
+    async def shell(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One shell line. Paths in rules are absolute."""
+        rules_of = {
+            name: tuple(
+                PathRule(
+                    rule["path"], Origin(Source(rule["source"]), "sandbox.filesystem"), rule["glob"], rule["path"]
+                )
+                for rule in request[name]
+            )
+            for name in ("allow_write", "deny_write", "deny_read", "allow_read")
+        }
+        policy = Policy(
+            files=FilePolicy(
+                rules_of["allow_write"], rules_of["deny_write"], rules_of["deny_read"], rules_of["allow_read"],
+                request["allow_git_config"], request["depth"], tuple(request["settings_files"]),
+            )
+        )  # fmt: skip
+        place = Place(
+            cwd=request["cwd"], project_root=request["project"], session_tmp=self.private + "/tmp",
+            home=request["home"], uid=os.getuid(), runtime_dir=self.private + "/run", mask_file=self.mask,
+            temporary_base=self.private, daemon_paths=tuple(request["daemon_paths"]),
+        )  # fmt: skip
+        try:
+            plan = await self.planner.plan(policy, PlanRequest(place, ShellText(request["shell"])))
+            hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
+        except SandboxdError as error:
+            return {"error": error.slug, "message": error.message, "hint": error.hint}
+        try:
+            answer = self.execute(plan, request)
+        finally:
+            moved = hold.release()
+        return {
+            **answer, "moved": moved, "warnings": plan.warnings, "links": plan.view.open_links,
+            "mounts": len(plan.view.mounts), "writable": plan.view.writable,
+        }  # fmt: skip
+
+    def execute(self, plan: Plan, request: dict[str, Any]) -> dict[str, Any]:
+        """bubblewrap, the links pinned before the command starts."""
+        options = render(plan)
+        words = options.options
+        passed: tuple[int, ...] = ()
+        if options.needs_file:
+            file = os.memfd_create("options")
+            os.write(file, b"".join(os.fsencode(word) + b"\0" for word in words))
+            os.lseek(file, 0, os.SEEK_SET)
+            words, passed = ("--args", str(file)), (file,)
+        started, go = os.pipe(), os.pipe()
+        starter = f'echo $$ >&{started[1]}; read x <&{go[0]}; exec {started[1]}>&- {go[0]}<&-; exec "$@"'
+        process = subprocess.Popen(
+            ["bwrap", *words, "--", "/bin/bash", "-c", starter, "sh", *plan.argv],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            pass_fds=(started[1], go[0], *passed), env={**os.environ, **plan.environment.set, **request["env"]},
+        )  # fmt: skip
+        for fd in (started[1], go[0], *passed):
+            os.close(fd)
+        try:
+            if plan.view.open_links and os.read(started[0], 10):
+                with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+                    inside = int(children.read().split()[0])
+                pin = command_line(sys.executable, inside, plan.view.open_links)
+                subprocess.run(pin, check=True, stderr=subprocess.PIPE, text=True)
+            os.close(go[1])
+            go = (go[0], -1)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            os.close(started[0])
+            if go[1] >= 0:
+                os.close(go[1])
+                process.kill()
+        return {
+            "status": process.returncode,
+            "stdout": output.decode("utf-8", "replace"),
+            "stderr": errors.decode("utf-8", "replace"),
+        }
+
     async def run(self, case: dict[str, Any]) -> dict[str, Any]:
         root = case.get("root") or os.path.join(self.base, f"t{case['seed']}")
         make_tree(root, case["tree"])
@@ -166,7 +243,9 @@ class Runner:
 async def main() -> None:
     runner = Runner(sys.argv[1])
     for line in sys.stdin:
-        print(json.dumps(await runner.run(json.loads(line))), flush=True)
+        request = json.loads(line)
+        answer = await (runner.shell(request) if "shell" in request else runner.run(request))
+        print(json.dumps(answer), flush=True)
     runner.placeholders.close()
 
 

@@ -42,7 +42,7 @@ class Placeholders(Protocol):
     async def prepare(self, paths: tuple[str, ...]) -> None:
         """Do what `hold` would have to wait for the disk for."""
 
-    def hold(self, paths: tuple[str, ...], watched: tuple[str, ...]) -> Hold: ...
+    def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...]) -> Hold: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+"""A laboratory for file rules: one shell line in a real sandbox, planned and mounted by our code, without a daemon.
+
+    lab = Lab(identity)
+    done = lab.run("echo x > secret.txt", deny_write=["./secret.txt"])
+    assert done.status != 0
+
+Rules are written as in settings: `~`, `./`, `//x` or `/x`, patterns. They are read by the code that reads settings.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
+
+from sandboxd.policy.rule_paths import Scope, expand_rule_path
+from support.users import Identity
+
+RUNNER = Path(__file__).with_name("file_runner.py")
+GIT = {
+    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a.test",
+    "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@a.test",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a command. `error` is the slug when it was not run at all."""
+
+    status: int = -1
+    stdout: str = ""
+    stderr: str = ""
+    error: str = ""
+    message: str = ""
+    hint: str = ""
+    warnings: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    writable: list[str] = field(default_factory=list)
+    mounts: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0 and not self.error
+
+
+class Rules(TypedDict, total=False):
+    """What a command runs under. `cwd` and `project` are the workspace unless given; `source` says where the rules
+    stand."""
+
+    allow_write: Sequence[str]
+    deny_write: Sequence[str]
+    deny_read: Sequence[str]
+    allow_read: Sequence[str]
+    cwd: Path
+    project: Path
+    source: str
+    allow_git_config: bool
+    depth: int
+    settings_files: Sequence[Path]
+    daemon_paths: Sequence[Path]
+    env: dict[str, str]
+
+
+class Lab:
+    """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.home = identity.home
+        self.workspace = identity.workspace
+        script = identity.write(identity.base / "file_runner.py", RUNNER.read_text())
+        self._base = _make(identity)
+        self._process = identity.popen(
+            identity.python(str(script), str(self._base)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def run(self, shell: str, **rules: Unpack[Rules]) -> Done:
+        cwd = rules.get("cwd") or rules.get("project") or self.workspace
+        project = rules.get("project") or cwd
+        scope = Scope(str(self.home), str(project), {}, "linux")
+
+        def read(texts: Sequence[str]) -> list[dict[str, Any]]:
+            found = [expand_rule_path(text, scope) for text in texts]
+            return [{"path": rule.path, "glob": rule.glob, "source": rules.get("source", "user")} for rule in found]
+
+        request = {
+            "shell": shell, "cwd": str(cwd), "project": str(project), "home": str(self.home),
+            "allow_write": read(rules.get("allow_write", ())), "deny_write": read(rules.get("deny_write", ())),
+            "deny_read": read(rules.get("deny_read", ())), "allow_read": read(rules.get("allow_read", ())),
+            "allow_git_config": rules.get("allow_git_config", False), "depth": rules.get("depth", 3),
+            "settings_files": [str(path) for path in rules.get("settings_files", ())],
+            "daemon_paths": [str(path) for path in rules.get("daemon_paths", ())],
+            "env": {**GIT, "HOME": str(self.home), **rules.get("env", {})},
+        }  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the runner died"
+        return Done(**json.loads(line))
+
+    def host(self, shell: str, *, cwd: Path | None = None, check: bool = True) -> str:
+        """A shell line outside of any sandbox, as the same person."""
+        environment = self.identity.environment(**GIT, GIT_CONFIG_NOSYSTEM="1")
+        done = self.identity.run(["/bin/sh", "-ec", shell], cwd=cwd or self.workspace, env=environment)
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def _make(identity: Identity) -> Path:
+    path = identity.base / "lab"
+    path.mkdir(mode=0o700)
+    return identity.own(path)
