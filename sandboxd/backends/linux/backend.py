@@ -84,7 +84,7 @@ class LinuxBackend:
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
-        launch = _Launching(observer, hold)
+        launch = _Launching(observer, hold, self._bridge.log)
         launch.handle = self._bridge.expect(
             launch_id,
             Expected(
@@ -103,9 +103,10 @@ class LinuxBackend:
 class _Launching:
     """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
 
-    def __init__(self, observer: Observer, hold: Hold) -> None:
+    def __init__(self, observer: Observer, hold: Hold, log: Callable[..., None]) -> None:
         self._observer = observer
         self._hold = hold
+        self._log = log
         self.handle: LaunchHandle | None = None
 
     def claimed(self, pid: int) -> None:
@@ -121,7 +122,8 @@ class _Launching:
         self._observer.failed(reason)
 
     def ended(self, status: int | None) -> None:
-        self._hold.release()
+        for moved in self._hold.release():
+            self._log("a protected name appeared during a command and was moved aside", path=moved)
         self._observer.ended(status)
 
     def cancel(self) -> None:
