@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from sandboxd.plan.plan import Plan
 
 
@@ -22,17 +24,21 @@ class Launch:
     layers: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     expires_in_s: float = 60.0
+    env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables beside those of the plan, or in their place. May hold a password: never logged."""
 
 
 @dataclass(slots=True)
 class Listeners:
     """The listening sockets of one sandbox, handed over by it. They live in the sandbox's network namespace; the
-    receiver owns them. `namespace` is a descriptor of that network namespace, or -1."""
+    receiver owns them. `namespace` is a descriptor of that network namespace, or -1. With `check` the sockets can be
+    reached by others too, and a client has to give a user name and a password that it accepts."""
 
     http: socket.socket | None = None
     socks: socket.socket | None = None
     namespace: int = -1
     others: list[socket.socket] = field(default_factory=list)
+    check: Callable[[bytes, bytes], bool] | None = None
 
 
 class Observer(Protocol):

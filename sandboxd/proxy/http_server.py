@@ -11,13 +11,14 @@ import asyncio
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts import HostSyntaxError, quote
 from sandboxd.proxy.body import NO_BODY, Framing, Kind, request_framing
+from sandboxd.proxy.credentials import Check, is_authorized
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.http1 import HttpSyntaxError, RequestHead, RequestReader
 from sandboxd.proxy.http_exchange import Exchange, Origins, wants_close
 from sandboxd.proxy.http_target import Target, authority_of, parse_target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
-from sandboxd.proxy.refusals import denied_response, error_response
+from sandboxd.proxy.refusals import denied_response, error_response, password_response
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import Stream
 
@@ -25,9 +26,10 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MOST_DRAINED = 65536
 
 
-async def serve_http(client: Stream, outbound: Outbound, limits: Limits) -> None:
-    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs."""
-    connection = _HttpConnection(client, outbound, limits)
+async def serve_http(client: Stream, outbound: Outbound, limits: Limits, check: Check | None = None) -> None:
+    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
+    says whether a user name and password are right; with one, they are required."""
+    connection = _HttpConnection(client, outbound, limits, check)
     try:
         await connection.run()
     except OSError:
@@ -40,10 +42,11 @@ async def serve_http(client: Stream, outbound: Outbound, limits: Limits) -> None
 
 
 class _HttpConnection:
-    def __init__(self, client: Stream, outbound: Outbound, limits: Limits) -> None:
+    def __init__(self, client: Stream, outbound: Outbound, limits: Limits, check: Check | None) -> None:
         self._client = client
         self._outbound = outbound
         self._limits = limits
+        self._check = check
         self._origins = Origins(client, outbound, limits)
 
     def close(self) -> None:
@@ -86,6 +89,9 @@ class _HttpConnection:
 
     async def _serve(self, head: RequestHead) -> bool:
         """One request. False ends the connection."""
+        if self._check is not None and not is_authorized(head.headers, self._check):
+            await self._answer_and_end(password_response(with_body=head.method != "HEAD"))
+            return False
         try:
             framing = request_framing(head)
             target = parse_target(head)

@@ -19,6 +19,7 @@ REASONS: Final = {
     400: b"Bad Request",
     403: b"Forbidden",
     405: b"Method Not Allowed",
+    407: b"Proxy Authentication Required",
     408: b"Request Timeout",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
@@ -84,13 +85,33 @@ def error_response(
     return _response(status, "X-Sandboxd-Error", _plain(error.slug), lines, with_body=with_body, close=close)
 
 
-def _response(status: int, name: str, value: str, lines: list[str], *, with_body: bool, close: bool) -> bytes:
+def password_response(*, with_body: bool = True) -> bytes:
+    """407: the client gave no password, or not that of the command this proxy belongs to."""
+    lines = [
+        "sandboxd: this proxy belongs to one command, which has a password for it in its proxy variables.",
+        "hint: use HTTP_PROXY as it stands, with the name and the password in it",
+    ]
+    headers = ((b"Proxy-Authenticate", b'Basic realm="sandboxd"'),)
+    return _response(407, "X-Sandboxd-Error", "proxy_password", lines, headers, with_body=with_body, close=True)
+
+
+def _response(
+    status: int,
+    name: str,
+    value: str,
+    lines: list[str],
+    more: tuple[tuple[bytes, bytes], ...] = (),
+    *,
+    with_body: bool,
+    close: bool,
+) -> bytes:
     body = ("\n".join(lines) + "\n").encode("ascii")
     headers = [
         (b"Content-Type", b"text/plain; charset=utf-8"),
         (b"Content-Length", b"%d" % len(body)),
         (b"Cache-Control", b"no-store"),
         (name.encode("ascii"), value.encode("ascii")),
+        *more,
     ]
     if close:
         headers.append((b"Connection", b"close"))

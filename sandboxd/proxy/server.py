@@ -12,9 +12,11 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
+from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
@@ -48,11 +50,17 @@ class ProxyServer:
         self._acceptors: list[_Acceptor] = []
         self._serial = count(1)
 
-    def serve(self, http_listener: socket.socket | None, socks_listener: socket.socket | None) -> None:
-        """Start accepting; returns at once. Takes the listeners over, bound and listening as they are."""
+    def serve(
+        self,
+        http_listener: socket.socket | None,
+        socks_listener: socket.socket | None,
+        check: Check | None = None,
+    ) -> None:
+        """Start accepting; returns at once. Takes the listeners over, bound and listening as they are. With `check`
+        every client has to give a user name and a password that it accepts."""
         for listener, protocol, serve in (
-            (http_listener, "http", serve_http),
-            (socks_listener, "socks", serve_socks),
+            (http_listener, "http", partial(serve_http, check=check)),
+            (socks_listener, "socks", partial(serve_socks, check=check)),
         ):
             if listener is not None:
                 self._acceptors.append(_Acceptor(self, listener, protocol, serve))

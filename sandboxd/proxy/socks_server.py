@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from sandboxd.policy.hosts import Host
+from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
@@ -22,10 +23,11 @@ REPLY_OF_SLUG: Final = {
 }
 
 
-async def serve_socks(client: Stream, outbound: Outbound, limits: Limits) -> None:
-    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs."""
+async def serve_socks(client: Stream, outbound: Outbound, limits: Limits, check: Check | None = None) -> None:
+    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
+    says whether a user name and password are right; with one, they are required."""
     try:
-        request = await _shake_hands(client, outbound, limits)
+        request = await _shake_hands(client, outbound, limits, check)
         if request is not None:
             await _serve(client, outbound, limits, *request)
     except OSError:
@@ -37,9 +39,11 @@ async def serve_socks(client: Stream, outbound: Outbound, limits: Limits) -> Non
         client.close()
 
 
-async def _shake_hands(client: Stream, outbound: Outbound, limits: Limits) -> tuple[Host, int] | None:
+async def _shake_hands(
+    client: Stream, outbound: Outbound, limits: Limits, check: Check | None
+) -> tuple[Host, int] | None:
     """What the client asks for, None when it got its answer already or does not come to the point."""
-    handshake = Socks5Handshake()
+    handshake = Socks5Handshake(check)
     try:
         async with asyncio.timeout(limits.head_s):
             while True:

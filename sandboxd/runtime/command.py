@@ -83,7 +83,7 @@ class Command:
         if listeners.namespace >= 0:
             os.close(listeners.namespace)
         self.proxies = self._make_proxies(self)
-        self.proxies.serve(listeners.http, listeners.socks)
+        self.proxies.serve(listeners.http, listeners.socks, listeners.check)
 
     def started(self) -> None:
         self.state = State.RUNNING

@@ -158,7 +158,7 @@ class Session:
         return Wrapped(
             wrap_id=wrap_id,
             argv=launch.argv,
-            env_set=plan.environment.set,
+            env_set={**plan.environment.set, **launch.env_set},
             env_unset=plan.environment.unset,
             cwd=plan.cwd,
             layers=launch.layers,
