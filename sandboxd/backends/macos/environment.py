@@ -1,0 +1,47 @@
+"""What differs in a command's environment on macOS: ports of this machine, and a password for them. Pure.
+
+Everything else is the table of `plan.environment`. ssh gets the password from the environment of its ProxyCommand, not
+from its arguments: those can be seen by every user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sandboxd.backends.macos.tokens import USER, ProxyPassword
+from sandboxd.plan.environment import HTTP_NAMES, change_environment
+from sandboxd.plan.request import Place
+
+AUTHORIZATION = "SANDBOXD_PROXY_AUTHORIZATION"
+"""Holds the field for programs that write their request themselves, such as the ProxyCommand of ssh."""
+
+_HEAD = r"CONNECT %%s:%%s HTTP/1.1\r\nHost: %%s:%%s\r\n\r\n"
+_ARGUMENTS = '"$0" "$1" "$0" "$1"'
+
+
+def seatbelt_environment(
+    place: Place, tmp: str, caller: Mapping[str, str], http_port: int, socks_port: int, password: ProxyPassword
+) -> dict[str, str]:
+    """The variables to set, complete; those to remove are as in the plan."""
+    placed = replace(place, http_port=http_port, socks_port=socks_port, captured=False)
+    values = dict(change_environment(placed, tmp, caller).set)
+    authority = password.authority(http_port)
+    values.update(dict.fromkeys(HTTP_NAMES, f"http://{authority}"))
+    values.update(
+        RSYNC_PROXY=authority,
+        CLOUDSDK_PROXY_USERNAME=USER,
+        CLOUDSDK_PROXY_PASSWORD=password.value,
+        # `git init` and `git clone` copy sample hooks, which is refused; without a template they copy nothing
+        GIT_TEMPLATE_DIR="",
+    )
+    values[AUTHORIZATION] = password.authorization
+    if "GIT_SSH_COMMAND" in values:
+        values["GIT_SSH_COMMAND"] = _with_password(values["GIT_SSH_COMMAND"])
+    return values
+
+
+def _with_password(command: str) -> str:
+    """The CONNECT of the ProxyCommand with a further field, whose value its shell takes from the environment."""
+    field = r"CONNECT %%s:%%s HTTP/1.1\r\nHost: %%s:%%s\r\nProxy-Authorization: %%s\r\n\r\n"
+    return command.replace(_HEAD, field).replace(_ARGUMENTS, f'{_ARGUMENTS} "${AUTHORIZATION}"')
