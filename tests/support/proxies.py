@@ -1,0 +1,166 @@
+"""Real proxies on loopback, with scripted origins, in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sandboxd.policy.hosts import HostPattern, IPAddress
+from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
+from sandboxd.proxy.gate import Ask, Gate
+from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.settings.origins import Origin, Source
+
+SETTINGS = Origin(Source.USER, "sandbox.network.deniedDomains", "/home/me/.claude/settings.json", 3)
+NAMES = ("ok.test", "also.test", "no.test", "ask.test")
+"""All pinned to loopback, so that only the policy is between them and the origin."""
+
+Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def rules(*texts: str) -> tuple[HostRule, ...]:
+    return tuple(HostRule(HostPattern.parse(text), SETTINGS) for text in texts)
+
+
+class NoNames:
+    """The resolver behind the pins: everything that gets there is counted, and does not exist."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def resolve(self, host: str) -> Sequence[IPAddress]:
+        self.asked.append(host)
+        raise DialError("dns_failed", f"{host} does not resolve")
+
+
+@dataclass(slots=True)
+class ScriptedOrigin:
+    """A loopback server that runs `talk` for each connection and counts them: the oracle of "nothing was dialled"."""
+
+    port: int
+    connections: int = 0
+    faults: list[BaseException] = field(default_factory=list)
+
+
+@contextlib.asynccontextmanager
+async def scripted_origin(talk: Talk) -> AsyncIterator[ScriptedOrigin]:
+    running: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        origin.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            origin.faults.append(error)
+        finally:
+            running.discard(task)
+            await finish(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    origin = ScriptedOrigin(server.sockets[0].getsockname()[1])
+    try:
+        yield origin
+    finally:
+        server.close()
+        for task in tuple(running):
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+
+@dataclass(slots=True)
+class Proxies:
+    """A `ProxyServer` with its two ports. `policy` may be replaced while it runs; `blocked` is what it reported."""
+
+    policy: NetworkPolicy
+    http_port: int = 0
+    socks_port: int = 0
+    blocked: list[BlockedConnection] = field(default_factory=list)
+    names: NoNames = field(default_factory=NoNames)
+    server: ProxyServer = field(init=False)
+
+    async def http(self) -> Wire:
+        return await asyncio.open_connection("127.0.0.1", self.http_port)
+
+    async def socks(self) -> Wire:
+        return await asyncio.open_connection("127.0.0.1", self.socks_port)
+
+    async def ask_http(self, request: bytes, *, half_close: bool = False) -> bytes:
+        """Everything that comes back until the proxy closes."""
+        return await exchange(await self.http(), request, half_close=half_close)
+
+    async def tunnel(self, authority: str) -> Wire:
+        """Through CONNECT, which must succeed."""
+        reader, writer = await self.http()
+        writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        return reader, writer
+
+    async def socks_tunnel(self, name: bytes, port: int) -> Wire:
+        """Through SOCKS5, which must succeed."""
+        reader, writer = await self.socks()
+        writer.write(b"\x05\x01\x00\x05\x01\x00\x03" + bytes([len(name)]) + name + port.to_bytes(2, "big"))
+        answer = await reader.readexactly(12)
+        assert answer[:4] == b"\x05\x00\x05\x00", answer
+        return reader, writer
+
+    def deny(self, *texts: str) -> None:
+        self.policy = replace(self.policy, denied=rules(*texts))
+
+
+@contextlib.asynccontextmanager
+async def running_proxies(
+    *allowed: str,
+    denied: Sequence[str] = (),
+    pinned: Sequence[str] = NAMES,
+    ask: Ask | None = None,
+    limits: Limits | None = None,
+    connector: Connector = connect_socket,
+) -> AsyncIterator[Proxies]:
+    limits = limits or Limits(linger_s=0.2)
+    proxies = Proxies(NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied)))
+    resolver = PinnedResolver({name: ("127.0.0.1",) for name in pinned}, proxies.names)
+    gate = Gate(lambda: proxies.policy, ask, resolver, resolver.pins)
+    proxies.server = ProxyServer(gate, Dialer(connector, limits), proxies.blocked.append, "test", limits=limits)
+    http, socks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    proxies.http_port, proxies.socks_port = http.getsockname()[1], socks.getsockname()[1]
+    proxies.server.serve(http, socks)
+    try:
+        yield proxies
+    finally:
+        await proxies.server.aclose()
+        assert proxies.server.connections == 0
+
+
+async def exchange(wire: Wire, data: bytes, *, half_close: bool = False) -> bytes:
+    reader, writer = wire
+    writer.write(data)
+    if half_close:
+        writer.write_eof()
+    answer = await reader.read()
+    await finish(writer)
+    return answer
+
+
+async def finish(writer: asyncio.StreamWriter) -> None:
+    """Close, whatever the other side did."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def closed_port() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
