@@ -82,7 +82,10 @@ class Sandbox:
         """The next event; None when the helper has hung up. Descriptors that come along are kept."""
         while not self.events:
             space = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
-            data, ancillary, _, _ = self.connection.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
+            try:
+                data, ancillary, _, _ = self.connection.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
+            except ConnectionResetError:  # it has ended without reading all that was sent to it
+                return None
             if not data:
                 self._decoder.finish()
                 return None

@@ -1,0 +1,232 @@
+"""Who ends what: the owner, bubblewrap, the daemon and the command, each at any moment, also by SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from sandboxd.backends.linux.bridge_protocol import GO, KILL, Descriptors, Exited, Failed, Flags, Started
+from support import processes
+from support.waiting import wait_until
+
+from .conftest import Launcher, Sandbox, configuration
+
+# Leaves its session, its parent and the terminal, and does not listen to anybody.
+STUBBORN = """
+trap '' TERM HUP INT
+(setsid sh -c "trap '' TERM HUP INT; echo up; sleep 1000; sleep 1000" &)
+(nohup sleep 1000 >/dev/null 2>&1 &)
+sleep 1000 &
+sleep 1000; sleep 1000; sleep 1000
+"""
+
+
+def tree(sandbox: Sandbox) -> set[int]:
+    """Everything that belongs to the launch: the process itself and all below it."""
+    return {sandbox.process.pid, *(process.pid for process in processes.descendants(sandbox.process.pid))}
+
+
+def assert_gone(pids: set[int]) -> None:
+    wait_until(lambda: not any(map(processes.is_alive, pids)), f"end of {pids}")
+
+
+def start_stubborn(launch: Launcher, sandbox: Sandbox) -> set[int]:
+    """Goes on as the daemon until all of STUBBORN is running; returns the process numbers."""
+    sandbox.send(configuration(["sh", "-c", STUBBORN]))
+    sandbox.expect(Descriptors(0), Started())
+    assert sandbox.process.stdout is not None
+    assert sandbox.process.stdout.readline() == b"up\n"
+    wait_until(lambda: sum(p.name == "sleep" for p in processes.descendants(sandbox.process.pid)) == 4, "all sleeping")
+    return tree(sandbox)
+
+
+def owned(launch: Launcher) -> Sandbox:
+    """A launch with an owner that is not the test itself: a shell that starts the argv and waits."""
+    sandbox = launch.start(["sh", "-c", '"$@"; exit $?', "sh", *launch.words()])
+    sandbox.accept()
+    return sandbox
+
+
+class TestOwner:
+    def test_killed_while_the_command_runs(self, launch: Launcher) -> None:
+        sandbox = owned(launch)
+        pids = start_stubborn(launch, sandbox)
+        sandbox.process.kill()
+        sandbox.expect(Exited(137, 9))
+        assert sandbox.next_event() is None
+        assert_gone(pids)
+
+    def test_killed_while_the_command_waits_for_go(self, launch: Launcher) -> None:
+        sandbox = owned(launch)
+        sandbox.send(configuration(["echo", "ran"], flags=Flags.WAIT))
+        sandbox.expect(Descriptors(0))
+        pids = tree(sandbox)
+        sandbox.process.kill()
+        assert sandbox.next_event() == Failed("the program that started the sandbox has ended")
+        assert_gone(pids)
+        assert sandbox.finish()[1] == ""
+
+    def test_killed_before_the_configuration_comes(self, launch: Launcher) -> None:
+        sandbox = owned(launch)
+        pids = tree(sandbox)
+        sandbox.process.kill()
+        assert sandbox.next_event() == Failed("the program that started the sandbox has ended")
+        assert_gone(pids)
+
+    def test_killed_and_the_daemon_too(self, launch: Launcher) -> None:
+        sandbox = owned(launch)
+        pids = start_stubborn(launch, sandbox)
+        sandbox.hang_up()
+        sandbox.process.kill()
+        assert_gone(pids)
+
+    def test_ends_normally_without_waiting(self, launch: Launcher) -> None:
+        """What an owner leaves behind in the background does not outlive it."""
+        words = ["sh", "-c", '"$@" & read line; exit 0', "sh", *launch.words()]
+        sandbox = launch.start(words, stdin=subprocess.PIPE)
+        sandbox.accept()
+        pids = start_stubborn(launch, sandbox)
+        assert sandbox.process.stdin is not None
+        sandbox.process.stdin.close()
+        assert sandbox.process.wait() == 0
+        sandbox.expect(Exited(137, 9))
+        assert_gone(pids)
+
+    def test_a_thread_that_ends_is_not_an_owner_that_ends(self, launch: Launcher) -> None:
+        script = """
+import subprocess, sys, threading
+started = []
+thread = threading.Thread(target=lambda: started.append(subprocess.Popen(sys.argv[1:])))
+thread.start(); thread.join()
+sys.exit(started[0].wait())
+"""
+        sandbox = launch.start([*launch.identity.python("-c", script), *launch.words()])
+        sandbox.accept()
+        sandbox.send(configuration(["sh", "-c", "sleep 0.3; exit 6"]))
+        sandbox.expect(Descriptors(0), Started(), Exited(6, 0))
+        assert sandbox.finish()[0] == 6
+
+
+class TestBubblewrap:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+    def test_killed_while_the_command_runs(self, launch: Launcher, number: signal.Signals) -> None:
+        sandbox = launch.connect()
+        pids = start_stubborn(launch, sandbox)
+        os.kill(sandbox.process.pid, number)
+        assert sandbox.process.wait() == -number
+        assert_gone(pids)
+        assert sandbox.rest() in ([], [Exited(137, 9)])
+
+    def test_killed_before_the_configuration_comes(self, launch: Launcher) -> None:
+        sandbox = launch.connect()
+        pids = tree(sandbox)
+        sandbox.process.kill()
+        assert_gone(pids)
+
+    def test_killed_while_the_command_waits_for_go(self, launch: Launcher) -> None:
+        sandbox = launch(["echo", "ran"], flags=Flags.WAIT)
+        pids = tree(sandbox)
+        sandbox.process.kill()
+        assert_gone(pids)
+        assert sandbox.finish()[1] == ""
+
+    def test_killed_at_any_moment(self, launch: Launcher) -> None:
+        """Right after the start, a little later, and so on: nothing is ever left."""
+        for n in range(20):
+            sandbox = launch.start(launch.words())
+            wait_until(lambda n=n: n < 10 or len(tree(sandbox)) > n % 2, "some processes")
+            pids = tree(sandbox)
+            sandbox.process.kill()
+            sandbox.process.wait()
+            assert_gone(pids)
+        wait_until(lambda: not [p for p in processes.descendants() if p.name in {"bwrap", "sandboxd-init"}], "no helper")
+
+
+class TestDaemon:
+    def test_death_later_leaves_the_command_alone(self, launch: Launcher) -> None:
+        sandbox = launch(["sh", "-c", "read line; echo got $line; exit 3"], stdin=subprocess.PIPE)
+        sandbox.expect(Started())
+        sandbox.hang_up()
+        assert sandbox.process.communicate(b"on\n") == (b"got on\n", b"")
+        assert sandbox.process.returncode == 3
+
+    def test_death_later_is_not_paid_for_with_the_processor(self, launch: Launcher) -> None:
+        sandbox = launch(["sh", "-c", "sleep 0.5; cat /proc/1/stat"])
+        sandbox.expect(Started())
+        sandbox.hang_up()
+        status, out, _ = sandbox.finish()
+        user, system = out.rpartition(")")[2].split()[11:13]
+        assert (status, int(user) + int(system)) == (0, 0) or int(user) + int(system) < 5
+
+    def test_the_owner_is_still_followed_after_it(self, launch: Launcher) -> None:
+        sandbox = owned(launch)
+        pids = start_stubborn(launch, sandbox)
+        sandbox.hang_up()
+        os.kill(sandbox.process.pid, signal.SIGKILL)
+        assert_gone(pids)
+
+
+class TestKill:
+    def test_term_ends_the_command(self, launch: Launcher) -> None:
+        sandbox = launch(["sleep", "1000"])
+        sandbox.expect(Started())
+        sandbox.send(KILL)
+        sandbox.expect(Exited(143, 15))
+        assert sandbox.finish()[0] == 143
+
+    def test_the_command_may_say_goodbye(self, launch: Launcher) -> None:
+        sandbox = launch(["sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; sleep 1000; sleep 1000"])
+        sandbox.expect(Started())
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"up\n"
+        sandbox.send(KILL)
+        sandbox.expect(Exited(3, 0))
+        assert sandbox.finish()[:2] == (3, "bye\n")
+
+    @pytest.mark.parametrize("grace_ms", [0, 1, 200])
+    def test_after_the_grace_nobody_is_asked(self, launch: Launcher, grace_ms: int) -> None:
+        sandbox = launch(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1000; done"], grace_ms=grace_ms)
+        sandbox.expect(Started())
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"up\n"
+        pids = tree(sandbox)
+        sandbox.send(KILL)
+        sandbox.expect(Exited(137, 9))
+        assert sandbox.finish()[0] == 137
+        assert_gone(pids)
+
+    def test_the_grace_also_ends_amid_a_storm_of_ending_children(self, launch: Launcher) -> None:
+        storm = "trap '' TERM; echo up; while :; do (true &) ; done"
+        sandbox = launch(["sh", "-c", storm], grace_ms=300)
+        sandbox.expect(Started())
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"up\n"
+        sandbox.send(KILL)
+        sandbox.expect(Exited(137, 9))
+
+    def test_a_second_time_is_at_once(self, launch: Launcher) -> None:
+        sandbox = launch.connect()
+        sandbox.send(configuration(["sh", "-c", STUBBORN], grace_ms=3_600_000))
+        sandbox.expect(Descriptors(0), Started())
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"up\n"
+        sandbox.send(KILL)
+        sandbox.send(KILL)
+        sandbox.expect(Exited(137, 9))
+
+    def test_a_stopped_command_ends_too(self, launch: Launcher) -> None:
+        sandbox = launch(["sh", "-c", "echo up; kill -STOP $$; exit 1"])
+        sandbox.expect(Started())
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"up\n"
+        stopped = wait_until(
+            lambda: [p for p in processes.descendants(sandbox.process.pid) if p.state == "T"], "a stopped command"
+        )
+        assert [process.name for process in stopped] == ["sh"]
+        sandbox.send(KILL)
+        sandbox.expect(Exited(143, 15))
+
+    def test_other_bytes_are_not_obeyed(self, launch: Launcher) -> None:
+        sandbox = launch(["sh", "-c", "read line; exit 8"], stdin=subprocess.PIPE)
+        sandbox.expect(Started())
+        sandbox.send(GO + b"x\0\xff")
+        sandbox.process.communicate(b"\n")
+        assert sandbox.process.returncode == 8
