@@ -10,6 +10,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -41,10 +43,26 @@ class Listeners:
     check: Callable[[bytes, bytes], bool] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something the operating system refused to a command. `operation` is the system's own word, `target` a path, host
+    or name as it came from inside: not yet fit for display. `count` is how often."""
+
+    kind: ViolationKind
+    operation: str
+    target: str
+    source: ViolationSource
+    process: str | None = None
+    count: int = 1
+    hint: str = ""
+
+
 class Observer(Protocol):
     """Hears what becomes of one launch, in this order: claimed, listening, started or failed, ended. `ended` is always
-    the last call, and comes exactly once for a launch that was claimed or has expired."""
+    the last of these, and comes exactly once for a launch that was claimed or has expired. `refused` may come at any
+    time, also later: a system's log is slow."""
 
+    def refused(self, refusal: Refusal) -> None: ...
     def claimed(self, pid: int) -> None: ...
     def listening(self, listeners: Listeners) -> None: ...
     def started(self) -> None: ...

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from sandboxd.backends.base import LaunchHandle, Listeners
+from sandboxd.backends.base import LaunchHandle, Listeners, Refusal
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.runtime.violations import ViolationStore
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
@@ -30,7 +30,8 @@ class State(enum.Enum):
 
 
 class Command:
-    """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`."""
+    """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
+    of a command, an operation and a target whether nobody wants to see that refusal."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Command:
         violations: ViolationStore,
         make_proxies: Callable[[Command], ProxyServer],
         on_end: Callable[[Command], None],
+        is_hidden: Callable[[str, str, str], bool] = lambda *_: False,
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -51,6 +53,7 @@ class Command:
         self._violations = violations
         self._make_proxies = make_proxies
         self._on_end = on_end
+        self._is_hidden = is_hidden
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -91,6 +94,10 @@ class Command:
 
     def failed(self, reason: str) -> None:
         self._reason = reason
+
+    def refused(self, refusal: Refusal) -> None:
+        hidden = self._is_hidden(self.text, refusal.operation, refusal.target)
+        self._violations.add_refusal(self.command_id, refusal, hidden=hidden)
 
     def ended(self, status: int | None) -> None:
         if self.state is State.ENDED:

@@ -14,6 +14,7 @@ from sandboxd.backends.base import Backend
 from sandboxd.errors import CallerError
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
+from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
@@ -148,6 +149,7 @@ class Session:
             violations=self.violations,
             make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(request.overrides), command),
             on_end=self._command_ended,
+            is_hidden=lambda *what: is_ignored(self._policy(request.overrides).ignore_violations, *what),
         )
         launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
         if self.closed:

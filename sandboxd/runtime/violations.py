@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from sandboxd.backends.base import Refusal
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
@@ -23,6 +24,8 @@ class ViolationStore:
         self._kept: deque[Violation] = deque(maxlen=KEPT)
         self._ids = itertools.count(1)
         self.total = 0
+        self.hidden = 0
+        """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
 
     def add_network(self, command_id: str, operation: str, target: str, decision: Decision) -> Violation:
         """Record a connection that a proxy refused."""
@@ -42,6 +45,29 @@ class ViolationStore:
         )
         self._kept.append(violation)
         self.total += 1
+        return violation
+
+    def add_refusal(self, command_id: str, refusal: Refusal, *, hidden: bool = False) -> Violation | None:
+        """Record what the operating system refused. A hidden one is counted only."""
+        if hidden:
+            self.hidden += refusal.count
+            return None
+        violation = Violation(
+            id=next(self._ids),
+            time=self._clock(),
+            session_id=self._session_id,
+            command_id=command_id,
+            kind=refusal.kind,
+            operation=neutralise(refusal.operation),
+            target=neutralise(refusal.target),
+            outcome="denied",
+            source=refusal.source,
+            process=None if refusal.process is None else neutralise(refusal.process),
+            hint=refusal.hint,
+            count=refusal.count,
+        )
+        self._kept.append(violation)
+        self.total += refusal.count
         return violation
 
     def list(self, command_id: str | None = None) -> list[Violation]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer
+from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     INIT_WORDS,
@@ -117,6 +117,9 @@ class _Launching:
 
     def started(self) -> None:
         self._observer.started()
+
+    def refused(self, refusal: Refusal) -> None:
+        self._observer.refused(refusal)
 
     def failed(self, reason: str) -> None:
         self._observer.failed(reason)

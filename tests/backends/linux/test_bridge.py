@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Listeners
+from sandboxd.backends.base import Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     OPTIONS,
@@ -57,6 +57,9 @@ class Recorder:
 
     def failed(self, reason: str) -> None:
         self.heard.append(("failed", reason))
+
+    def refused(self, refusal: Refusal) -> None:
+        self.heard.append(("refused", refusal))
 
     def ended(self, status: int | None) -> None:
         self.heard.append(("ended", status))

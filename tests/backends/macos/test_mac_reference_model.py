@@ -1,5 +1,5 @@
-"""The reference model that also judges real bubblewrap (`support.file_model`) judges profiles: trees with symlinks, names
-that do not exist, patterns. Each case is known by its seed."""
+"""The reference model that also judges real bubblewrap (`support.file_model`) judges profiles: trees with symlinks,
+names that do not exist, patterns. Each case is known by its seed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def path_rules(texts: list[str]) -> tuple[PathRule, ...]:
 
 
 def profile_of(case: Case) -> Compiled:
-    files = FilePolicy(
-        path_rules(case.allow_write), path_rules(case.deny_write), path_rules(case.deny_read), path_rules(case.allow_read)
-    )
+    lists = (case.allow_write, case.deny_write, case.deny_read, case.allow_read)
+    files = FilePolicy(*map(path_rules, lists))
     host = {TOP: DIRECTORY, **{here(path): entry(kind) for path, kind in case.tree.items()}}
     where = place(cwd=here(case.cwd), project_root=here(case.project))
     return compiled(files, host=host, where=where, only_files=True)
