@@ -146,8 +146,9 @@ class Policy:
     platform: PlatformPolicy = field(default_factory=PlatformPolicy)
     environment_remove: tuple[str, ...] = ()
     """Names of variables that commands do not get; `*` and `?` match."""
-    allow_overrides: bool = False
-    """A caller may widen the rules for one command. Tightening is always possible."""
+    allow_overrides: bool = True
+    """A caller may widen the rules for one command or session, unless somebody said no. Tightening always
+    works."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
     warnings: tuple[str, ...] = ()

@@ -176,7 +176,7 @@ class _Parser:
 
     def document(self) -> Document:
         if self.token is None:
-            raise self.error("settings_empty", "is empty", 0, hint="write {} for no settings, or delete the file")
+            raise self.error("settings_empty", "is empty", 0, hint="write an empty object into it, or delete it")
         root = self.value(0)
         if not self.at_end():
             raise self.syntax("unexpected text after the end of the settings")

@@ -118,6 +118,15 @@ class _Places:
         line, column = self.document.position(self._offset(path, at_key))
         return Origin(self.source, key, self.file, line, column)
 
+    def entry_origins(self, path: tuple[str, ...], count: int) -> list[Origin]:
+        """The origins of a list's entries: looked up once, since lists can be long."""
+        key = ".".join(path)
+        node = self.document.find(*path) if self.document is not None else None
+        if self.document is None or node is None:
+            return [Origin(self.source, key, self.file)] * count
+        positions = (self.document.position(item.start) for item in node.items)
+        return [Origin(self.source, key, self.file, line, column) for line, column in positions]
+
     def _offset(self, path: Sequence[str | int], at_key: bool) -> int:
         assert self.document is not None
         if at_key and path and isinstance(path[-1], str):
@@ -144,9 +153,7 @@ def _flatten(
         if isinstance(value, BaseModel):
             values |= _flatten(value, tree[name], here, places)
         elif isinstance(value, list):
-            values[".".join(here)] = tuple(
-                Placed(entry, places.origin((*here, index))) for index, entry in enumerate(value)
-            )
+            values[".".join(here)] = tuple(map(Placed, value, places.entry_origins(here, len(value))))
         elif isinstance(value, dict):
             key = ".".join(here)
             values[key] = tuple(

@@ -57,7 +57,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.enabledPlatforms": (["macos"], lambda p: p.enabled_platforms == ("macos",)),
     "sandbox.autoAllowBashIfSandboxed": (False, lambda p: not p.commands.auto_allow),
     "sandbox.allowUnsandboxedCommands": (False, lambda p: not p.commands.allow_unsandboxed),
-    "sandbox.allowOverrides": (True, lambda p: p.allow_overrides),
+    "sandbox.allowOverrides": (False, lambda p: not p.allow_overrides),
     "sandbox.excludedCommands": (["docker"], lambda p: [rule.pattern for rule in p.commands.excluded] == ["docker"]),
     "sandbox.presets": (["credentials"], lambda p: "/home/u/.netrc" in paths(p.files.deny_read)),
     "sandbox.network.allowedDomains": (["a.test"], lambda p: p.network.allowed[0].pattern.text == "a.test"),

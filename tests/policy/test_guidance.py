@@ -114,18 +114,18 @@ def test_states() -> None:
 @pytest.mark.parametrize("allow_unsandboxed", [True, False])
 def test_the_text_is_bounded_whatever_the_policy(allow_unsandboxed: bool) -> None:
     long = "x" * 3000
-    entries = [f"~/{number}{long}" for number in range(2000)]
+    entries = [f"~/{number}{long}" for number in range(300)]
     layer = layer_from_values(
         {
-            "permissions": {"ask": [f"Bash(c{n}:*)" for n in range(2000)]},
+            "permissions": {"ask": [f"Bash(c{n}:*)" for n in range(300)]},
             "sandbox": {
                 "allowUnsandboxedCommands": allow_unsandboxed,
-                "excludedCommands": [f"c{n} {'y' * 900}" for n in range(2000)],
+                "excludedCommands": [f"c{n} {'y' * 900}" for n in range(300)],
                 "network": {
-                    "allowedDomains": [f"h{n}.test" for n in range(5000)],
-                    "deniedDomains": [f"d{n}.test" for n in range(5000)],
-                    "allowUnixSockets": entries,
-                    "allowLocalPorts": list(range(1, 5000)),
+                    "allowedDomains": [f"h{n}.test" for n in range(500)],
+                    "deniedDomains": [f"d{n}.test" for n in range(500)],
+                    "allowUnixSockets": entries[:30],
+                    "allowLocalPorts": list(range(1, 500)),
                 },
                 "filesystem": dict.fromkeys(("allowWrite", "denyWrite", "denyRead", "allowRead"), entries),
             },
@@ -135,7 +135,7 @@ def test_the_text_is_bounded_whatever_the_policy(allow_unsandboxed: bool) -> Non
     policy = build_policy(merge([layer]), Scope("/home/u", "/home/u/p"))
     around = Surroundings("/" + long, "/" + long, exceptions=tuple((long, long) for _ in range(500)), unavailable=long)
     assert len(describe(policy, around).text) < 32_000
-    assert "and 1980 more" in describe(policy, around).text
+    assert "and 280 more" in describe(policy, around).text
 
 
 def test_entries_cannot_pretend_to_be_instructions() -> None:

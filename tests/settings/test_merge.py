@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from sandboxd.settings.layer import Layer, Placed, layer_from_values, parse_layer
@@ -118,11 +119,20 @@ def test_defaults() -> None:
     assert effective["sandbox.mandatoryDenySearchDepth"] == 3
     assert effective["audit.onFull"] == "block"
     assert [key for key, row in TABLE.items() if isinstance(row.default, tuple) and effective[key] != []] == []
+    assert {key for key, found in effective.items() if found is None} == {
+        "sandbox.enabledPlatforms",
+        "sandbox.network.httpProxyPort",
+        "sandbox.network.socksProxyPort",
+        "sandbox.network.parentProxy",
+        "sandbox.ripgrep.command",
+        "sandbox.bwrapPath",
+        "sandbox.socatPath",
+        "audit.path",
+    }
     off = {key for key, found in effective.items() if found is False}
     assert off == {
         "audit.enabled",
         "sandbox.allowAppleEvents",
-        "sandbox.allowOverrides",
         "sandbox.allowPty",
         "sandbox.enableWeakerNestedSandbox",
         "sandbox.enableWeakerNetworkIsolation",
@@ -347,6 +357,14 @@ def test_a_project_explains_its_own_denials_only_and_nobody_elses() -> None:
     assert value(merge([project, managed]), key) == [["a.test", "managed's"]]
 
 
+def test_objects_are_joined() -> None:
+    key = "sandbox.ignoreViolations"
+    settings = merge(
+        [layer(Source.USER, (key, {"npm": ["y"]})), layer(Source.LOCAL, (key, {"npm": ["x"], "*": ["z"]}))]
+    )
+    assert value(settings, key) == [["npm", ["x"]], ["*", ["z"]], ["npm", ["y"]]]
+
+
 def test_ignored_violations_are_not_hidden_by_a_project() -> None:
     key = "sandbox.ignoreViolations"
     settings = merge([layer(Source.PROJECT, (key, {"*": ["x"]})), layer(Source.USER, (key, {"npm": ["y"]}))])
@@ -360,7 +378,7 @@ def test_unset_is_not_empty() -> None:
 
 
 def test_every_value_knows_its_place() -> None:
-    text = '{\n  "sandbox": {\n    "enabled": true,\n    "network": {"allowedDomains": ["a.test",\n      "b.test"]}\n  }\n}'
+    text = '{\n  "sandbox": {\n    "enabled": true,\n    "network": {"allowedDomains": ["a.test",\n      "b.test"]}}}'
     settings = merge([parse_layer(text, Source.USER, "/u.json")])
     assert settings.scalar("sandbox.enabled") == Placed(True, Origin(Source.USER, "sandbox.enabled", "/u.json", 3, 16))
     places = [
@@ -413,6 +431,7 @@ def _layers(sources: tuple[Source, ...]) -> st.SearchStrategy[list[Layer]]:
     )
 
 
+@hypothesis_settings(max_examples=50)
 @given(_layers(tuple(PRECEDENCE[:-1])), st.randoms(use_true_random=False))
 def test_the_order_of_files_does_not_matter(layers: list[Layer], shuffle: random.Random) -> None:
     other = list(layers)
@@ -422,12 +441,14 @@ def test_the_order_of_files_does_not_matter(layers: list[Layer], shuffle: random
     assert one.values == two.values
 
 
+@hypothesis_settings(max_examples=50)
 @given(_layers(TRUSTED), _values())
 def test_a_project_file_never_widens_anything(layers: list[Layer], written: list[tuple[str, Any]]) -> None:
     project = layer(Source.PROJECT, *written, file="/project")
     assert_no_wider(merge([*layers, project]), merge(layers))
 
 
+@hypothesis_settings(max_examples=50)
 @given(_layers(TRUSTED), _values())
 def test_overrides_never_widen_anything(layers: list[Layer], written: list[tuple[str, Any]]) -> None:
     override = layer(Source.CLI, *written, file="/overrides", may_widen=False)
