@@ -105,7 +105,7 @@ def _ours_in(shared: Path, identity: Identity) -> dict[str, str]:
     """What carries our name (not that of our tests) in a shared place and belongs to the identity. For the directory
     in which all daemons of a user keep their temporary files, its entries count instead of itself, as far as no daemon
     of somebody else (a person's own, on a developer's machine) holds them."""
-    facts = {}
+    facts: dict[str, str] = {}
     for path in _children(shared):
         if not _OUR_NAME.search(path.name):
             continue
