@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan, Worktree
 from sandboxd.plan.needs import BARE_NAMES, Needs, ScanNeed
@@ -82,9 +83,13 @@ class FakeHost:
         return Found(path, resolved.real if self._entries[path].startswith("-> ") else path, resolved.kind)
 
     def _matches(self, pattern: str) -> Iterator[Found]:
+        """As the real host: the literal beginning is looked up, links and all; below it no link is walked through."""
         parts = tuple(filter(None, pattern.split("/")))
+        literal = tuple(takewhile(lambda part: not set(part) & set("*?["), parts))
+        top = self.where("/" + "/".join(literal)).real
         for path in sorted(self._entries):
-            if path != "/" and glob_matches(parts, tuple(path.strip("/").split("/"))):
+            below = path.removeprefix(top.rstrip("/") + "/")
+            if below != path and glob_matches(parts[len(literal) :], tuple(below.split("/"))):
                 yield self._found(path)
 
     def _scan(self, need: ScanNeed, needs: Needs) -> Scan:
