@@ -26,7 +26,6 @@ from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 _AFTER_KILL_S = 2.0
-_INTERRUPT_GRACE_S = 0.25  # what subprocess grants a child after Ctrl-C
 
 
 class Completed(subprocess.CompletedProcess[Any]):
@@ -207,7 +206,7 @@ def complete(process: Process, input: Any, timeout: float | None) -> Completed:
                 process.args, expired.timeout, _as_text(popen, stdout), _as_text(popen, stderr)
             ) from None
         except KeyboardInterrupt:
-            process.stop(_INTERRUPT_GRACE_S)
+            process.stop()
             raise
         except BaseException:
             process.kill()

@@ -104,7 +104,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     import difflib
 
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1, 0.5)
+    near = difflib.get_close_matches(name, names, 1, 0.6)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
 

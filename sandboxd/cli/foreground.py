@@ -1,10 +1,10 @@
 """Run a child in the foreground as if this process were not there: same terminal, same process group, its exit status.
 
 Who gets which signal:
-- what the terminal sends (Ctrl-C, Ctrl-\\, a hangup) goes to the whole process group, so the command has it already;
-  this process waits for what the command makes of it;
-- what somebody sends to this process with kill(2) is handed on to the command. TERM, HUP, INT and QUIT give it a grace
-  period, then its whole tree is killed;
+- what the terminal's keys send (Ctrl-C, Ctrl-\\) goes to the whole process group, so the command has it already; this
+  process waits for what the command makes of it;
+- what somebody sends to this process with kill(2), and a hangup, which the kernel sends to a session's leader alone, is
+  handed on to the command. TERM, HUP, INT and QUIT give it a grace period, then its whole tree is killed;
 - what the command sends to its own process group comes here too, and is ignored: it is in the sandbox that the sender's
   pid namespace is not ours, and its own group has had it;
 - Ctrl-Z stops this process together with the command, and the shell's `fg` continues both. Nothing to do.
@@ -30,6 +30,7 @@ DEFAULT_GRACE_S = 5.0
 
 _ENDING = frozenset(map(int, (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT)))
 _FORWARDED = _ENDING | {int(_signal.SIGUSR1), int(_signal.SIGUSR2)}
+_SIGHUP = int(_signal.SIGHUP)
 _SIGALRM = int(_signal.SIGALRM)
 _SIGCHLD = int(_signal.SIGCHLD)
 _PYTHON_IGNORES = tuple(getattr(_signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(_signal, name))
@@ -43,7 +44,7 @@ def run_in_foreground(argv: list[str], environment: Mapping[str, str], grace_s: 
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
     forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
-    pid = os.posix_spawn(argv[0], argv, environment, setsigmask=before, setsigdef=_PYTHON_IGNORES)
+    pid = os.posix_spawnp(argv[0], argv, environment, setsigmask=before, setsigdef=_PYTHON_IGNORES)
     return _Waiting(pid, forwarded, grace_s).status()
 
 
@@ -56,7 +57,7 @@ class _Waiting:
 
     def status(self) -> int:
         while True:
-            number, from_somebody = _next_signal(self._waited)
+            number, to_hand_on = _next_signal(self._waited)
             if number == _SIGCHLD:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
                 if pid:
@@ -65,7 +66,7 @@ class _Waiting:
             elif number == _SIGALRM:
                 processes.kill_command(self._pid)
                 _signal.setitimer(_signal.ITIMER_REAL, 0.1)  # for one that was only just being set up
-            elif from_somebody:
+            elif to_hand_on:
                 self._hand_on(number)
 
     def _hand_on(self, number: int) -> None:
@@ -76,10 +77,11 @@ class _Waiting:
 
 
 def _next_signal(waited: frozenset[int]) -> tuple[int, bool]:
-    """The next signal, and whether a process outside the sandbox sent it, rather than the kernel or the command."""
+    """The next signal, and whether the command has to be told of it."""
     if not hasattr(_signal, "sigwaitinfo"):  # macOS does not tell; a terminal's Ctrl-C is by far the likeliest INT
         number = int(_signal.sigwait(waited))
         return number, number not in (int(_signal.SIGINT), int(_signal.SIGQUIT))
     info = _signal.sigwaitinfo(waited)
-    by_process = info.si_code <= 0  # SI_USER, SI_QUEUE, SI_TKILL; the kernel's codes are positive
-    return info.si_signo, by_process and processes.in_own_namespace(info.si_pid) is not False
+    if info.si_code > 0:  # the kernel's; SI_USER, SI_QUEUE and SI_TKILL are not
+        return info.si_signo, info.si_signo == _SIGHUP
+    return info.si_signo, processes.in_own_namespace(info.si_pid) is not False

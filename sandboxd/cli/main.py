@@ -40,7 +40,8 @@ def execute(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status. Errors have been written to standard error by then."""
     try:
         status = _execute(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except UsageError as error:
         return fail(error.message, error.hint, USAGE)

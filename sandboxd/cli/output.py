@@ -36,5 +36,5 @@ def _write_error(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # closed: the exit status has to do
-        pass
+    except (OSError, ValueError, AttributeError):  # closed, or there never was one: the exit status has to do
+        return

@@ -42,23 +42,42 @@ def main(arguments: Sequence[str]) -> int:
     if "help" in parsed:
         sys.stdout.write(help_text(SYNTAX, SUMMARY, OPTIONS))
         return 0
-    text, argv = _command(parsed)
-    grace_s = _grace(parsed)
+    _fill_standard_descriptors()
     try:
-        params = _wrap_params(parsed, text, argv)
+        text, argv = _command(parsed)
         check_command(text, argv)
+        params = _wrap_params(parsed, text, argv)
+        grace_s = _grace(parsed)
         connection = _connect(autostart="no_autostart" not in parsed)
-        if "disable_sandbox" in parsed:
-            from sandboxd.cli.unsandboxed import run_unsandboxed
+        try:
+            if "disable_sandbox" in parsed:
+                from sandboxd.cli.unsandboxed import run_unsandboxed
 
-            return run_unsandboxed(connection, params)
-        wrapped = connection.call("wrap", params)
+                return run_unsandboxed(connection, params)
+            return _run(connection, params, grace_s, show="show_violations" in parsed)
+        finally:
+            connection.close()
     except InvalidCommand as error:
         raise UsageError(error.message, error.hint) from None
+
+
+def _run(connection: Connection, params: dict[str, Any], grace_s: float, *, show: bool) -> int:
+    wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
     status = _spawn(wrapped, grace_s)
-    return _told(connection, wrapped["wrap_id"], status, show="show_violations" in parsed)
+    if status in _SUSPICIOUS or show:
+        return _told(connection, wrapped["wrap_id"], status, show=show)
+    return status
+
+
+def _fill_standard_descriptors() -> None:
+    """Descriptors 0, 1 and 2 that were closed: without this our own files would take their numbers."""
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _command(parsed: Parsed) -> tuple[str | None, list[str] | None]:
@@ -148,9 +167,7 @@ def _spawn(wrapped: dict[str, Any], grace_s: float) -> int:
 
 
 def _told(connection: Connection, wrap_id: str, status: int, *, show: bool) -> int:
-    """The exit status, after having asked the daemon where it could mean that nothing was run."""
-    if status not in _SUSPICIOUS and not show:
-        return status
+    """The exit status, after having asked the daemon whether it could mean that nothing was run."""
     try:
         outcome = connection.call("wrap.outcome", {"wrap_id": wrap_id}, 10.0)
     except SandboxdError as error:

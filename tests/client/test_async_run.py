@@ -84,7 +84,8 @@ async def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(
             tree + "echo begun; trap '' TERM; while :; do sleep 300; done",
             text=True, capture_output=True, timeout=0.3, grace=0.1,
         )  # fmt: skip
-    assert (caught.value.stdout, caught.value.stderr) == ("begun\n", "")
+    output: object = (caught.value.stdout, caught.value.stderr)
+    assert output == ("begun\n", "")
     await wait_until_async(lambda: {process.pid for process in processes.descendants()} <= before)
 
 

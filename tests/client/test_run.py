@@ -1,4 +1,4 @@
-"""`run` and `spawn`: what people know from subprocess, in a sandbox. The fake's argv is bare, or a real pid namespace."""
+"""`run` and `spawn`: what people know from subprocess. The fake's argv is bare, or makes a real pid namespace."""
 
 from __future__ import annotations
 
@@ -224,8 +224,8 @@ def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(box: Client, fake: 
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         box.run(tree + "echo begun; trap '' TERM; while :; do sleep 300; done", text=True, capture_output=True,
                 timeout=0.3, grace=0.1)  # fmt: skip
-    assert caught.value.stdout == "begun\n"
-    assert caught.value.stderr == ""
+    output: object = (caught.value.stdout, caught.value.stderr)
+    assert output == ("begun\n", "")
     assert caught.value.timeout == 0.3
     wait_until(lambda: {process.pid for process in processes.descendants()} <= before, "everything is gone")
 

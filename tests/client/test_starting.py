@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 import textwrap
@@ -51,10 +53,8 @@ def path(tmp_path: Path) -> Iterator[str]:
     """A socket path in a directory that does not exist yet; what serves there is ended with the test."""
     path = str(tmp_path / "run" / "s")
     yield path
-    try:
+    with contextlib.suppress(DaemonNotRunning, PermissionDenied):
         stop_daemon(path)
-    except (DaemonNotRunning, PermissionDenied):
-        pass
 
 
 @pytest.fixture
@@ -71,8 +71,6 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 
 def starts(path: str) -> list[dict[str, object]]:
-    import json
-
     return [json.loads(line) for line in Path(path + ".started").read_text().splitlines()]
 
 
