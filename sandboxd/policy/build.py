@@ -85,6 +85,9 @@ class _Builder:
         self.settings = settings
         self.scope = scope
         self.problems: list[Problem] = list(settings.problems)
+        for ignored in settings.ignored:
+            message = f"{ignored.key} is ignored: {ignored.reason}"
+            self.problems.append(warning("settings_ignored", message, ignored.origin))
 
     def policy(self) -> Policy:
         value = self.value
@@ -92,7 +95,9 @@ class _Builder:
             enabled=value("sandbox.enabled"),
             enabled_origin=self.settings.scalar("sandbox.enabled").origin,
             enabled_platforms=value("sandbox.enabledPlatforms"),
+            enabled_platforms_origin=self.settings.scalar("sandbox.enabledPlatforms").origin,
             fail_if_unavailable=value("sandbox.failIfUnavailable"),
+            fail_if_unavailable_origin=self.settings.scalar("sandbox.failIfUnavailable").origin,
             files=self.files(),
             network=self.network(),
             commands=self.commands(),
@@ -115,7 +120,6 @@ class _Builder:
         for problem in self.problems:
             if problem.severity is Severity.WARNING or not problem.fatal:
                 yield str(problem)
-        yield from (str(ignored) for ignored in self.settings.ignored)
 
     def rules(self, kind: Kind, feeds: Feeds) -> Iterator[Placed]:
         """The contents of the permission rules that become what `feeds` says."""
@@ -261,7 +265,9 @@ class _Builder:
 
         return CommandPolicy(
             auto_allow=self.value("sandbox.autoAllowBashIfSandboxed"),
+            auto_allow_origin=self.settings.scalar("sandbox.autoAllowBashIfSandboxed").origin,
             allow_unsandboxed=self.value("sandbox.allowUnsandboxedCommands"),
+            allow_unsandboxed_origin=self.settings.scalar("sandbox.allowUnsandboxedCommands").origin,
             excluded=tuple(self.collect(self.settings.entries("sandbox.excludedCommands"), self.exclusion, opens=True)),
             allow=bash(Kind.ALLOW),
             ask=bash(Kind.ASK),

@@ -136,6 +136,7 @@ def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | N
             Reason.PLATFORM_NOT_ENABLED,
             f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {list(platforms)}",
             rule="sandbox.enabledPlatforms",
+            origin=policy.enabled_platforms_origin,
             hint=f"add {request.platform} to sandbox.enabledPlatforms",
         )
     return None
@@ -157,6 +158,7 @@ def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
         Reason.OVERRIDE_FORBIDDEN,
         "no command may be run outside the sandbox on request: sandbox.allowUnsandboxedCommands is false",
         rule="sandbox.allowUnsandboxedCommands",
+        origin=policy.commands.allow_unsandboxed_origin,
         hint="run it inside the sandbox",
     )
 
@@ -186,13 +188,15 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
     if not request.unavailable:
         return None
     if policy.fail_if_unavailable or not policy.commands.allow_unsandboxed:
-        key = "failIfUnavailable" if policy.fail_if_unavailable else "allowUnsandboxedCommands"
+        closed = policy.fail_if_unavailable
+        key = "failIfUnavailable" if closed else "allowUnsandboxedCommands"
         return _answer(
             True,
             Behavior.DENY,
             Reason.SANDBOX_UNAVAILABLE,
             f"no sandbox can be started here, and nothing runs without one: {request.unavailable}",
             rule=f"sandbox.{key}",
+            origin=policy.fail_if_unavailable_origin if closed else policy.commands.allow_unsandboxed_origin,
             hint="sandboxd check says what is missing",
         )
     return _answer(
@@ -201,6 +205,7 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
         Reason.SANDBOX_UNAVAILABLE,
         f"no sandbox can be started here; a person has to agree to run it without: {request.unavailable}",
         rule="sandbox.failIfUnavailable",
+        origin=policy.fail_if_unavailable_origin,
         hint="sandboxd check says what is missing",
     )
 
@@ -222,6 +227,7 @@ def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
         Reason.SANDBOXED,
         text + "; sandboxed commands are asked about: sandbox.autoAllowBashIfSandboxed is false",
         rule="sandbox.autoAllowBashIfSandboxed",
+        origin=policy.commands.auto_allow_origin,
         hint="allow it with a rule such as Bash(npm test:*) in permissions.allow",
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.policy import CommandRule
@@ -38,7 +37,6 @@ def decide_exclusion(rules: Sequence[CommandRule], command: str) -> Exclusion:
     return _decide(tuple(rules), command, MAX_SHELLS)
 
 
-@lru_cache(maxsize=256)
 def _decide(rules: tuple[CommandRule, ...], text: str, shells: int) -> Exclusion:
     line = read_line(text)
     if line.unreadable:

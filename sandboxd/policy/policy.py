@@ -98,7 +98,9 @@ class CommandRule:
 @dataclass(frozen=True, slots=True)
 class CommandPolicy:
     auto_allow: bool = True
+    auto_allow_origin: Origin = BUILT_IN
     allow_unsandboxed: bool = True
+    allow_unsandboxed_origin: Origin = BUILT_IN
     excluded: tuple[CommandRule, ...] = ()
     allow: tuple[CommandRule, ...] = ()
     ask: tuple[CommandRule, ...] = ()
@@ -139,7 +141,9 @@ class Policy:
     enabled: bool = False
     enabled_origin: Origin = BUILT_IN
     enabled_platforms: tuple[str, ...] | None = None
+    enabled_platforms_origin: Origin = BUILT_IN
     fail_if_unavailable: bool = True
+    fail_if_unavailable_origin: Origin = BUILT_IN
     files: FilePolicy = field(default_factory=FilePolicy)
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     commands: CommandPolicy = field(default_factory=CommandPolicy)

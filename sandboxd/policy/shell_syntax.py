@@ -72,12 +72,14 @@ _SEPARATORS = re.compile(r"[;&|\n]+")
 _MAGIC = re.compile(r"[*?\[\]{}$`]")
 
 
-@lru_cache(maxsize=256)
 def read_line(text: str) -> ShellLine:
     """Read a shell line. Never raises: what cannot be read says so."""
     problem = _too_much(text)
-    if problem is not None:
-        return ShellLine(unreadable=problem)
+    return _read(text) if problem is None else ShellLine(unreadable=problem)
+
+
+@lru_cache(maxsize=256)  # of lines that are short enough to be kept
+def _read(text: str) -> ShellLine:
     text = join_continuations(text)
     root = _parser().parse(text.encode("utf-8", "surrogatepass")).root_node
     reader = _Reader()

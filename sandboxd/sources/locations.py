@@ -18,6 +18,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sandboxd.errors import SettingsError
 from sandboxd.settings.origins import Source
 
 FLAG_VARIABLE = "SANDBOXD_FLAG_SETTINGS"
@@ -73,13 +74,15 @@ def find_locations(
     managed_root: str = "/",
 ) -> SettingsLocations:
     """The table above as a list. `cli_files` are settings files named on the command line; `managed_root` is for tests
-    and must never come from the environment. `project` None means no project: the daemon's own settings."""
-    config = environment.get(CONFIG_VARIABLE) or posixpath.join(home, ".claude")
+    and must never come from the environment. `project` None means no project: the daemon's own settings.
+
+    Raises `SettingsError` (`settings_path_relative`)."""
+    config = _absolute(environment, CONFIG_VARIABLE) or posixpath.join(home, ".claude")
     managed = _MANAGED["macos" if platform == "macos" else "linux"]
     local, user = posixpath.join(config, "settings.local.json"), posixpath.join(config, "settings.json")
     files = [Location(Source.MANAGED, _below(managed_root, path), directory) for path, directory in managed]
     files += [Location(Source.CLI, path) for path in cli_files]
-    flag = environment.get(FLAG_VARIABLE)
+    flag = _absolute(environment, FLAG_VARIABLE)
     if flag:
         files.append(Location(Source.FLAG, flag))
     files += [Location(Source.LOCAL, local), Location(Source.USER, user)]
@@ -92,6 +95,17 @@ def find_locations(
     for location in files:
         unique.setdefault(location.path, location)
     return SettingsLocations(tuple(unique.values()), home, local)
+
+
+def _absolute(environment: Mapping[str, str], name: str) -> str | None:
+    """A path from the environment. One that depends on the directory a daemon was started in would mean another file
+    each time, so it is refused rather than guessed at."""
+    path = environment.get(name)
+    if path and not path.startswith("/"):
+        raise SettingsError(
+            "settings_path_relative", f"${name} is not an absolute path: {path!r}", hint="begin it with /"
+        )
+    return path
 
 
 def _below(root: str, path: str) -> str:

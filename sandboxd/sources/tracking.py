@@ -18,7 +18,13 @@ _DIRECTORY_MODE = 0o040000
 
 def tracked_by_git(path: str) -> bool:
     """True when a repository tracks `path` (absolute), or when that cannot be told; False when it surely does not,
-    which includes having no repository."""
+    which includes having no repository. A link counts by its own name and by what it leads to."""
+    directory, name = os.path.split(path)
+    spellings = {os.path.join(os.path.realpath(directory), name), os.path.realpath(path)}
+    return any(_tracked(spelling) for spelling in spellings)
+
+
+def _tracked(path: str) -> bool:
     root, git_dir = _repository(os.path.dirname(path))
     if root is None:
         return False

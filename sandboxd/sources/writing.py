@@ -107,7 +107,9 @@ class _Content:
     def text(self, path: str) -> str:
         if not self.data:
             # An editor that is about to write, or an accident. Taking it for "no settings" could lose some.
-            raise SettingsError("settings_empty", f"{path} is empty", hint="write an empty object into it, or delete it")
+            raise SettingsError(
+                "settings_empty", f"{path} is empty", hint="write an empty object into it, or delete it"
+            )
         try:
             return self.data.decode("utf-8")
         except UnicodeDecodeError:

@@ -200,6 +200,28 @@ def test_f137_the_answer_says_which_layer_refused() -> None:
     assert decision.reason is Reason.RULE and "Bash(rm:*)" in decision.text
 
 
+def test_a_switch_that_decided_is_named_with_its_place() -> None:
+    place = Origin(Source.MANAGED, "x", "/m.json", 9, 1)
+    commands = CommandPolicy(
+        auto_allow=False, auto_allow_origin=place, allow_unsandboxed=False, allow_unsandboxed_origin=place
+    )
+    policy = replace(
+        ON,
+        commands=commands,
+        fail_if_unavailable_origin=place,
+        enabled_platforms=("linux",),
+        enabled_platforms_origin=place,
+    )
+    for answer in (
+        decide_command(policy, "ls"),
+        decide_command(policy, "ls", dangerously_disable=True),
+        decide_command(policy, "ls", unavailable="x"),
+        decide_command(replace(policy, fail_if_unavailable=False), "ls", unavailable="x"),
+        decide_command(policy, "ls", platform="macos"),
+    ):
+        assert answer.decision.origin == place and (answer.decision.rule or "").startswith("sandbox.")
+
+
 def test_f257_without_a_sandbox_it_is_closed_unless_somebody_chose_otherwise() -> None:
     default = decide_command(ON, "ls", unavailable="bubblewrap is not installed")
     assert default.behavior is Behavior.DENY

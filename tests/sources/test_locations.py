@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sandboxd.errors import SettingsError
 from sandboxd.settings.origins import Source
 from sandboxd.sources.locations import Location, find_locations
 
@@ -75,3 +78,10 @@ def test_changes_go_to_the_users_local_file() -> None:
 
 def test_every_path_is_listed_for_protection() -> None:
     assert len(find_locations({}, "/home/u", "/p").paths) == 7
+
+
+@pytest.mark.parametrize("name", ["SANDBOXD_CONFIG_HOME", "SANDBOXD_FLAG_SETTINGS"])
+def test_a_relative_path_in_the_environment_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        find_locations({name: "settings"}, "/home/u")
+    assert name in caught.value.message

@@ -84,6 +84,22 @@ def test_a_directory_below_the_root(repository: Path) -> None:
     assert tracked_by_git(str(below / "settings.local.json"))
 
 
+def test_a_link_counts_by_its_name_and_by_its_target(repository: Path, tmp_path: Path) -> None:
+    below = repository / "sub"
+    below.mkdir()
+    (tmp_path / "link").symlink_to(below)
+    (below / ".claude").mkdir()
+    (below / ".claude/settings.local.json").symlink_to("../../evil.json")
+    (repository / "evil.json").write_text("{}")
+    assert not tracked_by_git(str(tmp_path / "link" / NAME))
+    git(repository, "add", "evil.json")
+    assert tracked_by_git(str(tmp_path / "link" / NAME))
+    git(repository, "rm", "-q", "--cached", "evil.json")
+    git(repository, "add", "sub")
+    assert tracked_by_git(str(tmp_path / "link" / NAME))
+    assert tracked_by_git(str(below / NAME))
+
+
 def test_every_doubt_means_tracked(repository: Path) -> None:
     git(repository, "add", ".claude/settings.json")
     index = repository / ".git" / "index"
