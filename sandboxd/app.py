@@ -33,6 +33,7 @@ from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import ExplainPath, Questions
 from sandboxd.daemon.reload import Reloading
 from sandboxd.daemon.state import Daemon, Step
+from sandboxd.daemon.subscriptions import SettingsSubscriptions
 from sandboxd.errors import CallerError, HostError, SandboxdError
 from sandboxd.host.directories import TEMPORARY_PARENT, temporary_base
 from sandboxd.host.facts import HostFacts
@@ -247,6 +248,7 @@ async def run_daemon(
             socket=config.socket,
             policies=policies,
             reloading=reloading,
+            subscriptions=SettingsSubscriptions(policies),
             sessions=sessions,
             questions=Questions(
                 policies,

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandboxd_client.aio import AsyncClient, AsyncSession
     from sandboxd_client.aio_process import AsyncProcess
+    from sandboxd_client.calls import Notification
     from sandboxd_client.client import Client, Session
     from sandboxd_client.errors import (
         ApprovalRequired,
@@ -35,17 +36,21 @@ if TYPE_CHECKING:
         WrongVersion,
     )
     from sandboxd_client.process import CommandFailed, Completed, Process
+    from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
 
 _HOMES = {
     "aio": "AsyncClient AsyncSession",
     "aio_process": "AsyncProcess",
+    "calls": "Notification",
     "client": "Client Session",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
     "process": "CommandFailed Completed Process",
+    "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
 }
+_NAMES_THERE = {"Change": "ChangeRecord", "Overrides": "OverridesRecord"}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -53,6 +58,7 @@ __all__ = [
     "AsyncClient",
     "AsyncProcess",
     "AsyncSession",
+    "Change",
     "Client",
     "CommandDenied",
     "CommandFailed",
@@ -63,6 +69,7 @@ __all__ = [
     "DaemonStartFailed",
     "DaemonTimeout",
     "InvalidCommand",
+    "Notification",
     "Overrides",
     "PermissionDenied",
     "Process",
@@ -80,7 +87,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
-    value = getattr(module, "OverridesRecord" if name == "Overrides" else name)
+    value = getattr(module, _NAMES_THERE.get(name, name))
     globals()[name] = value
     return value
 

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from sandboxd_client import calls
 from sandboxd_client.aio_connection import AsyncConnection
 from sandboxd_client.aio_process import AsyncProcess, TextMode, complete, start
-from sandboxd_client.calls import Call, Path, result_record
+from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.client import DEFAULT_TIMEOUT_S, SESSION_GONE
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
@@ -43,7 +43,17 @@ from sandboxd_client.wire.messages.sessions import (
     SessionListResult,
     SessionOpenResult,
 )
-from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsReloadResult
+from sandboxd_client.wire.messages.settings import (
+    ChangeRecord,
+    SettingsGetResult,
+    SettingsLintResult,
+    SettingsLockedResult,
+    SettingsReloadResult,
+    SettingsSchemaResult,
+    SettingsSource,
+    SettingsSubscribeResult,
+    SettingsUpdateResult,
+)
 from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
@@ -114,6 +124,21 @@ class AsyncClient:
                     raise
                 continue
             return result_record(call, result)
+
+    async def notifications(self, timeout: float | None = None) -> AsyncIterator[Notification]:  # noqa: ASYNC109
+        """As Client.notifications, for `async for`."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLost("nothing was subscribed to", sent=False)
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    method, params = await connection.next_notification()
+            except TimeoutError:
+                return
+            found = notification_record(method, params)
+            if found is not None:
+                yield found
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -213,6 +238,35 @@ class AsyncClient:
     async def settings_reload(self) -> SettingsReloadResult:
         return await self.call(calls.settings_reload())
 
+    async def settings_update(
+        self, changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsUpdateResult:
+        """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
+        reason where managed settings forbid it."""
+        return await self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd))
+
+    async def settings_exclude_command(
+        self, pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsUpdateResult:
+        return await self.call(calls.settings_exclude_command(pattern, remove=remove, session_id=session_id, cwd=cwd))
+
+    async def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
+        return await self.call(calls.settings_locked(session_id=session_id, cwd=cwd))
+
+    async def settings_subscribe(
+        self, *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsSubscribeResult:
+        """What holds now; later changes come out of `notifications`."""
+        return await self.call(calls.settings_subscribe(session_id=session_id, cwd=cwd))
+
+    async def settings_lint(
+        self, files: Sequence[Path] | None = None, *, source: SettingsSource | None = None, cwd: Path | None = None
+    ) -> SettingsLintResult:
+        return await self.call(calls.settings_lint(files, source=source, cwd=cwd))
+
+    async def settings_schema(self) -> SettingsSchemaResult:
+        return await self.call(calls.settings_schema())
+
     async def policy_explain(
         self,
         kind: ExplainKind,
@@ -227,8 +281,15 @@ class AsyncClient:
     async def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
         return await self.call(calls.policy_effective(session_id=session_id, cwd=cwd))
 
-    async def policy_describe(self, *, session_id: str | None = None, cwd: Path | None = None) -> DescribeResult:
-        return await self.call(calls.policy_describe(session_id=session_id, cwd=cwd))
+    async def policy_describe(
+        self,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        exceptions: Mapping[str, str] | None = None,
+    ) -> DescribeResult:
+        """The restrictions in words for a model. `exceptions` are commands that cannot work inside, each with why."""
+        return await self.call(calls.policy_describe(session_id=session_id, cwd=cwd, exceptions=exceptions))
 
     # running commands
 

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sandboxd_client.connection import refusal, request, result_of
 from sandboxd_client.errors import ConnectionLost, SandboxdError, error_of_reply
+from sandboxd_client.sharing import NOTIFICATIONS_KEPT
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
 
@@ -28,6 +30,8 @@ class AsyncConnection:
         self._writer = writer
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._notifications: deque[tuple[str, Any]] = deque(maxlen=NOTIFICATIONS_KEPT)
+        self._heard = asyncio.Event()
         self._broken: SandboxdError | None = None
         self._task = asyncio.get_running_loop().create_task(self._read(), name="sandboxd-answers")
 
@@ -63,6 +67,15 @@ class AsyncConnection:
         finally:
             self._waiting.pop(number, None)
 
+    async def next_notification(self) -> tuple[str, Any]:
+        """The method and the parameters of the next notification. Raises ConnectionLost."""
+        while not self._notifications:
+            if self._broken is not None:
+                raise ConnectionLost(self._broken.message)
+            self._heard.clear()
+            await self._heard.wait()
+        return self._notifications.popleft()
+
     async def aclose(self) -> None:
         self._break(ConnectionLost("the client was closed"))
         self._task.cancel()
@@ -95,6 +108,9 @@ class AsyncConnection:
         if "method" in message:
             if number is not None:
                 self._writer.write(refusal(message))
+            else:
+                self._notifications.append((str(message["method"]), message.get("params")))
+                self._heard.set()
         elif number is None and "error" in message:  # about the connection as a whole
             raise error_of_reply(message["error"])
         elif number in self._waiting and not self._waiting[number].done():
@@ -104,6 +120,7 @@ class AsyncConnection:
         if self._broken is not None:
             return
         self._broken = reason
+        self._heard.set()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(reason)

@@ -15,6 +15,7 @@ from sandboxd_client.errors import InvalidCommand, WrongVersion
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
+from sandboxd_client.wire.messages.methods import NOTIFICATIONS
 from sandboxd_client.wire.messages.policy import (
     DescribeParams,
     DescribeResult,
@@ -34,10 +35,23 @@ from sandboxd_client.wire.messages.sessions import (
     SessionOpenResult,
 )
 from sandboxd_client.wire.messages.settings import (
+    ChangeRecord,
+    ExcludeCommandParams,
     SettingsGetParams,
     SettingsGetResult,
+    SettingsLintParams,
+    SettingsLintResult,
+    SettingsLockedParams,
+    SettingsLockedResult,
     SettingsReloadParams,
     SettingsReloadResult,
+    SettingsSchemaParams,
+    SettingsSchemaResult,
+    SettingsSource,
+    SettingsSubscribeParams,
+    SettingsSubscribeResult,
+    SettingsUpdateParams,
+    SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
 from sandboxd_client.wire.messages.wrap import (
@@ -156,6 +170,41 @@ def settings_reload() -> Call[SettingsReloadResult]:
     return Call("settings.reload", encode_params(SettingsReloadParams()), SettingsReloadResult)
 
 
+def settings_update(
+    changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+) -> Call[SettingsUpdateResult]:
+    params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd))
+    return Call("settings.update", encode_params(params), SettingsUpdateResult)
+
+
+def settings_exclude_command(
+    pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+) -> Call[SettingsUpdateResult]:
+    params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd))
+    return Call("settings.exclude_command", encode_params(params), SettingsUpdateResult)
+
+
+def settings_locked(*, session_id: str | None = None, cwd: Path | None = None) -> Call[SettingsLockedResult]:
+    params = SettingsLockedParams(session_id, absolute(cwd))
+    return Call("settings.locked", encode_params(params), SettingsLockedResult)
+
+
+def settings_subscribe(*, session_id: str | None = None, cwd: Path | None = None) -> Call[SettingsSubscribeResult]:
+    params = SettingsSubscribeParams(session_id, absolute(cwd))
+    return Call("settings.subscribe", encode_params(params), SettingsSubscribeResult)
+
+
+def settings_lint(
+    files: Sequence[Path] | None = None, *, source: SettingsSource | None = None, cwd: Path | None = None
+) -> Call[SettingsLintResult]:
+    paths = None if files is None else tuple(absolute(file) for file in files)
+    return Call("settings.lint", encode_params(SettingsLintParams(paths, source, absolute(cwd))), SettingsLintResult)
+
+
+def settings_schema() -> Call[SettingsSchemaResult]:
+    return Call("settings.schema", encode_params(SettingsSchemaParams()), SettingsSchemaResult)
+
+
 def policy_explain(
     kind: ExplainKind, target: str, *, write: bool = False, session_id: str | None = None, cwd: Path | None = None
 ) -> Call[ExplainResult]:
@@ -167,8 +216,31 @@ def policy_effective(*, session_id: str | None = None, cwd: Path | None = None) 
     return Call("policy.effective", encode_params(EffectiveParams(session_id, absolute(cwd))), EffectiveResult)
 
 
-def policy_describe(*, session_id: str | None = None, cwd: Path | None = None) -> Call[DescribeResult]:
-    return Call("policy.describe", encode_params(DescribeParams(session_id, absolute(cwd))), DescribeResult)
+def policy_describe(
+    *, session_id: str | None = None, cwd: Path | None = None, exceptions: Mapping[str, str] | None = None
+) -> Call[DescribeResult]:
+    params = DescribeParams(session_id, absolute(cwd), None if exceptions is None else dict(exceptions))
+    return Call("policy.describe", encode_params(params), DescribeResult)
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """What the daemon said unasked: the record of `wire.messages` that belongs to its method."""
+
+    method: str
+    params: Any
+
+
+def notification_record(method: str, params: object) -> Notification | None:
+    """None for one that this client does not know. Raises WrongVersion when it knows it and does not understand it."""
+    kind = NOTIFICATIONS.get(method)
+    if kind is None:
+        return None
+    try:
+        return Notification(method, decode_result(kind, params))
+    except ParamsError as error:
+        problem = f"{error.name or 'it'} should be {error.expected} and is {error.got}"
+        raise WrongVersion(f"sandboxd's notification {method} is not understood: {problem}") from error
 
 
 def result_record(call: Call[R], result: object) -> R:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from sandboxd_client import calls
-from sandboxd_client.calls import Call, Path, result_record
+from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import ConnectionLost, RpcError
@@ -40,7 +40,17 @@ from sandboxd_client.wire.messages.sessions import (
     SessionListResult,
     SessionOpenResult,
 )
-from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsReloadResult
+from sandboxd_client.wire.messages.settings import (
+    ChangeRecord,
+    SettingsGetResult,
+    SettingsLintResult,
+    SettingsLockedResult,
+    SettingsReloadResult,
+    SettingsSchemaResult,
+    SettingsSource,
+    SettingsSubscribeResult,
+    SettingsUpdateResult,
+)
 from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
@@ -124,6 +134,26 @@ class Client:
                     raise
                 continue
             return result_record(call, result)
+
+    def notifications(self, timeout: float | None = None) -> Iterator[Notification]:
+        """What the daemon says unasked, one after the other: of the subscriptions that were made before. Ends when
+        nothing came for `timeout` seconds; without it, it waits. Raises ConnectionLost when the connection is gone, and
+        the subscriptions with it: subscribe again, the answer has the state. Calls of other threads go on meanwhile."""
+        with self._lock:
+            shared = self._shared
+        if shared is None:
+            raise ConnectionLost("nothing was subscribed to", sent=False)
+        while True:
+            try:
+                method, params = shared.next_notification(timeout)
+            except TimeoutError:
+                return
+            except ConnectionLost:
+                self._drop(shared)
+                raise
+            found = notification_record(method, params)
+            if found is not None:
+                yield found
 
     def __enter__(self) -> Client:
         return self
@@ -223,6 +253,33 @@ class Client:
     def settings_reload(self) -> SettingsReloadResult:
         return self.call(calls.settings_reload())
 
+    def settings_update(
+        self, changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsUpdateResult:
+        """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
+        reason where managed settings forbid it."""
+        return self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd))
+
+    def settings_exclude_command(
+        self, pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsUpdateResult:
+        return self.call(calls.settings_exclude_command(pattern, remove=remove, session_id=session_id, cwd=cwd))
+
+    def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
+        return self.call(calls.settings_locked(session_id=session_id, cwd=cwd))
+
+    def settings_subscribe(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsSubscribeResult:
+        """What holds now; later changes come out of `notifications`."""
+        return self.call(calls.settings_subscribe(session_id=session_id, cwd=cwd))
+
+    def settings_lint(
+        self, files: Sequence[Path] | None = None, *, source: SettingsSource | None = None, cwd: Path | None = None
+    ) -> SettingsLintResult:
+        return self.call(calls.settings_lint(files, source=source, cwd=cwd))
+
+    def settings_schema(self) -> SettingsSchemaResult:
+        return self.call(calls.settings_schema())
+
     def policy_explain(
         self,
         kind: ExplainKind,
@@ -237,8 +294,15 @@ class Client:
     def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
         return self.call(calls.policy_effective(session_id=session_id, cwd=cwd))
 
-    def policy_describe(self, *, session_id: str | None = None, cwd: Path | None = None) -> DescribeResult:
-        return self.call(calls.policy_describe(session_id=session_id, cwd=cwd))
+    def policy_describe(
+        self,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        exceptions: Mapping[str, str] | None = None,
+    ) -> DescribeResult:
+        """The restrictions in words for a model. `exceptions` are commands that cannot work inside, each with why."""
+        return self.call(calls.policy_describe(session_id=session_id, cwd=cwd, exceptions=exceptions))
 
     # running commands
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sandboxd_client.connection import Connection, request, result_of
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 
 if TYPE_CHECKING:
     from sandboxd_client.connection import Message
+
+T = TypeVar("T")
+NOTIFICATIONS_KEPT: Final = 1024
+"""Of those that nobody has taken yet; the oldest ones go. Only who subscribed is sent any."""
 
 
 class SharedConnection:
@@ -29,6 +34,7 @@ class SharedConnection:
         self._changed = threading.Condition()
         self._last_id = 0
         self._waiting: dict[int, Message | None] = {}
+        self._notifications: deque[tuple[str, Any]] = deque(maxlen=NOTIFICATIONS_KEPT)
         self._someone_reads = False
         self._closed = False
         self._broken: SandboxdError | None = None
@@ -59,7 +65,7 @@ class SharedConnection:
         sent = self._send(frame)
         try:
             # Also when it could not be sent: a daemon that refuses a caller says why before it hangs up.
-            return result_of(self._answer(number, deadline))
+            return result_of(self._wait(lambda: self._waiting.get(number), deadline))
         except TimeoutError:
             raise DaemonTimeout(method, timeout or 0) from None
         except ConnectionLost as error:
@@ -76,13 +82,19 @@ class SharedConnection:
                 return False
         return True
 
-    def _answer(self, number: int, deadline: float | None) -> Message:
+    def next_notification(self, timeout: float | None) -> tuple[str, Any]:
+        """The method and the parameters of the next notification. Raises ConnectionLost, TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._wait(lambda: self._notifications.popleft() if self._notifications else None, deadline)
+
+    def _wait(self, find: Callable[[], T | None], deadline: float | None) -> T:
+        """What `find` finds once it finds something. It is called with the lock held, after each message."""
         while True:
             with self._changed:
                 while True:
-                    answer = self._waiting.get(number)
-                    if answer is not None:
-                        return answer
+                    found = find()
+                    if found is not None:
+                        return found
                     if self._broken is not None:
                         raise self._broken
                     if not self._someone_reads:
@@ -105,8 +117,13 @@ class SharedConnection:
 
     def _take(self, message: Message) -> None:
         if "method" in message:
-            with self._sending, contextlib.suppress(ConnectionLost):
-                self._connection.heard(message)
+            if "id" in message:
+                with self._sending, contextlib.suppress(ConnectionLost):
+                    self._connection.heard(message)
+                return
+            with self._changed:
+                self._notifications.append((str(message["method"]), message.get("params")))
+                self._changed.notify_all()
             return
         if message.get("id") is None and "error" in message:  # about the connection as a whole
             self._break(error_of_reply(message["error"]))

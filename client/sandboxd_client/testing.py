@@ -285,6 +285,23 @@ class FakeDaemon:
     def _settings_reload(self, params: Mapping[str, Any]) -> Answer:
         return {"generation": 1, "changed": False}
 
+    def _settings_update(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 2, "file": "/home/somebody/.claude/settings.local.json", "written": True}
+
+    _settings_exclude_command = _settings_update
+
+    def _settings_locked(self, params: Mapping[str, Any]) -> Answer:
+        return {"locked": []}
+
+    def _settings_subscribe(self, params: Mapping[str, Any]) -> Answer:
+        return {"generation": 1, "values": []}
+
+    def _settings_lint(self, params: Mapping[str, Any]) -> Answer:
+        return {"ok": True, "files": params.get("files") or []}
+
+    def _settings_schema(self, params: Mapping[str, Any]) -> Answer:
+        return {"schema": {}}
+
     def _policy_explain(self, params: Mapping[str, Any]) -> Answer:
         reason = {"type": "readDefault", "text": "nothing forbids it"}
         return {"kind": params["kind"], "subject": params["target"], "behavior": "allow", "reason": reason}

@@ -228,6 +228,7 @@ class Policies:
         self.generation = 0
         self._log = log
         self._listeners: list[Callable[[Reloaded], None]] = []
+        self._after_reload: list[Callable[[], None]] = []
         if places.cli_file is not None:
             read_required(places.cli_file, places.home)
         self.own = Project(None, places, self._next_generation)
@@ -267,13 +268,17 @@ class Policies:
         """Know the policy of a session by its id for as long as the session has it."""
         self._of_sessions[session_id] = policy
 
-    def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, Snapshot]:
-        """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
+    def view(self, session_id: str | None, directory: str | None) -> tuple[Project, SessionPolicy | None]:
+        """Whose settings are meant: a session's, else those of a directory, else the daemon's. Raises SettingsError."""
         policy = None if session_id is None else self._of_sessions.get(session_id)
         if policy is not None:
-            return policy.project, policy.snapshot()
-        project = self.own if directory is None else self.project(directory)
-        return project, project.now
+            return policy.project, policy
+        return self.own if directory is None else self.project(directory), None
+
+    def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, Snapshot]:
+        """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
+        project, policy = self.view(session_id, directory)
+        return project, project.now if policy is None else policy.snapshot()
 
     def locations(self) -> tuple[SettingsLocations, ...]:
         """Every file that matters to somebody now."""
@@ -285,6 +290,10 @@ class Policies:
     def on_change(self, listener: Callable[[Reloaded], None]) -> None:
         """Have `listener` called after each reload in which a policy was replaced."""
         self._listeners.append(listener)
+
+    def after_reload(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after each reload, also one that changed nothing."""
+        self._after_reload.append(listener)
 
     def reload(self) -> Reloaded:
         """Read everything again. Whoever is affected has been told when this returns."""
@@ -303,4 +312,6 @@ class Policies:
             self._log.info("settings changed", keys=list(outcome.changed), generation=self.generation)
             for listener in self._listeners:
                 listener(outcome)
+        for after in self._after_reload:
+            after()
         return outcome

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
     from sandboxd.daemon.reload import Reloading
+    from sandboxd.daemon.subscriptions import SettingsSubscriptions
     from sandboxd.runtime.sessions import Sessions
 
 
@@ -53,6 +54,7 @@ class Daemon:
     socket: str
     policies: Policies
     reloading: Reloading
+    subscriptions: SettingsSubscriptions
     sessions: Sessions
     questions: Questions
     backend: Backend

@@ -27,7 +27,16 @@ from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
 from sandboxd_client.wire.messages.hello import HelloParams
 from sandboxd_client.wire.messages.policy import DescribeParams, EffectiveParams, ExplainParams
 from sandboxd_client.wire.messages.sessions import SessionCloseParams, SessionListParams, SessionOpenParams
-from sandboxd_client.wire.messages.settings import SettingsGetParams, SettingsReloadParams
+from sandboxd_client.wire.messages.settings import (
+    ExcludeCommandParams,
+    SettingsGetParams,
+    SettingsLintParams,
+    SettingsLockedParams,
+    SettingsReloadParams,
+    SettingsSchemaParams,
+    SettingsSubscribeParams,
+    SettingsUpdateParams,
+)
 from sandboxd_client.wire.messages.status import ShutdownParams, StatusParams
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapParams
 from sandboxd_client.wire.params import ParamsError, decode, encode
@@ -55,7 +64,13 @@ METHODS: dict[str, Method] = {
     "wrap": Method(WrapParams, wrap.wrap, RUN),
     "wrap.outcome": Method(WrapOutcomeParams, wrap.outcome, RUN),
     "settings.get": Method(SettingsGetParams, settings.get, ASK),
+    "settings.update": Method(SettingsUpdateParams, settings.update, CONTROL),
+    "settings.exclude_command": Method(ExcludeCommandParams, settings.exclude_command, CONTROL),
     "settings.reload": Method(SettingsReloadParams, settings.reload, CONTROL),
+    "settings.locked": Method(SettingsLockedParams, settings.locked, ASK),
+    "settings.subscribe": Method(SettingsSubscribeParams, settings.subscribe, ASK),
+    "settings.lint": Method(SettingsLintParams, settings.lint, ASK),
+    "settings.schema": Method(SettingsSchemaParams, settings.schema, ASK),
     "policy.explain": Method(ExplainParams, policy.explain, ASK),
     "policy.effective": Method(EffectiveParams, policy.effective, ASK),
     "policy.describe": Method(DescribeParams, policy.describe, ASK),

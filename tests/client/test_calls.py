@@ -13,6 +13,7 @@ import pytest
 from sandboxd_client import (
     AsyncClient,
     AsyncSession,
+    Change,
     Client,
     DaemonNotRunning,
     InvalidCommand,
@@ -39,10 +40,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "wrap": lambda box: box.wrap("ls", cwd="/", overrides=Overrides(allow_domains=("ok.test",))),
     "wrap.outcome": lambda box: box.wrap_outcome("w"),
     "settings.get": lambda box: box.settings_get("sandbox.enabled"),
+    "settings.update": lambda box: box.settings_update([Change("set", "enabled", True)]),
+    "settings.exclude_command": lambda box: box.settings_exclude_command("docker", remove=True),
     "settings.reload": lambda box: box.settings_reload(),
+    "settings.locked": lambda box: box.settings_locked(),
+    "settings.subscribe": lambda box: box.settings_subscribe(cwd="/"),
+    "settings.lint": lambda box: box.settings_lint(["a.json"], source="user"),
+    "settings.schema": lambda box: box.settings_schema(),
     "policy.explain": lambda box: box.policy_explain("path", "/etc", write=True),
     "policy.effective": lambda box: box.policy_effective(),
-    "policy.describe": lambda box: box.policy_describe(),
+    "policy.describe": lambda box: box.policy_describe(exceptions={"mcp-cli": "talks to a socket"}),
 }
 
 

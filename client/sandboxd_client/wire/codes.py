@@ -55,6 +55,8 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("resolve_invalid", CALLER, "a pin is not NAME=ADDRESS"),
     ("settings_locked", CALLER, "policy does not let this key be changed"),
     ("settings_unknown_key", CALLER, "there is no such settings key"),
+    ("settings_other_source", CALLER, "this key does not count in the file that is changed"),
+    ("path_relative", CALLER, "the path of a file is not absolute"),
     ("settings_invalid", SETTINGS, "a settings file or value is wrong"),
     ("settings_missing", SETTINGS, "a settings file that was named does not exist"),
     ("settings_unreadable", SETTINGS, "a settings file cannot be read"),

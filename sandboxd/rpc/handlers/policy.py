@@ -65,7 +65,12 @@ async def describe(call: Call, params: DescribeParams) -> DescribeResult:
     if params.session_id is not None and directory is None:
         directory = call.daemon.sessions.get(params.session_id).cwd
     policy = questions.policy(params.session_id, directory)
-    around = Surroundings(directory or "the working directory", "/tmp", unavailable=await questions.unavailable())
+    around = Surroundings(
+        directory or "the working directory",
+        "/tmp",
+        exceptions=tuple((params.exceptions or {}).items()),
+        unavailable=await questions.unavailable(),
+    )
     description = guidance.describe(policy, around)
     return DescribeResult(policy.generation, description.text, description.data)
 

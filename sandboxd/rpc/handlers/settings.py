@@ -1,43 +1,83 @@
-"""`settings.get` and `settings.reload`: effective values with their origins, and what is wrong with the files."""
+"""`settings.*`: effective values with their origins, changes to local settings, and what is wrong with files."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+from sandboxd.daemon.changing import change_of, change_settings, excluding
+from sandboxd.daemon.linting import lint_files
+from sandboxd.daemon.linting import schema as json_schema
+from sandboxd.errors import CallerError
+from sandboxd.policy.display import neutralise
 from sandboxd.rpc.records import origin_record
+from sandboxd.settings.origins import Source
 from sandboxd_client.wire.messages.settings import (
+    ExcludeCommandParams,
+    IgnoredSetting,
+    LockedKey,
+    SettingsChanged,
     SettingsFile,
     SettingsGetParams,
     SettingsGetResult,
+    SettingsLintParams,
+    SettingsLintResult,
+    SettingsLockedParams,
+    SettingsLockedResult,
     SettingsProblem,
     SettingsReloadParams,
     SettingsReloadResult,
+    SettingsSchemaParams,
+    SettingsSchemaResult,
+    SettingsSubscribeParams,
+    SettingsSubscribeResult,
+    SettingsUpdateParams,
+    SettingsUpdateResult,
     SettingValue,
 )
+from sandboxd_client.wire.params import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sandboxd.rpc.call import Call
+    from sandboxd.daemon.changing import Changed
+    from sandboxd.daemon.subscriptions import SettingsState
+    from sandboxd.rpc.call import Call, Client
     from sandboxd.settings.merge import Settings
     from sandboxd.settings.problems import Problem
 
 
 async def get(call: Call, params: SettingsGetParams) -> SettingsGetResult:
     """What holds now: those of the session's or the directory's project, else the daemon's own."""
-    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
-    if params.session_id is not None:
-        directory = call.daemon.sessions.get(params.session_id).cwd
-    project, now = call.daemon.policies.snapshot(params.session_id, directory)
-    values = tuple(
-        _value(now.settings, key, plain)
-        for key, plain in now.settings.effective().items()
-        if params.key is None or key == params.key or key.startswith(params.key + ".")
+    project, now = call.daemon.policies.snapshot(params.session_id, _directory(call, params.session_id, params.cwd))
+    ignored = (
+        IgnoredSetting(entry.key, entry.value, neutralise(entry.reason), origin_record(entry.origin))
+        for entry in now.settings.ignored
+        if _concerns(params.key, entry.key)
     )
     return SettingsGetResult(
-        now.policy.generation, values, file_records(project.latest), problem_records(project.problems)
+        now.policy.generation,
+        _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key))),
+        file_records(project.latest),
+        problem_records(project.problems),
+        tuple(ignored),
     )
+
+
+def _directory(call: Call, session_id: str | None, cwd: str | None) -> str | None:
+    """The directory whose project is meant. Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
+    directory = None if cwd is None else call.daemon.directory(cwd)
+    return directory if session_id is None else call.daemon.sessions.get(session_id).cwd
+
+
+def _concerns(wanted: str | None, key: str) -> bool:
+    return wanted is None or key == wanted or key.startswith(wanted + ".")
+
+
+def _values(settings: Settings, keys: Iterable[str]) -> tuple[SettingValue, ...]:
+    plain = settings.effective()
+    return tuple(_value(settings, key, plain[key]) for key in keys)
 
 
 def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
@@ -49,6 +89,81 @@ def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
 async def reload(call: Call, params: SettingsReloadParams) -> SettingsReloadResult:
     outcome = call.daemon.policies.reload()
     return SettingsReloadResult(call.daemon.policies.generation, outcome.switched, problem_records(outcome.problems))
+
+
+async def update(call: Call, params: SettingsUpdateParams) -> SettingsUpdateResult:
+    """Change local settings. Raises CallerError with the reason where policy locks a key or a change makes no sense."""
+    if not params.changes:
+        raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
+    changes = [change_of(change.act, change.key, change.value) for change in params.changes]
+    directory = _directory(call, params.session_id, params.cwd)
+    return _updated(await change_settings(call.daemon.policies, changes, params.session_id, directory))
+
+
+async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsUpdateResult:
+    """Let a command run outside the sandbox from now on, or no longer."""
+    change = excluding(params.pattern, remove=params.remove)
+    directory = _directory(call, params.session_id, params.cwd)
+    return _updated(await change_settings(call.daemon.policies, [change], params.session_id, directory))
+
+
+def _updated(changed: Changed) -> SettingsUpdateResult:
+    warnings = tuple(map(neutralise, changed.warnings))
+    return SettingsUpdateResult(changed.generation, changed.file, changed.written, changed.keys, warnings)
+
+
+async def locked(call: Call, params: SettingsLockedParams) -> SettingsLockedResult:
+    """What managed settings do not let anybody below them change."""
+    directory = _directory(call, params.session_id, params.cwd)
+    _, now = call.daemon.policies.snapshot(params.session_id, directory)
+    return SettingsLockedResult(
+        tuple(
+            LockedKey(lock.key, lock.reason, None if lock.origin is None else origin_record(lock.origin))
+            for lock in now.settings.all_locked()
+        )
+    )
+
+
+async def subscribe(call: Call, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
+    """The state, and from then on a `settings_changed` for each reload that changes something."""
+    directory = _directory(call, params.session_id, params.cwd)
+    state = call.daemon.subscriptions.add(call.client, params.session_id, directory, _tell)
+    return SettingsSubscribeResult(
+        state.generation,
+        _values(state.settings, state.settings.effective()),
+        problem_records(state.problems),
+        neutralise(state.broken),
+    )
+
+
+def _tell(client: Client, state: SettingsState) -> None:
+    session_id, cwd = state.scope
+    record = SettingsChanged(
+        state.generation,
+        _values(state.settings, state.changed),
+        problem_records(state.problems),
+        neutralise(state.broken),
+        session_id,
+        cwd,
+    )
+    client.notify("settings_changed", encode(record))
+
+
+async def lint(call: Call, params: SettingsLintParams) -> SettingsLintResult:
+    """What is wrong with files. Nothing of them is applied."""
+    for file in params.files or ():
+        if not file.startswith("/"):
+            raise CallerError(
+                "path_relative", f"the path of a file is not absolute: {neutralise(file)}", hint="send absolute paths"
+            )
+    source = None if params.source is None else Source(params.source)
+    directory = _directory(call, None, params.cwd)
+    found = await asyncio.to_thread(lint_files, call.daemon.policies.places, directory, params.files, source)
+    return SettingsLintResult(not found.problems, found.files, problem_records(found.problems))
+
+
+async def schema(call: Call, params: SettingsSchemaParams) -> SettingsSchemaResult:
+    return SettingsSchemaResult(json_schema())
 
 
 def file_records(settings: Settings) -> tuple[SettingsFile, ...]:
@@ -67,12 +182,12 @@ def problem_records(problems: Iterable[Problem]) -> tuple[SettingsProblem, ...]:
     return tuple(
         SettingsProblem(
             severity=problem.severity.value,
-            message=problem.message,
+            message=neutralise(problem.message),
             file=problem.origin.file,
             key=problem.origin.key or None,
             line=problem.origin.line,
             column=problem.origin.column,
-            hint=problem.hint,
+            hint=neutralise(problem.hint),
         )
         for problem in problems
     )

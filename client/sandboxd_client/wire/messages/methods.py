@@ -1,4 +1,4 @@
-"""Every method with the record of its parameters and of its result, in one screen."""
+"""Every method with the record of its parameters and of its result, and every notification, in one screen."""
 
 from __future__ import annotations
 
@@ -24,10 +24,22 @@ from sandboxd_client.wire.messages.sessions import (
     SessionOpenResult,
 )
 from sandboxd_client.wire.messages.settings import (
+    ExcludeCommandParams,
+    SettingsChanged,
     SettingsGetParams,
     SettingsGetResult,
+    SettingsLintParams,
+    SettingsLintResult,
+    SettingsLockedParams,
+    SettingsLockedResult,
     SettingsReloadParams,
     SettingsReloadResult,
+    SettingsSchemaParams,
+    SettingsSchemaResult,
+    SettingsSubscribeParams,
+    SettingsSubscribeResult,
+    SettingsUpdateParams,
+    SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapOutcomeResult, WrapParams, WrapResult
@@ -44,8 +56,19 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "wrap": (WrapParams, WrapResult),
     "wrap.outcome": (WrapOutcomeParams, WrapOutcomeResult),
     "settings.get": (SettingsGetParams, SettingsGetResult),
+    "settings.update": (SettingsUpdateParams, SettingsUpdateResult),
+    "settings.exclude_command": (ExcludeCommandParams, SettingsUpdateResult),
     "settings.reload": (SettingsReloadParams, SettingsReloadResult),
+    "settings.locked": (SettingsLockedParams, SettingsLockedResult),
+    "settings.subscribe": (SettingsSubscribeParams, SettingsSubscribeResult),
+    "settings.lint": (SettingsLintParams, SettingsLintResult),
+    "settings.schema": (SettingsSchemaParams, SettingsSchemaResult),
     "policy.explain": (ExplainParams, ExplainResult),
     "policy.effective": (EffectiveParams, EffectiveResult),
     "policy.describe": (DescribeParams, DescribeResult),
+}
+
+# What the daemon sends unasked, to whoever subscribed.
+NOTIFICATIONS: dict[str, type[Any]] = {
+    "settings_changed": SettingsChanged,
 }

@@ -50,8 +50,11 @@ class EffectiveResult:
 
 @dataclass(frozen=True, slots=True)
 class DescribeParams:
+    """`exceptions` are commands that the caller knows cannot work inside, each with why, or an empty text."""
+
     session_id: str | None = None
     cwd: str | None = None
+    exceptions: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

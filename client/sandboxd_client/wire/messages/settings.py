@@ -1,11 +1,13 @@
-"""`settings.get` and `settings.reload`: effective values with their origins."""
+"""`settings.*`: effective values with their origins, changes to local settings, and what is wrong with files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sandboxd_client.wire.messages.origins import OriginRecord
+
+SettingsSource = Literal["managed", "flag", "local", "user", "project"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ class SettingValue:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredSetting:
+    """A value that stands in a file and does not count, with the reason."""
+
+    key: str
+    value: Any
+    reason: str
+    origin: OriginRecord
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsGetParams:
     """`key` limits the answer to one key and those below it."""
 
@@ -54,6 +66,7 @@ class SettingsGetResult:
     values: tuple[SettingValue, ...]
     files: tuple[SettingsFile, ...] = ()
     problems: tuple[SettingsProblem, ...] = ()
+    ignored: tuple[IgnoredSetting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +82,127 @@ class SettingsReloadResult:
     generation: int
     changed: bool
     problems: tuple[SettingsProblem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """One change of one key: `set` it to `value`, `unset` it, `add` the entry `value` to its list, `remove` that. The
+    key is dotted; `sandbox.` in front may be left out."""
+
+    act: Literal["set", "unset", "add", "remove"]
+    key: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsUpdateParams:
+    """All changes are made, or none. `session_id` and `cwd` say in which project they are judged; they are written to
+    the user's local settings in any case."""
+
+    changes: tuple[ChangeRecord, ...]
+    session_id: str | None = None
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsUpdateResult:
+    """`written` is False when the file said so already. `changed` are the keys whose effective value is another one
+    now, `warnings` why one is not: another file has precedence, or a rule is pointless or dangerous."""
+
+    generation: int
+    file: str
+    written: bool
+    changed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludeCommandParams:
+    """`pattern` is added to the excluded commands, or taken out of them."""
+
+    pattern: str
+    remove: bool = False
+    session_id: str | None = None
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLockedParams:
+    session_id: str | None = None
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LockedKey:
+    """`origin` is the managed value that locks it, None where the key is for managed settings only."""
+
+    key: str
+    reason: str
+    origin: OriginRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLockedResult:
+    locked: tuple[LockedKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLintParams:
+    """Without `files` all files that count in `cwd` are looked at together. Named ones are looked at one by one, also
+    those that the daemon does not read; `source` says as what, and is guessed from the path without it."""
+
+    files: tuple[str, ...] | None = None
+    source: SettingsSource | None = None
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLintResult:
+    """`ok` is True when there is nothing to say. `files` are those that were looked at."""
+
+    ok: bool
+    files: tuple[str, ...]
+    problems: tuple[SettingsProblem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSchemaParams:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSchemaResult:
+    """`schema` is a JSON Schema (2020-12) of a settings file."""
+
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSubscribeParams:
+    session_id: str | None = None
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSubscribeResult:
+    """What holds now. Every later change comes as a notification `settings_changed` (`SettingsChanged`), as long as the
+    connection lasts. `broken` says why the files are not in force as they stand, with the place; it is empty when they
+    are."""
+
+    generation: int
+    values: tuple[SettingValue, ...]
+    problems: tuple[SettingsProblem, ...] = ()
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The notification `settings_changed`. `changed` are the keys with another effective value, as they are now;
+    `session_id` and `cwd` are those of the subscription. A file that broke changes no key, and is told in `broken`."""
+
+    generation: int
+    changed: tuple[SettingValue, ...]
+    problems: tuple[SettingsProblem, ...] = ()
+    broken: str = ""
+    session_id: str | None = None
+    cwd: str | None = None

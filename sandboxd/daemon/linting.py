@@ -1,0 +1,87 @@
+"""Everything that is wrong or doubtful in settings files, also in those that no daemon reads. Needs no daemon: the
+moment when it matters most is when a broken file keeps one from starting."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sandboxd.policy.build import check_settings
+from sandboxd.settings.layer import Layer
+from sandboxd.settings.merge import Settings, merge
+from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.schema import json_schema
+from sandboxd.sources.locations import Location
+from sandboxd.sources.reading import read_layer, read_layers
+
+if TYPE_CHECKING:
+    from sandboxd.daemon.policies import SettingsPlaces
+    from sandboxd.policy.rule_paths import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """`files` are those that were looked at, `problems` in order of file and line."""
+
+    files: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def lint_files(
+    places: SettingsPlaces, directory: str | None, files: Sequence[str] | None = None, source: Source | None = None
+) -> Linted:
+    """Look at `files` (absolute paths) one by one, each as `source` or as what its path says it is; without `files` at
+    all that count in `directory`, together. Never raises."""
+    scope = places.scope(directory)
+    if files is None:
+        layers = read_layers(places.locations(directory))
+        present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
+        return Linted(present, _problems(merge(layers), scope))
+    known = {location.path: location for location in places.locations(directory).files}
+    problems: list[Problem] = []
+    for file in files:
+        location = known.get(file) or Location(guess_source(file), file)
+        problems += _lint(location if source is None else replace(location, source=source), places.home, scope)
+    return Linted(tuple(files), tuple(problems))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    return json_schema()
+
+
+def guess_source(path: str) -> Source:
+    """As what a settings file is meant, by its name and the directory it stands in."""
+    directory, name = posixpath.split(path)
+    if name == "managed-settings.json" or posixpath.basename(directory) == "managed-settings.d":
+        return Source.MANAGED
+    return Source.LOCAL if name == "settings.local.json" else Source.USER
+
+
+def _lint(location: Location, home: str, scope: Scope) -> Iterable[Problem]:
+    if not os.path.lexists(location.path):
+        at = Origin(location.source, "", location.path)
+        return [error("settings_missing", "there is no such file", at, hint="check the path")]
+    # A file that is looked at before it is installed may belong to anybody: only its content is judged.
+    layer = read_layer(location, home)
+    content = Layer(layer.source, layer.file, layer.values, _about_content(layer))
+    if layer.source is Source.PROJECT:
+        content = replace(content, may_widen=False, distrust=layer.distrust)
+    return _problems(merge([content]), scope)
+
+
+def _about_content(layer: Layer) -> tuple[Problem, ...]:
+    return tuple(problem for problem in layer.problems if problem.slug != "settings_not_yours")
+
+
+def _problems(settings: Settings, scope: Scope) -> tuple[Problem, ...]:
+    ignored = (
+        warning("settings_ignored", f"{entry.key} is ignored here: {entry.reason}", entry.origin)
+        for entry in settings.ignored
+    )
+    found = dict.fromkeys((*check_settings(settings, scope), *ignored))
+    return tuple(sorted(found, key=lambda p: (p.origin.file or "", p.origin.line or 0, p.origin.column or 0)))
