@@ -29,19 +29,18 @@ class TestStatus:
 
     def test_streams_are_the_owners(self, launch: Launcher) -> None:
         sandbox = launch(["sh", "-c", "cat; echo err >&2"], stdin=subprocess.PIPE)
-        sandbox.process.stdin.write(b"in")
-        sandbox.process.stdin.close()
-        sandbox.process.stdin = None
-        assert sandbox.finish() == (0, "in", "err\n")
+        assert sandbox.process.communicate(b"in") == (b"in", b"err\n")
 
     def test_the_end_of_the_command_is_the_end_of_all(self, launch: Launcher) -> None:
         """Also while others still hold the output open: the read below would otherwise never end."""
-        sandbox = launch(["sh", "-c", "(setsid sleep 1000 &) ; (trap '' TERM; nohup sleep 1000 &) ; sleep 1000 & exit 5"])
+        sandbox = launch(
+            ["sh", "-c", "(setsid sleep 1000 &) ; (trap '' TERM; nohup sleep 1000 &) ; sleep 1000 & exit 5"]
+        )
         assert sandbox.finish() == (5, "", "")
 
     def test_orphans_are_reaped(self, launch: Launcher) -> None:
         """init becomes the parent of whoever loses theirs; two hundred dead ones leave no trace."""
-        count = 'n=0; for s in /proc/[0-9]*/stat; do n=$((n+1)); done; [ $n -lt 20 ]'
+        count = "n=0; for s in /proc/[0-9]*/stat; do n=$((n+1)); done; [ $n -lt 20 ]"
         script = f"i=0; while [ $i -lt 200 ]; do (true & ) ; i=$((i+1)); done; until {count}; do :; done; exit 9"
         assert launch.run(["sh", "-c", script])[0] == 9
 
@@ -77,7 +76,10 @@ class TestExec:
         launch.identity.write(launch.identity.workspace / "interpreter-missing", "#!/no/such\n", mode=0o755)
         got, out, err = launch.run([name])
         assert (got, out) == (status, "")
-        assert err.splitlines()[0] == f"sandboxd: cannot run {name[:160]}{' ' if not name else ''}".rstrip() + f": {reason}"
+        assert (
+            err.splitlines()[0]
+            == f"sandboxd: cannot run {name[:160]}{' ' if not name else ''}".rstrip() + f": {reason}"
+        )
 
     def test_a_name_is_shown_without_what_a_terminal_would_obey(self, launch: Launcher) -> None:
         _, _, err = launch.run([b"/no/\x1b]0;title\x07\n\xc2\x9bname"])
@@ -143,7 +145,7 @@ class TestSurroundings:
 
     def test_the_core_limit_is_the_owners(self, launch: Launcher) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-        status, out, _ = launch.run(["sh", "-c", "ulimit -H -c"])
+        _, out, _ = launch.run(["sh", "-c", "ulimit -H -c"])
         assert out.strip() == ("unlimited" if hard == resource.RLIM_INFINITY else str(hard // 512))
 
     def test_init_leaves_no_core(self, launch: Launcher) -> None:

@@ -53,8 +53,8 @@ class TestArguments:
     @pytest.mark.parametrize(
         "words",
         [
-            [], ["launch"], ["launch", "/s", "t"], ["launch", "/s", "t", "--"], ["init", "x"], ["exec", "x"], ["--help"],
-            ["launch", "/s", "t", "bwrap", "bwrap"], ["", "", "", "--", ""],
+            [], ["launch"], ["launch", "/s", "t"], ["launch", "/s", "t", "--"], ["init", "x"], ["exec", "x"],
+            ["--help"], ["launch", "/s", "t", "bwrap", "bwrap"], ["", "", "", "--", ""],
         ],
     )  # fmt: skip
     def test_wrong_ones(self, launch: Launcher, words: list[str]) -> None:

@@ -207,10 +207,10 @@ static int wait_for_news(int child, struct timespec *left) {
     struct pollfd polled[] = {
         {listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN}, {BWRAP, POLLIN}};
     long ready = call(ppoll, polled, 5, left, NULL);
-    if (ready < 0) refuse("cannot wait", ready, see_check);
     int orphaned = polled[3].revents | polled[4].revents;
-    if (orphaned && command) leave(KILLED, SIGKILL);
+    if ((orphaned || ready < 0) && command) leave(KILLED, SIGKILL);
     if (orphaned) refuse(owner_ended, 0, try_again);
+    if (ready < 0) refuse("cannot wait", ready, see_check);
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD;
 }
 

@@ -59,8 +59,10 @@ def compile_for(processor: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="apply-seccomp-") as cache:
         subprocess.run(
-            [sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-musl"]
-            + [*includes, *FLAGS, "-o", str(target.absolute()), SOURCE],
+            [
+                *(sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-musl"),
+                *(*includes, *FLAGS, "-o", str(target.absolute()), SOURCE),
+            ],
             cwd=HERE,
             # Caches of its own: what lies in somebody's home cannot change the result.
             env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": f"{cache}/global", "ZIG_LOCAL_CACHE_DIR": f"{cache}/local"},

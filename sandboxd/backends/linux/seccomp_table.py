@@ -116,6 +116,7 @@ _PROTOCOLS = (0, 1, 6, 17, 58, 262)  # the default, ICMP (ping without privilege
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _NEW_NAMESPACE = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; clone has no bit for NEWTIME
 _SHARED_PARTS = 0x00050F00  # CLONE_{VM,FS,FILES,SIGHAND,THREAD,SYSVSEM}: what unshare may undo between threads
+_INIT, _PRIO_PROCESS, _IOPRIO_PROCESS = 1, 0, 1
 _HARMLESS_PERSONALITY = 0x00060008  # ADDR_NO_RANDOMIZE (gdb), UNAME26, PER_LINUX32 (setarch)
 
 # ---- The table ----------------------------------------------------------------------------------------------------
@@ -180,6 +181,14 @@ ROWS = (
          Where(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD))),
     _row("vhangup", EPERM, "hangs up the user's terminal"),
 
+    # Process 1, the helper, which sees to it that nothing survives. (To trace or read it needs no row: it is not
+    # dumpable. What follows needs only the same user.)
+    _row("prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr", EPERM,
+         "a helper without descriptors or processor time would not notice that the owner has died",
+         Where(0, (_INIT,))),
+    _row("setpriority", EPERM, "as above", Where(0, (_PRIO_PROCESS,)), Where(1, (_INIT,))),
+    _row("ioprio_set", EPERM, "as above", Where(0, (_IOPRIO_PROCESS,)), Where(1, (_INIT,))),
+
     # Interfaces of the kernel that no namespace bounds.
     _row("add_key request_key keyctl", EPERM, "the user's keyrings hold secrets and are shared by all their sessions"),
     _row("bpf", EPERM, "programs in the kernel"),
@@ -237,6 +246,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "ioctl": (16, 29),
     "ioperm": (173, None),
     "iopl": (172, None),
+    "ioprio_set": (251, 30),
     "kcmp": (312, 272),
     "kexec_file_load": (320, 294),
     "kexec_load": (246, 104),
@@ -262,6 +272,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "pidfd_getfd": (438, 438),
     "pidfd_open": (434, 434),
     "pivot_root": (155, 41),
+    "prlimit64": (302, 261),
     "process_madvise": (440, 440),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -270,8 +281,13 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "quotactl_fd": (443, 443),
     "reboot": (169, 142),
     "request_key": (249, 218),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
     "seccomp": (317, 277),
     "setns": (308, 268),
+    "setpriority": (141, 140),
     "settimeofday": (164, 170),
     "socket": (41, 198),
     "socketpair": (53, 199),

@@ -114,6 +114,16 @@ def _cases() -> list[Case]:
         *(Case("ioctl", (0, request), "EPERM") for request in (0x5412, 0x541C, 0x5423)),
         *(Case("ioctl", (0, request | 1 << 32), "EPERM") for request in (0x5412, 0x541C, 0x5423)),
         *(Case("ioctl", (0, request), "allow") for request in (0x5401, 0x5410, 0x5411, 0x5413, 0x541B, 0x541D)),
+        # Process 1, and everybody else.
+        *(
+            Case(call, (pid,), "EPERM" if pid & 0xFFFFFFFF == 1 else "allow")
+            for call in "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr".split()
+            for pid in (0, 1, 2, 1 | GARBAGE, 0xFFFFFFFF)
+        ),
+        *(Case("setpriority", (0, pid), result) for pid, result in ((0, "allow"), (1, "EPERM"), (2, "allow"))),
+        *(Case("ioprio_set", (1, pid), result) for pid, result in ((0, "allow"), (1, "EPERM"), (2, "allow"))),
+        Case("setpriority", (2, 1), "allow"),  # user 1
+        Case("ioprio_set", (3, 1), "allow"),
         # Personality: Linux, the query, ADDR_NO_RANDOMIZE alone and with PER_LINUX32, UNAME26.
         *(Case("personality", (value,), "allow") for value in (0, 0xFFFFFFFF, 0x40000, 0x40008, 0x8, 0x20000)),
         Case("personality", (0xFFFFFFFF | GARBAGE,), "allow"),
