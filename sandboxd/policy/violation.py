@@ -14,6 +14,8 @@ class ViolationKind(StrEnum):
     CONNECT = "connect"
     UNIX_SOCKET = "unix-socket"
     NETWORK = "network"
+    SERVICE = "service"
+    """Another right of the system: looking up a service, a terminal, an event to another program (macOS)."""
 
 
 class ViolationSource(StrEnum):

@@ -1,0 +1,301 @@
+"""What a client starts on macOS: runs `sandbox-exec` for the daemon and stays, as the helper's process 1 does on Linux.
+
+    python -I -S supervise.py SOCKET TICKET -- /usr/bin/sandbox-exec … -- /bin/sh -c STAGE NAME COMMAND…
+
+It knows no policy. It connects to the daemon, names its ticket and runs nothing before the daemon says `go`. Then it
+starts the words after `--` in its own process group, with a pipe as descriptor 3: the first program inside the sandbox
+writes one byte to it, which proves that the profile was applied. It passes signals on, ends the command when its owner
+(the process that started it) dies or the daemon asks for it, and exits with the command's status.
+
+A file of its own, standard library only, run without site packages: it is on the path of every command. Messages are
+lines. From here: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS`, `term`,
+`kill`. A daemon that goes away takes the network with it; the command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+NOT_SET_UP = 125
+KILLED = 128 + signal.SIGKILL
+STATUS_DESCRIPTOR = 3
+POLL_S = 1.0
+"""How often the owner is looked at where nothing announces its end."""
+
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""The terminal sends these to its whole foreground group, in which the command is as well."""
+RESTORED = (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGCONT)
+
+
+class NotSetUp(Exception):
+    """Nothing was run. `hint` says what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def main(arguments: list[str]) -> int:
+    owner = os.getppid()
+    _close_inherited()
+    try:
+        address, ticket, separator, *words = arguments
+        if separator != "--" or not words:
+            raise ValueError
+    except ValueError:
+        return _complain(NotSetUp("usage: supervise.py SOCKET TICKET -- COMMAND ARGUMENT…"))
+    try:
+        link = DaemonLink(address, ticket)
+        supervisor = Supervisor(link, owner)
+        supervisor.start(words)
+    except NotSetUp as error:
+        return _complain(error)
+    return supervisor.run()
+
+
+def _complain(error: NotSetUp) -> int:
+    sys.stderr.write(f"sandboxd: {error}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")
+    sys.stderr.flush()
+    return NOT_SET_UP
+
+
+def _close_inherited() -> None:
+    """Descriptors of the client beside its three streams do not reach the command."""
+    try:
+        names = os.listdir("/dev/fd")
+    except OSError:
+        os.closerange(3, 256)
+        return
+    for name in names:
+        if name.isdigit() and int(name) > 2:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(int(name))
+
+
+class DaemonLink:
+    """The connection to the daemon. Raises NotSetUp when it does not say `go`."""
+
+    def __init__(self, address: str, ticket: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._received = b""
+        self.open = True
+        try:
+            self.socket.connect(address)
+            self.socket.sendall(b"ticket %s\n" % ticket.encode("ascii", "replace"))
+        except OSError as error:
+            raise NotSetUp(
+                f"the daemon does not answer at {address}: {error.strerror}", "start it with: sandboxd serve"
+            ) from error
+        words = self._first_line().split()
+        if len(words) != 2 or words[0] != b"go" or not words[1].isdigit():
+            raise NotSetUp("the daemon did not accept this launch: it was used before, has expired or was cancelled")
+        self.grace_s = int(words[1]) / 1000
+
+    def _first_line(self) -> bytes:
+        while b"\n" not in self._received:
+            try:
+                data = self.socket.recv(4096)
+            except OSError:
+                data = b""
+            if not data:
+                return b""
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def lines(self) -> list[bytes]:
+        """The messages that have come; the connection may be closed afterwards."""
+        try:
+            data = self.socket.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+        *lines, self._received = (self._received + data).split(b"\n")
+        return lines
+
+    def say(self, text: str) -> None:
+        if self.open:
+            try:
+                self.socket.sendall(text.encode("utf-8", "replace").replace(b"\n", b" ") + b"\n")
+            except OSError:
+                self.close()
+
+    def close(self) -> None:
+        self.open = False
+        self.socket.close()
+
+
+class Supervisor:
+    """The loop around one command."""
+
+    def __init__(self, link: DaemonLink, owner: int) -> None:
+        self._link = link
+        self._owner = owner
+        self._owner_watch = watch_process(owner)
+        self._child = 0
+        self._status = -1
+        self._applied = False
+        self._kill_at: float | None = None
+        self._words: list[str] = []
+        self._wake, wake = socket.socketpair()
+        self._wake.setblocking(False)
+        wake.setblocking(False)
+        self._wake_writer = wake
+        for number in (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+
+    def start(self, words: list[str]) -> None:
+        """Raises NotSetUp."""
+        if os.getppid() != self._owner:
+            raise NotSetUp("the process that started this command has gone")
+        reading, writing = os.pipe()
+        self._status = reading
+        self._words = words
+        try:
+            self._child = os.posix_spawn(
+                words[0],
+                words,
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, writing, STATUS_DESCRIPTOR)],
+                setsigmask=[],
+                setsigdef=RESTORED,
+            )
+        except OSError as error:
+            self._link.say(f"failed cannot start {words[0]}: {error.strerror}")
+            raise NotSetUp(f"cannot start {words[0]}: {error.strerror}") from error
+        finally:
+            os.close(writing)
+
+    def run(self) -> int:
+        """The exit status, once the command has ended."""
+        while True:
+            waited = [self._wake.fileno()]
+            waited += [self._status] if self._status >= 0 else []
+            waited += [self._link.socket.fileno()] if self._link.open else []
+            waited += [self._owner_watch] if self._owner_watch is not None else []
+            ready, _, _ = select.select(waited, [], [], self._timeout())
+            if self._status in ready:
+                self._hear_from_inside()
+            if self._link.open and self._link.socket.fileno() in ready:
+                for line in self._link.lines():
+                    self._obey(line)
+            if os.getppid() != self._owner or (self._owner_watch is not None and self._owner_watch in ready):
+                return self._owner_gone()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                self._signal(signal.SIGKILL)
+            status = self._after_signals()
+            if status is not None:
+                return self._ended(status)
+
+    def _timeout(self) -> float | None:
+        limits = [] if self._owner_watch is not None else [POLL_S]
+        if self._kill_at is not None:
+            limits.append(max(0.0, self._kill_at - time.monotonic()))
+        return min(limits, default=None)
+
+    def _hear_from_inside(self) -> None:
+        data = os.read(self._status, 16)
+        if data and not self._applied:
+            self._applied = True
+            self._link.say(f"started {self._child}")
+        if not data:
+            os.close(self._status)
+            self._status = -1
+
+    def _obey(self, line: bytes) -> None:
+        if line == b"term":
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped process does not notice
+            self._kill_at = time.monotonic() + self._link.grace_s
+        elif line == b"kill":
+            self._signal(signal.SIGKILL)
+
+    def _owner_gone(self) -> int:
+        self._signal(signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        self._link.say(f"exit {KILLED}")
+        return KILLED
+
+    def _after_signals(self) -> int | None:
+        """Passes signals on; the wait status of the command once it has ended."""
+        try:
+            numbers = self._wake.recv(4096)
+        except BlockingIOError:
+            return None
+        for number in dict.fromkeys(numbers):
+            if number in PASSED_ON or (number in FROM_TERMINAL and not _is_foreground()):
+                self._signal(number)
+            elif number == signal.SIGTSTP:
+                self._signal(signal.SIGTSTP)
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif number == signal.SIGCONT:
+                self._signal(signal.SIGCONT)
+        pid, status = os.waitpid(self._child, os.WNOHANG)
+        return status if pid else None
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._child, number)
+
+    def _ended(self, status: int) -> int:
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        while self._status >= 0 and select.select([self._status], [], [], 0)[0]:
+            self._hear_from_inside()
+        if not self._applied and self._kill_at is None:
+            reason = f"the sandbox could not be set up: {os.path.basename(self._words[0])} ended with status {code}"
+            self._link.say(f"failed {reason}")
+            return _complain(NotSetUp(reason, "its own words are above; see: sandboxd check"))
+        self._link.say(f"exit {code}")
+        return code
+
+
+def _is_foreground() -> bool:
+    """Whether a terminal has just told everybody in our process group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def watch_process(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, see kqueue(2) and pidfd_open(2). None where the system
+    has none, or when the process has ended already: its children notice by their new parent."""
+    descriptor = None
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            queue = select.kqueue()
+            event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+            queue.control([event], 0)
+            _QUEUES.append(queue)
+            descriptor = queue.fileno()
+        elif sys.platform == "linux":
+            descriptor = os.pidfd_open(pid)
+    return descriptor
+
+
+_QUEUES: list[object] = []
+"""Kept: a queue that is collected closes its descriptor."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
