@@ -49,6 +49,13 @@ class Completed(subprocess.CompletedProcess[Any]):
     def sandboxed(self) -> bool:
         return self.wrap is not None
 
+    def __repr__(self) -> str:
+        parts = [f"args={self.args!r}", f"returncode={self.returncode!r}"]
+        parts += [f"{name}={value!r}" for name, value in (("stdout", self.stdout), ("stderr", self.stderr)) if value]
+        if self.violations:
+            parts.append("violations=" + repr([f"{v.operation} {v.target}" for v in self.violations]))
+        return f"Completed({', '.join(parts)})"
+
     def check_returncode(self) -> None:
         """Raises CommandFailed (a subprocess.CalledProcessError) unless the status is 0."""
         if self.returncode:
