@@ -76,7 +76,7 @@ def find_locations(
     """The table above as a list. `cli_files` are settings files named on the command line; `managed_root` is for tests
     and must never come from the environment. `project` None means no project: the daemon's own settings.
 
-    Raises `SettingsError` (`settings_path_relative`)."""
+    Raises `SettingsError` (`settings_invalid`)."""
     config = _absolute(environment, CONFIG_VARIABLE) or posixpath.join(home, ".claude")
     managed = _MANAGED["macos" if platform == "macos" else "linux"]
     local, user = posixpath.join(config, "settings.local.json"), posixpath.join(config, "settings.json")
