@@ -178,7 +178,7 @@ def test_a_directory_open_to_others_is_refused(fake: FakeDaemon) -> None:
     with pytest.raises(PermissionDenied) as caught:
         Client(fake.socket).status()
     assert caught.value.slug == "directory_not_private"
-    assert "chmod 700" in caught.value.hint
+    assert f"chmod 700 {os.path.dirname(fake.socket)}" in caught.value.hint
 
 
 def test_a_file_instead_of_a_socket_is_refused_and_nothing_is_started(tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def test_a_directory_open_to_others(listening: str, mode: int) -> None:
     refused(listening, "directory_not_private")
 
 
+def test_nobody_is_told_to_close_a_directory_that_has_other_uses(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir(mode=0o755)
+    with pytest.raises(LocationError) as caught:
+        check_place(str(tmp_path / "d" / "s"))
+    assert str(tmp_path) not in caught.value.hint
+    with pytest.raises(LocationError) as caught:
+        check_place("/etc/passwd")
+    assert caught.value.slug == "socket_path_occupied"
+
+
 def test_a_link_to_a_directory(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(directory)
     refused(str(tmp_path / "link" / "s"), "directory_unusable")

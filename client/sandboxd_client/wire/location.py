@@ -69,12 +69,16 @@ def check_place(path: str, *, uid: int | None = None) -> bool:
     there is a socket. Raises LocationError; a missing directory is simply False."""
     uid = os.geteuid() if uid is None else uid
     directory = os.path.dirname(path)
-    try:
-        state = os.lstat(directory)
-    except FileNotFoundError:
+    at_path = _look(path)
+    if at_path is not None and not stat.S_ISSOCK(at_path.st_mode):
+        raise LocationError(
+            "socket_path_occupied",
+            f"{path} is not a socket",
+            "move it away, or choose another place with $SANDBOXD_SOCKET",
+        )
+    state = _look(directory)
+    if state is None:
         return False
-    except OSError as error:
-        raise LocationError("directory_unusable", f"cannot look at {directory}: {error.strerror}") from error
     if not stat.S_ISDIR(state.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
         raise LocationError(
@@ -90,27 +94,26 @@ def check_place(path: str, *, uid: int | None = None) -> bool:
         raise LocationError(
             "directory_not_private",
             f"{directory} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
-            f"run: chmod 700 {directory}",
+            f"run: chmod 700 {directory}"
+            if os.path.basename(directory).startswith("sandboxd")
+            else "choose a directory that is only for the socket with $SANDBOXD_SOCKET, and chmod 700 it",
         )
-    try:
-        state = os.lstat(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise LocationError("directory_unusable", f"cannot look at {path}: {error.strerror}") from error
-    if not stat.S_ISSOCK(state.st_mode):
-        raise LocationError(
-            "socket_path_occupied",
-            f"{path} is not a socket",
-            "move it away, or choose another place with $SANDBOXD_SOCKET",
-        )
-    if state.st_uid != uid:
+    if at_path is not None and at_path.st_uid != uid:
         raise LocationError(
             "directory_foreign",
-            f"{path} belongs to uid {state.st_uid}, not to you (uid {uid})",
+            f"{path} belongs to uid {at_path.st_uid}, not to you (uid {uid})",
             "remove it, or choose another place with $SANDBOXD_SOCKET",
         )
-    return True
+    return at_path is not None
+
+
+def _look(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LocationError("directory_unusable", f"cannot look at {path}: {error.strerror}") from error
 
 
 def make_directory(path: str) -> None:
