@@ -1,13 +1,14 @@
 """Placeholders: empty directories that keep absent protected names from being created by a sandbox.
 
-A bind mount needs something to stand on. Where a protected name does not exist, an empty directory is made on the host
-for as long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. They are counted across the
-sandboxes of this daemon, and held with a shared flock against other daemons of this user, so that sandboxes in one
-directory keep each other's protection.
+A mount needs something to stand on. Where a protected name does not exist, an empty directory is made on the host for
+as long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. For a few names that programs
+fail at when they are directories (`~/.gitconfig`) it is an empty file, and never in a working tree. They are counted
+across the sandboxes of this daemon, and held with a shared flock against other daemons of this user, so that sandboxes
+in one directory keep each other's protection.
 
-A placeholder is an empty directory of this user with the sticky bit, which mkdir(2) sets in the same step, and which
-nobody gives to a private directory. So whoever looks (`resolve`, the scan) takes the name for absent, which it is; and
-once a program has put something into it, it is a directory like any other.
+A placeholder is empty, this user's, and has the sticky bit, which mkdir(2) and open(2) set in the same step, and which
+nobody gives to a private directory or a file. So whoever looks (`resolve`, the scan) takes the name for absent, which
+it is; and once a program has put something into it, it is a directory or a file like any other.
 
 Before one is made for the first time its path goes into a journal, with a sync; what a killed daemon leaves is known to
 the next one. A line stays while the daemon lives: further commands in the same directory cost no writes.
@@ -28,7 +29,9 @@ from dataclasses import dataclass, field
 from sandboxd.errors import HostError
 
 _MODE = 0o1755
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_MODE = 0o1644
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
 _TRIES = 100
 LINGER = 0.2
@@ -42,7 +45,11 @@ _NO_PLACEHOLDER = frozenset(
 def is_placeholder(path: str, state: os.stat_result) -> bool:
     """Whether an entry only keeps a name absent: its own, or that of a placeholder in it. `state` is what lstat(2) says
     about it."""
-    if not (state.st_mode & stat.S_ISVTX and stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()):
+    if not state.st_mode & stat.S_ISVTX or state.st_uid != os.geteuid():
+        return False
+    if stat.S_ISREG(state.st_mode):
+        return state.st_size == 0
+    if not stat.S_ISDIR(state.st_mode):
         return False
     try:
         with os.scandir(path) as entries:
@@ -206,17 +213,21 @@ def _make(path: str) -> _Placeholder:
     """Make one, or join another daemon's. Raises FileExistsError when something real is there."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, _MODE)
+            if path.endswith("/"):
+                os.mkdir(path, _MODE)
+            else:
+                os.close(os.open(path, _CREATE, _FILE_MODE))
         found = _take(path)
         if found is not None:
             return found
-        if os.path.lexists(path) and not is_absent(path):
+        if os.path.lexists(path.rstrip("/")) and not is_absent(path.rstrip("/")):
             break
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
 
 
 def _take(path: str) -> _Placeholder | None:
     """A placeholder that is there, locked; None for anything else."""
+    path = path.rstrip("/")
     try:
         lock = os.open(path, _OPEN)
     except OSError as error:
@@ -224,8 +235,12 @@ def _take(path: str) -> _Placeholder | None:
             return None
         raise
     state = os.fstat(lock)
-    # in an outer placeholder stands an inner one, so emptiness is no test here
-    if state.st_mode & stat.S_ISVTX and state.st_uid == os.geteuid():
+    # in an outer placeholder stands an inner one, so emptiness is no test for directories here
+    if (
+        state.st_mode & stat.S_ISVTX
+        and state.st_uid == os.geteuid()
+        and (stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and not state.st_size))
+    ):
         fcntl.flock(lock, fcntl.LOCK_SH)
         if _is_at(path, state):
             return _Placeholder(path, lock)
@@ -245,16 +260,22 @@ def _remove(placeholder: _Placeholder) -> bool:
     """Remove one, unless another daemon holds it too or it is not a placeholder any more."""
     try:
         fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_at(placeholder.path, os.fstat(placeholder.lock)):
+        state = os.fstat(placeholder.lock)
+        if not _is_at(placeholder.path, state):
             return False
-        os.rmdir(placeholder.path)
+        if stat.S_ISDIR(state.st_mode):
+            os.rmdir(placeholder.path)
+        elif state.st_size:
+            raise OSError(errno.ENOTEMPTY, "it is in use", placeholder.path)
+        else:
+            os.unlink(placeholder.path)
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
             # somebody uses it: from now on it is theirs
             with contextlib.suppress(OSError):
-                os.fchmod(placeholder.lock, _MODE & 0o777)
+                os.fchmod(placeholder.lock, stat.S_IMODE(os.fstat(placeholder.lock).st_mode) & ~stat.S_ISVTX)
         elif error.errno not in _NO_PLACEHOLDER:
             raise
         return False

@@ -11,10 +11,10 @@ from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy
-from sandboxd.policy.protected import Absent, ProtectedName, Where, may_lift, rows
+from sandboxd.policy.protected import SETTINGS_FILE, Absent, ProtectedName, Where, may_lift, rows
 
-MOST_WORKTREES = 32
-"""Of one repository, that are guarded one by one: each is one or two mounts."""
+MOST_WORKTREES = 16
+"""Of one repository, that are guarded one by one: each is two mounts."""
 
 
 def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
@@ -24,11 +24,11 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -
         if resolved.kind is not None:
             found.add(resolved.real, resolved.kind, Reason(Mark.PROTECTED, "the daemon's own files"))
     for path in files.settings_files:
-        _protect(found, facts.paths[path], "it is a settings file of sandboxd", Absent.REFUSE_TOP)
+        _protect(found, facts.paths[path], SETTINGS_FILE)
     home = facts.paths[place.home]
     if home.kind is Kind.DIRECTORY:
         for row in rows(Where.HOME):
-            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row.why, row.absent, home.links)
+            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row, home.links)
     for root in writable_roots(files, place):
         if facts.paths[root].kind is Kind.DIRECTORY and is_workspace(facts.paths[root].real):
             _protect_workspace(found, root, facts)
@@ -49,7 +49,7 @@ def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
     way = facts.paths[root].links
     for row in rows(Where.WORKSPACE):
         if "*" not in row.name:
-            _protect(found, facts.paths[posixpath.join(root, row.name)], row.why, row.absent, way)
+            _protect(found, facts.paths[posixpath.join(root, row.name)], row, way)
     if facts.paths[posixpath.join(root, ".git")].kind is None:
         bare = [facts.paths[posixpath.join(root, name)] for name in BARE_NAMES]
         if any(one.kind is None for one in bare):
@@ -78,7 +78,7 @@ def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, Pr
         row = git_rows.get(name)
         if row is None:
             continue
-        _protect(found, resolved, row.why, row.absent)
+        _protect(found, resolved, row)
         if resolved.kind is None and row.absent is Absent.LEAVE:
             found.watched[(resolved.real,)] = None
     for referenced in git_dir.referenced:
@@ -88,9 +88,9 @@ def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, Pr
 def _protect_linked(
     found: PointMap, linked: Sequence[GitDir], writable: Sequence[str], git_rows: Mapping[str, ProtectedName]
 ) -> None:
-    """The git directories of linked worktrees, which stand together in `worktrees`. One whose working tree can be
-    written is used inside, so only the files in it that redirect git are closed; the others are closed whole. Where
-    there are very many, `worktrees` itself is closed, and no new one can be added."""
+    """The git directories of linked worktrees, which stand together in `worktrees`. In each the files are closed that
+    redirect git; the rest stays open, because git locks every HEAD when it collects garbage. Where there are many,
+    `worktrees` is closed as a whole, except for those whose working tree can be written."""
     reason = Reason(Mark.PROTECTED, "git reads the repository it names")
     together: dict[str, list[GitDir]] = {}
     for git_dir in linked:
@@ -99,14 +99,15 @@ def _protect_linked(
         many = len(git_dirs) > MOST_WORKTREES
         if many:
             found.add(directory, Kind.DIRECTORY, reason)
-            found.warn(f"{directory} holds {len(git_dirs)} worktrees; none can be added in the sandbox")
+            found.warn(
+                f"{directory} holds {len(git_dirs)} worktrees: in the sandbox none can be added, and git gc fails"
+            )
         for git_dir in git_dirs:
-            if any(is_below(git_dir.worktree or "", root) for root in writable):
-                if many:
-                    found.add(git_dir.path, Kind.DIRECTORY, Reason(Mark.LIFTED, "its working tree can be written"))
-                _protect_git_dir(found, git_dir, git_rows)
-            elif not many:
-                found.add(git_dir.path, Kind.DIRECTORY, reason)
+            if many and not any(is_below(git_dir.worktree or "", root) for root in writable):
+                continue
+            if many:
+                found.add(git_dir.path, Kind.DIRECTORY, Reason(Mark.LIFTED, "its working tree can be written"))
+            _protect_git_dir(found, git_dir, git_rows)
 
 
 def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
@@ -117,15 +118,13 @@ def _add_worktree(found: PointMap, worktree: Worktree, mark: Mark) -> None:
         found.add(worktree.common, Kind.DIRECTORY, Reason(mark, "it is the repository of the working directory"))
 
 
-def _protect(
-    found: PointMap, resolved: Resolved, why: str, absent: Absent, way: tuple[Link, ...] = ()
-) -> None:
+def _protect(found: PointMap, resolved: Resolved, row: ProtectedName, way: tuple[Link, ...] = ()) -> None:
     """`way` are the links that lead to the place itself: they are not part of the name."""
-    reason = Reason(Mark.PROTECTED, why)
+    reason = Reason(Mark.PROTECTED, row.why)
     if resolved.kind is not None:
         found.add(resolved.real, resolved.kind, reason)
-    elif absent is not Absent.LEAVE:
-        found.add_absent(resolved, reason, top_only=absent is Absent.REFUSE_TOP)
+    elif row.absent is not Absent.LEAVE:
+        found.add_absent(resolved, reason, top_only=row.absent is Absent.REFUSE_TOP, file=row.file)
     found.add_links(resolved, guard=True, way=way)
 
 

@@ -85,8 +85,8 @@ class Mount:
 class Point:
     """A canonical path that something is to be said about.
 
-    `kind` is None for a path that does not exist; then `missing` are the directories to make as placeholders, parents
-    first, the path itself last. `link` is the text of a symlink that stands here, `guard` says that it must not be
+    `kind` is None for a path that does not exist; then `missing` are the placeholders to make (see `FileView`), the
+    path itself last. `link` is the text of a symlink that stands here, `guard` says that it must not be
     replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows` what it shows. `force` masks a
     file although the place it is in is private."""
 
@@ -107,8 +107,8 @@ class FileView:
 
     mounts: tuple[Mount, ...]
     placeholders: tuple[str, ...] = ()
-    """Directories to make on the host before the sandbox starts, parents first, and to remove after it: absent names
-    that must stay absent."""
+    """Empty directories (their paths end in a slash) and files to make on the host before the sandbox starts, parents
+    first, and to remove after it: absent names that must stay absent."""
     watched: tuple[tuple[str, ...], ...] = ()
     """Names that a placeholder cannot refuse, because a directory of that name would do harm or be in the way. When all
     of one tuple are there after the sandbox has ended, the first has to be moved aside."""
@@ -304,7 +304,10 @@ class _Emitter:
         for path in point.missing:
             self.placeholders[path] = None
         self._way_to(point.path, parent)
-        self._add(Mount(Operation.REFUSE_NAME, point.path))
+        if point.missing[-1].endswith("/"):
+            self._add(Mount(Operation.REFUSE_NAME, point.path))
+        else:
+            self._add(Mount(Operation.READ_ONLY, point.path, point.path))
 
     def _link(self, point: Point, parent: Node | None) -> None:
         if parent is None or point.link is None:

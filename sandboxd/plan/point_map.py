@@ -40,18 +40,22 @@ class PointMap:
         point.marks |= reason.mark
         self.reasons.setdefault(path, []).append(reason)
 
-    def add_absent(self, resolved: Resolved, reason: Reason, *, top_only: bool = False) -> None:
-        """A path that is closed and does not exist: every missing directory on the way becomes a placeholder. With
-        `top_only` the first of them is closed as a whole."""
+    def add_absent(
+        self, resolved: Resolved, reason: Reason, *, top_only: bool = False, file: bool = False
+    ) -> None:
+        """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
+        `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
         if resolved.problem:
             return
         missing = []
         path = resolved.existing
         for name in resolved.real[len(path) :].strip("/").split("/"):
             path = posixpath.join(path, name)
-            missing.append(path)
+            missing.append(path + "/")
             if top_only:
                 break
+        if file and path == resolved.real:
+            missing[-1] = path
         self.add(path, None, reason, tuple(missing))
 
     def add_links(self, resolved: Resolved, *, guard: bool, way: tuple[Link, ...] = ()) -> None:

@@ -48,14 +48,19 @@ class ProtectedName:
     absent: Absent = Absent.REFUSE
     git_config: bool = False
     """Lifted by `filesystem.allowGitConfig`."""
+    file: bool = False
+    """What keeps the name absent is an empty file and not an empty directory, because programs that read the file fail
+    or complain at a directory. Never in a working tree, where git would list it."""
 
     @property
     def parts(self) -> tuple[str, ...]:
         return tuple(self.name.split("/"))
 
 
-def _rows(where: Where, why: str, *names: str, absent: Absent = Absent.REFUSE) -> tuple[ProtectedName, ...]:
-    return tuple(ProtectedName(name, where, why, absent) for name in names)
+def _rows(
+    where: Where, why: str, *names: str, absent: Absent = Absent.REFUSE, file: bool = False
+) -> tuple[ProtectedName, ...]:
+    return tuple(ProtectedName(name, where, why, absent, file=file) for name in names)
 
 
 _TOP = Absent.REFUSE_TOP
@@ -65,16 +70,23 @@ PROTECTED: tuple[ProtectedName, ...] = (
         Where.HOME, "a shell runs it at its next start",
         ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
         ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout",
-        ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout", ".config/fish",
+        ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout",
+        file=True,
     ),
+    *_rows(Where.HOME, "a shell runs it at its next start", ".config/fish"),
     *_rows(
         Where.HOME, "the next login or desktop session runs or obeys it",
         ".pam_environment", ".xprofile", ".xinitrc", ".xsession", ".xsessionrc",
+        file=True,
+    ),
+    *_rows(
+        Where.HOME, "the next login or desktop session runs or obeys it",
         ".config/autostart", ".config/environment.d", ".config/systemd/user", "Library/LaunchAgents",
     ),
     *_rows(Where.HOME, "programs in it shadow those of the system", ".local/bin"),
     *_rows(Where.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
-    *_rows(Where.HOME, "git runs commands that it names", ".gitconfig", ".config/git"),
+    *_rows(Where.HOME, "git runs commands that it names", ".gitconfig", file=True),
+    *_rows(Where.HOME, "git runs commands that it names", ".config/git"),
     *_rows(Where.WORKSPACE, "git runs commands that an included configuration names", ".gitconfig"),
     *_rows(Where.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
     *_rows(Where.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
@@ -89,13 +101,18 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(Where.WORKSPACE, "agents obey it", ".claude/settings*.json", absent=Absent.LEAVE),
     *_rows(Where.GIT_DIR, "git runs the programs in it", "hooks"),
     ProtectedName("config", Where.GIT_DIR, "git runs commands that it names", git_config=True),
-    ProtectedName("config.worktree", Where.GIT_DIR, "git runs commands that it names", git_config=True),
+    ProtectedName("config.worktree", Where.GIT_DIR, "git runs commands that it names", git_config=True, file=True),
     ProtectedName(
         "commondir", Where.GIT_DIR, "it moves the configuration that git reads",
         # a directory of that name makes every git command fail, so the name is watched instead of taken
         Absent.LEAVE,
     ),
 )
+
+SETTINGS_FILE = ProtectedName(
+    "", Where.WORKSPACE, "it is a settings file of sandboxd", Absent.REFUSE_TOP
+)
+"""What holds for every settings file that is read, wherever it is."""
 
 SKIPPED_DIRECTORIES = frozenset({"node_modules"})
 
