@@ -259,6 +259,13 @@ def test_what_opens_and_cannot_be_understood_is_left_out_and_reported(tree: Any,
     assert paths(policy.files.allow_write) in ([], ["/home/u/p/x"]) and not policy.files.allow_read
 
 
+def test_f273_what_happens_to_unlisted_hosts_is_an_explicit_choice() -> None:
+    for keys, behavior in (({"onUnlisted": "deny"}, "deny"), ({"onUnlisted": "ask"}, "ask"), ({}, "ask")):
+        assert decide_host(build(network(**keys)).network, parse_host("a.test"), 443).behavior.value == behavior
+    both = build(network(onUnlisted="ask", strictAllowlist=True))
+    assert both.network.strict_allowlist  # the stricter of the two words counts
+
+
 def test_f124_a_url_in_the_list_does_not_break_the_others() -> None:
     tree = network(allowedDomains=["https://ok.test/path", "ok.test/", "http://*.ok.test", " ok.test ", "fine.test"])
     policy = build(tree)

@@ -209,3 +209,12 @@ def test_a_file_of_another_user_may_only_tighten(home: Path) -> None:
     assert merge(read_layers(locate(home))).effective()["sandbox.excludedCommands"] == []
     os.chown(home, 65534, -1)  # root over a mounted home directory: its owner is the user
     assert merge(read_layers(locate(home))).effective()["sandbox.excludedCommands"] == ["a"]
+
+
+def test_f146_what_the_environment_brought_in_is_named(home: Path) -> None:
+    (home / ".claude/settings.json").write_text('{"sandbox": {"enabled": false}}')
+    (home / "flag.json").write_text('{"sandbox": {"enabled": true}}')
+    settings = merge(read_layers(locate(home, SANDBOXD_FLAG_SETTINGS=str(home / "flag.json"))))
+    found = settings.scalar("sandbox.enabled")
+    assert found.value is True
+    assert (found.origin.source, found.origin.file) == (Source.FLAG, str(home / "flag.json"))
