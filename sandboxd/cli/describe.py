@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, parse
 from sandboxd.cli.asking import client, no_words, print_json, show_help
 
 OPTIONS = (
+    Option("--exception", "a command that cannot work inside, and why", value="NAME[=WHY]", many=True),
     Option("--cwd", "as seen from this directory", value="DIR"),
     Option("--session", "in this session of the daemon", value="ID"),
     JSON,
@@ -22,9 +23,16 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     no_words(parsed)
     with client(parsed) as box:
-        result = box.policy_describe(cwd=parsed.get("cwd"), session_id=parsed.get("session"))
+        result = box.policy_describe(
+            cwd=parsed.get("cwd"), session_id=parsed.get("session"), exceptions=_exceptions(parsed)
+        )
     if "json" in parsed:
         print_json(result)
     else:
         sys.stdout.write(result.text.rstrip("\n") + "\n")
     return 0
+
+
+def _exceptions(parsed: Parsed) -> dict[str, str] | None:
+    parts = (text.partition("=") for text in parsed.many("exception"))
+    return {name.strip(): why.strip() for name, _, why in parts} or None

@@ -23,7 +23,12 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "check", "what this host can enforce, every failing step with its remedy"),
     ("explain", "explain", "the decision on a path, a host or a command, with its rule and file"),
     ("describe", "describe", "the restrictions in words, as a model should be told them"),
-    ("settings", "settings", "effective settings with their origins"),
+    ("settings", "settings", "what is in force and from where, what is wrong with the files, and changes"),
+    ("exclude", "exclude", "commands that run outside the sandbox"),
+    ("allow", "allow", "let commands write a path, or reach a host"),
+    ("deny", "deny", "close a path, or a host"),
+    ("enable", "enable", "switch the sandbox on"),
+    ("disable", "disable", "switch the sandbox off"),
     ("serve", "serve", "the daemon, in the foreground"),
 )
 

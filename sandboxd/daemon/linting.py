@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Sequence
+import pwd
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.policy.build import check_settings
 from sandboxd.settings.layer import Layer
-from sandboxd.settings.merge import Settings, merge
+from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Origin, Source
-from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
 from sandboxd.sources.locations import Location
 from sandboxd.sources.reading import read_layer, read_layers
 
 if TYPE_CHECKING:
-    from sandboxd.daemon.policies import SettingsPlaces
     from sandboxd.policy.rule_paths import Scope
 
 
@@ -31,21 +32,26 @@ class Linted:
     problems: tuple[Problem, ...]
 
 
+def places_here(environment: Mapping[str, str], platform: str) -> SettingsPlaces:
+    """The places of whoever runs this process, as a daemon with this environment would have them."""
+    return SettingsPlaces(environment, environment.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir, platform)
+
+
 def lint_files(
-    places: SettingsPlaces, directory: str | None, files: Sequence[str] | None = None, source: Source | None = None
+    places: SettingsPlaces, directory: str | None, files: Sequence[str] | None = None, source: str | None = None
 ) -> Linted:
     """Look at `files` (absolute paths) one by one, each as `source` or as what its path says it is; without `files` at
-    all that count in `directory`, together. Never raises."""
+    all that count in `directory`, together. Raises SettingsError when the environment names an impossible place."""
     scope = places.scope(directory)
     if files is None:
         layers = read_layers(places.locations(directory))
         present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
-        return Linted(present, _problems(merge(layers), scope))
+        return Linted(present, check_settings(merge(layers), scope))
     known = {location.path: location for location in places.locations(directory).files}
     problems: list[Problem] = []
     for file in files:
         location = known.get(file) or Location(guess_source(file), file)
-        problems += _lint(location if source is None else replace(location, source=source), places.home, scope)
+        problems += _lint(location if source is None else replace(location, source=Source(source)), places.home, scope)
     return Linted(tuple(files), tuple(problems))
 
 
@@ -71,17 +77,8 @@ def _lint(location: Location, home: str, scope: Scope) -> Iterable[Problem]:
     content = Layer(layer.source, layer.file, layer.values, _about_content(layer))
     if layer.source is Source.PROJECT:
         content = replace(content, may_widen=False, distrust=layer.distrust)
-    return _problems(merge([content]), scope)
+    return check_settings(merge([content]), scope)
 
 
 def _about_content(layer: Layer) -> tuple[Problem, ...]:
     return tuple(problem for problem in layer.problems if problem.slug != "settings_not_yours")
-
-
-def _problems(settings: Settings, scope: Scope) -> tuple[Problem, ...]:
-    ignored = (
-        warning("settings_ignored", f"{entry.key} is ignored here: {entry.reason}", entry.origin)
-        for entry in settings.ignored
-    )
-    found = dict.fromkeys((*check_settings(settings, scope), *ignored))
-    return tuple(sorted(found, key=lambda p: (p.origin.file or "", p.origin.line or 0, p.origin.column or 0)))

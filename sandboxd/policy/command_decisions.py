@@ -6,6 +6,7 @@ last and can only make the answer stricter, whichever gate gave it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -180,7 +181,7 @@ def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
         f"runs outside the sandbox: {exclusion.why}",
         rule=exclusion.rule.pattern,
         origin=exclusion.rule.origin,
-        hint="take it off the list with: sandboxd exclude remove",
+        hint=f"take it off the list with: sandboxd exclude remove {shlex.quote(exclusion.rule.pattern)}",
     )
 
 

@@ -12,7 +12,6 @@ from sandboxd.daemon.linting import schema as json_schema
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.records import origin_record
-from sandboxd.settings.origins import Source
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
     IgnoredSetting,
@@ -60,7 +59,7 @@ async def get(call: Call, params: SettingsGetParams) -> SettingsGetResult:
         now.policy.generation,
         _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key))),
         file_records(project.latest),
-        problem_records(project.problems),
+        problem_records(p for p in project.problems if not p.origin.key or _concerns(params.key, p.origin.key)),
         tuple(ignored),
     )
 
@@ -72,7 +71,8 @@ def _directory(call: Call, session_id: str | None, cwd: str | None) -> str | Non
 
 
 def _concerns(wanted: str | None, key: str) -> bool:
-    return wanted is None or key == wanted or key.startswith(wanted + ".")
+    """Whether `key` is the wanted one or below it; `sandbox.` may be left out."""
+    return wanted is None or f"{key}.".startswith((f"{wanted}.", f"sandbox.{wanted}."))
 
 
 def _values(settings: Settings, keys: Iterable[str]) -> tuple[SettingValue, ...]:
@@ -156,9 +156,8 @@ async def lint(call: Call, params: SettingsLintParams) -> SettingsLintResult:
             raise CallerError(
                 "path_relative", f"the path of a file is not absolute: {neutralise(file)}", hint="send absolute paths"
             )
-    source = None if params.source is None else Source(params.source)
     directory = _directory(call, None, params.cwd)
-    found = await asyncio.to_thread(lint_files, call.daemon.policies.places, directory, params.files, source)
+    found = await asyncio.to_thread(lint_files, call.daemon.policies.places, directory, params.files, params.source)
     return SettingsLintResult(not found.problems, found.files, problem_records(found.problems))
 
 

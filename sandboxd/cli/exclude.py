@@ -1,0 +1,56 @@
+"""`sandboxd exclude`: commands that run outside the sandbox, in local settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
+from sandboxd.cli.asking import client, print_json, show_help
+from sandboxd.cli.changes import announce
+from sandboxd_client.wire.messages.settings import SettingValue
+
+SYNTAX = "exclude (add PATTERN | remove PATTERN | list)"
+SUMMARY = """Commands that run outside the sandbox: docker (with any arguments), 'git push:*', 'npm run build'.
+
+A line runs outside only when every command in it is excluded and it has no redirection or substitution."""
+OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), JSON, NO_AUTOSTART)
+_ACTIONS = ("add", "remove", "list")
+KEY = "sandbox.excludedCommands"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, SYNTAX, SUMMARY, OPTIONS):
+        return 0
+    action, *rest = [*parsed.words, *(parsed.command or ())] or [""]
+    if action not in _ACTIONS:
+        message = f"unknown exclude command {visible(action)}" if action else "exclude needs a command"
+        raise UsageError(message, suggestion(action, _ACTIONS))
+    if len(rest) > (0 if action == "list" else 1):
+        raise UsageError(f"unexpected word {visible(rest[-1], 60)}: put a pattern in quotes")
+    if action != "list" and not rest:
+        raise UsageError(f"exclude {action} needs a pattern", f"usage: sandboxd {SYNTAX}")
+    with client(parsed) as box:
+        if action == "list":
+            (found,) = box.settings_get(KEY, cwd=parsed.get("cwd")).values
+            if "json" in parsed:
+                print_json(found)
+            else:
+                _print(found)
+            return 0
+        result = box.settings_exclude_command(rest[0], remove=action == "remove", cwd=parsed.get("cwd"))
+        if action == "add":
+            return announce(parsed, result, f"{rest[0]} runs outside the sandbox")
+        (found,) = box.settings_get(KEY, cwd=parsed.get("cwd")).values
+    left = f"(on it: {', '.join(found.value)})" if found.value else "(nothing is)"
+    return announce(
+        parsed, result, f"{rest[0]} is not excluded any more", f"{rest[0]} is not on the list of {result.file} {left}"
+    )
+
+
+def _print(found: SettingValue) -> None:
+    if not found.value:
+        sys.stdout.write("no command is excluded\n")
+    for pattern, origin in zip(found.value, found.origins, strict=False):
+        sys.stdout.write(f"{visible(pattern, 2000)}\n    {visible(str(origin), 2000)}\n")
