@@ -118,6 +118,7 @@ def test_defaults() -> None:
     assert effective["sandbox.network.checkServerName"] == "log"
     assert effective["sandbox.mandatoryDenySearchDepth"] == 3
     assert effective["audit.onFull"] == "block"
+    assert (effective["audit.maxBytes"], effective["audit.keep"]) == (16 * 1024 * 1024, 10)
     assert [key for key, row in TABLE.items() if isinstance(row.default, tuple) and effective[key] != []] == []
     assert {key for key, found in effective.items() if found is None} == {
         "sandbox.enabledPlatforms",
