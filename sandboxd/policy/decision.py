@@ -38,6 +38,7 @@ class Reason(StrEnum):
     HOST_INVALID = "hostInvalid"
     LOCAL_ADDRESS = "localAddress"
     ADDRESS_DENIED = "addressDenied"
+    SERVER_NAME = "serverName"
     GRANTED = "granted"
     PROMPT_DENIED = "promptDenied"
     PROMPT_UNANSWERED = "promptUnanswered"

@@ -108,6 +108,15 @@ class Gate:
             raise DialError("dns_failed", f"{host} does not resolve: the answer holds no address")
         return self._check(host, port, decision, answers)
 
+    def allows_listed(self, host: Host, port: int) -> bool:
+        """Whether a rule or grant allows it now, without asking anybody."""
+        return self._decide_now(host, port).allowed
+
+    @property
+    def server_names(self) -> str:
+        """`checkServerName`: off, log or enforce."""
+        return self._network().check_server_name
+
     def still_allowed(self, host: Host, port: int, opened_by: Decision, address: IPAddress) -> Decision:
         """Step 5, for a connection to `address` that was opened by this decision: ALLOW, or the DENY that ends it. What
         was granted for one connection only stays, unless a rule denies it by now."""

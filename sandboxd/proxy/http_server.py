@@ -130,7 +130,7 @@ class _HttpConnection:
             return
         relay = Relay(self._client.socket, connection.socket)
         try:
-            await relay.run(to_right=self._client.take_pending(), to_left=ESTABLISHED)
+            await relay.run(self._client.take_pending(), ESTABLISHED, self._outbound.inspect(connection))
         finally:
             self._outbound.release(connection)
 

@@ -18,6 +18,8 @@ from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.relay import Inspect
+from sandboxd.proxy.server_names import ServerNameCheck
 from sandboxd.proxy.stream import Stream
 
 
@@ -92,6 +94,22 @@ class Outbound:
             return await self.open(operation, host, port)
         async with ClientWatch(client, limits.half_closed_s):
             return await self.open(operation, host, port)
+
+    def inspect(self, connection: Connection) -> Inspect | None:
+        """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""
+        mode = self._gate.server_names
+        if mode == "off":
+            return None
+
+        def refuse(name: str, decision: Decision) -> None:
+            self._report(BlockedConnection("TLS", name, connection.port, decision))
+
+        return ServerNameCheck(
+            connection.host,
+            lambda host: self._gate.allows_listed(host, connection.port),
+            refuse,
+            enforce=mode == "enforce",
+        ).receive
 
     def may_reuse(self, connection: Connection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""

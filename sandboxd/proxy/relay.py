@@ -20,10 +20,14 @@ import socket
 import struct
 import sys
 import termios
+from collections.abc import Callable
 from typing import Final
 
 from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.stream import reset
+
+Inspect = Callable[[bytes], bool | None]
+"""Is given bytes as they come: True lets everything through, False ends the tunnel, None waits for more."""
 
 CAN_SPLICE: Final = sys.platform == "linux"
 COPY_SIZE: Final = 1 << 16
@@ -50,12 +54,13 @@ class Relay:
             _Direction(self, right, left, pipes if splice else None),
         )
 
-    async def run(self, to_right: bytes = b"", to_left: bytes = b"") -> None:
-        """`to_right` was read from the left socket before and goes first; `to_left` the other way. Never raises
-        OSError: how a tunnel ends is between its two ends."""
+    async def run(self, to_right: bytes = b"", to_left: bytes = b"", inspect: Inspect | None = None) -> None:
+        """`to_right` was read from the left socket before and goes first; `to_left` the other way. `inspect` is given
+        the first bytes from the left side, which are held back until it has decided. Never raises OSError: how a tunnel
+        ends is between its two ends."""
         rightward, leftward = self._directions
         try:
-            rightward.start(to_right)
+            rightward.start(to_right, inspect)
             leftward.start(to_left)
             await self._done
         finally:
@@ -71,6 +76,15 @@ class Relay:
     def ended(self) -> None:
         """A direction came to its end."""
         if all(direction.ended for direction in self._directions) and not self._done.done():
+            self._done.set_result(None)
+
+    def refused(self) -> None:
+        """The inspection said no."""
+        for direction in self._directions:
+            direction.stop()
+        reset(self._left)
+        reset(self._right)
+        if not self._done.done():
             self._done.set_result(None)
 
     def sink_failed(self, broken: socket.socket) -> None:
@@ -117,6 +131,7 @@ class _Direction:
     __slots__ = (
         "_held",
         "_in_pipe",
+        "_inspect",
         "_loop",
         "_pipe",
         "_pipes",
@@ -142,6 +157,7 @@ class _Direction:
         self._pipe: Pipe | None = None
         self._in_pipe = 0
         self._held = memoryview(b"")
+        self._inspect: Inspect | None = None
         self._source_ended = False
         self._watching = _NOTHING
         self.ended = False
@@ -150,13 +166,14 @@ class _Direction:
     def goes_to(self, sock: socket.socket) -> bool:
         return self._sink is sock
 
-    def start(self, first: bytes) -> None:
+    def start(self, first: bytes, inspect: Inspect | None = None) -> None:
         if self.ended:
             return
         self._held = memoryview(first)
-        if first:
+        self._inspect = inspect
+        if first and self._passes(first):
             self._sink_writable()
-        else:
+        elif not self.ended:
             self._watch_source()
 
     def stop(self) -> None:
@@ -169,6 +186,8 @@ class _Direction:
     # what the event loop calls
 
     def _source_readable(self) -> None:
+        if self._inspect is not None and not self._look():
+            return
         for _ in range(TURN):
             try:
                 count = self._fill()
@@ -194,6 +213,37 @@ class _Direction:
             self._finish()
         else:
             self._watch_source()
+
+    # the first bytes, when somebody wants to see them
+
+    def _look(self) -> bool:
+        """Whether the inspection is over and what it held back was handed on."""
+        try:
+            data = self._source.recv(COPY_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            self._relay.failed(self._source)
+            return False
+        self._held = memoryview(bytes(self._held) + data)
+        if not data:
+            self._inspect = None
+            self._source_ended = True
+            if self._drain():
+                self._finish()
+            return False
+        return self._passes(data) and self._drain()
+
+    def _passes(self, data: bytes) -> bool:
+        if self._inspect is None:
+            return True
+        verdict = self._inspect(data)
+        if verdict is None:
+            return False
+        self._inspect = None
+        if not verdict:
+            self._relay.refused()
+        return verdict
 
     # one step each
 

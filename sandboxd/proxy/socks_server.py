@@ -77,7 +77,7 @@ async def _serve(client: Stream, outbound: Outbound, limits: Limits, host: Host,
         return
     relay = Relay(client.socket, connection.socket)
     try:
-        await relay.run(to_right=client.take_pending(), to_left=render_reply(Reply.SUCCEEDED))
+        await relay.run(client.take_pending(), render_reply(Reply.SUCCEEDED), outbound.inspect(connection))
     finally:
         outbound.release(connection)
 

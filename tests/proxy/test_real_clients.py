@@ -130,7 +130,7 @@ async def test_curl(tmp_path: Path) -> None:
             base = f"http://ok.test:{plain.server_port}"
             secure = f"https://ok.test:{tls.server_port}"
             socks = f"socks5h://127.0.0.1:{proxies.socks_port}"
-            for words in (
+            downloads: tuple[list[str | Path], ...] = (
                 [f"{base}/file"],
                 ["--proxytunnel", f"{base}/file"],
                 ["--cacert", TLS / "ca.pem", f"{secure}/file"],
@@ -138,15 +138,17 @@ async def test_curl(tmp_path: Path) -> None:
                 ["-x", socks, "--cacert", TLS / "ca.pem", f"{secure}/file"],
                 ["-x", socks.replace("//", "//any:thing@"), f"{base}/file"],
                 ["--http1.0", f"{base}/file"],
-            ):
+            )
+            for words in downloads:
                 done = await box.run("curl", "-sSf", *words)
                 assert done.status == 0 and hashlib.sha256(done.output).hexdigest().encode() == digest, (words, done)
-            for words in (
+            uploads: tuple[list[str | Path], ...] = (
                 ["-T", tmp_path / "file", f"{base}/up"],
                 ["-T", tmp_path / "file", "-H", "Transfer-Encoding: chunked", f"{base}/up"],
                 ["-T", tmp_path / "file", "-H", "Expect: 100-continue", f"{base}/up"],
                 ["--cacert", TLS / "ca.pem", "-T", tmp_path / "file", f"{secure}/up"],
-            ):
+            )
+            for words in uploads:
                 done = await box.run("curl", "-sSf", *words)
                 assert (done.status, done.output) == (0, digest), (words, done)
             head = await box.run("curl", "-sSI", f"{base}/file")
@@ -232,7 +234,8 @@ async def test_pip(tmp_path: Path) -> None:
         async with running_proxies("ok.test") as proxies:
             box = Box(proxies, tmp_path, {"PIP_CONFIG_FILE": "/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
             done = await box.run(
-                sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "--trusted-host", "ok.test",
+                sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir",
+                "--trusted-host", "ok.test",
                 "--index-url", f"http://ok.test:{plain.server_port}/simple", "-d", tmp_path / "got", "thing",
             )  # fmt: skip
             assert done.status == 0, done
