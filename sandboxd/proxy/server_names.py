@@ -2,8 +2,8 @@
 
 A tunnel to an allowed name may lead to a machine that serves many owners, and the name in the TLS greeting chooses
 among them. `log` notes a greeting that names a host which is not allowed, `enforce` ends the tunnel before a byte of
-it goes out, `off` does not look. A greeting without a name, and what is not TLS, pass: there is nothing to compare. What is
-encrypted, above all the Host header inside, is out of reach.
+it goes out, `off` does not look. A greeting without a name, and what is not TLS, pass: there is nothing to compare.
+What is encrypted, above all the Host header inside, is out of reach.
 """
 
 from __future__ import annotations
