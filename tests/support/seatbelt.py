@@ -11,7 +11,7 @@ from sandboxd.plan.plan import Layout
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, SocketRule
 from sandboxd.settings.origins import BUILT_IN, Origin, Source
-from support.fake_host import DIRECTORY, FILE, FakeHost
+from support.dictionary_host import DIRECTORY, FILE, DictionaryHost
 from support.sbpl import Endpoint, Profile, Request, compile_profile, connect, file, named
 from support.sbpl_lint import lint
 
@@ -58,7 +58,7 @@ class Compiled:
     source: SeatbeltProfile
     profile: Profile
     layout: Layout
-    host: FakeHost = field(repr=False)
+    host: DictionaryHost = field(repr=False)
 
     def reads(self, path: str, vnode: str = "REGULAR-FILE") -> bool:
         return self.profile.allows(file("file-read-data", path, vnode))
@@ -104,7 +104,7 @@ def compiled(
     policy = Policy(
         files=files or FilePolicy(), network=network or NetworkPolicy(), platform=platform or PlatformPolicy()
     )
-    fake = FakeHost({**SYSTEM, **(host or {})})
+    fake = DictionaryHost({**SYSTEM, **(host or {})})
     here = where or place()
     facts = fake.facts(list_seatbelt_needs(policy, here))
     layout = make_seatbelt_layout(policy, here, facts, read_file=_no_fixed_rules if only_files else read_rule_file)

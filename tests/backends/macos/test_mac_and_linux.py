@@ -18,7 +18,7 @@ from sandboxd.plan.needs import list_needs
 from sandboxd.plan.plan import Layout, make_layout
 from sandboxd.policy.policy import FilePolicy, Policy
 from sandboxd.policy.protected import PROTECTED, Where
-from support.fake_host import DIRECTORY, FILE, FakeHost
+from support.dictionary_host import DIRECTORY, FILE, DictionaryHost
 from support.seatbelt import BASE, DAEMON, HOME, PROJECT, RUNTIME, SESSION_TMP, SYSTEM, Compiled, compiled, place, rules
 
 PLATFORMS = Path(__file__).resolve().parents[3] / "docs" / "platforms.md"
@@ -26,7 +26,7 @@ PLATFORMS = Path(__file__).resolve().parents[3] / "docs" / "platforms.md"
 GIT = {f"{PROJECT}/.git/{name}": FILE for name in ("HEAD", "config", "hooks/pre-commit", "refs/heads/main")}
 
 
-def linux(files: FilePolicy, host: FakeHost) -> Layout:
+def linux(files: FilePolicy, host: DictionaryHost) -> Layout:
     policy = Policy(files=files)
     return make_layout(policy, place(), host.facts(list_needs(policy, place())))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.policy.policy import FilePolicy, PathRule
-from support.fake_host import DIRECTORY, glob_matches
+from support.dictionary_host import DIRECTORY, glob_matches
 from support.seatbelt import compiled, place, rules
 
 TOP = "/Users/me/t"

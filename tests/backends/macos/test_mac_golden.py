@@ -21,7 +21,7 @@ from sandboxd.policy.rule_paths import Scope
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
-from support.fake_host import DIRECTORY
+from support.dictionary_host import DIRECTORY
 from support.seatbelt import HOME, PROJECT, compiled, problems
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
-from support.fake_host import FILE
+from support.dictionary_host import FILE
 from support.sbpl import compile_profile
 from support.sbpl_lint import lint
 from support.seatbelt import (

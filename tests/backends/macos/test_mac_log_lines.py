@@ -39,7 +39,7 @@ CASES = {
     "unicode": ("Sandbox: 猫(5) deny(1) file-read-data /ünï/😀", "猫", 5, "file-read-data", "/ünï/😀", 1),
     "no target": ("Sandbox: a(1) deny(1) forbidden-sandbox-reinit", "a", 1, "forbidden-sandbox-reinit", "", 1),
     "folded": ("12 duplicate reports for Sandbox: a(9) deny(1) file-read-data /x", "a", 9, "file-read-data", "/x", 12),
-    "folded once": ("1 duplicate report for Sandbox: a(9) deny(1) file-read-data /x", "a", 9, "file-read-data", "/x", 1),
+    "folded once": ("1 duplicate report for Sandbox: a(9) deny(1) file-ioctl /x", "a", 9, "file-ioctl", "/x", 1),
     "a star": ("Sandbox: a(9) deny(1) process-exec* /bin/x", "a", 9, "process-exec*", "/bin/x", 1),
     "a host": ("Sandbox: nc(3) deny(1) network-outbound remote:*:443", "nc", 3, "network-outbound", "remote:*:443", 1),
     "another code": ("Sandbox: a(9) deny(5) file-read-data /x", "a", 9, "file-read-data", "/x", 1),
@@ -74,7 +74,7 @@ def test_one_byte_at_a_time_and_all_at_once() -> None:
 def test_any_split(cuts: list[int]) -> None:
     data = WHOLE.encode("utf-8", "surrogateescape")
     lines = LogLines(SUFFIX)
-    found = []
+    found: list[Denial] = []
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         found += lines.feed(data[start:end])
     assert found == parse(WHOLE)

@@ -9,7 +9,7 @@ import pytest
 from sandboxd.backends.macos.profile import make_profile
 from sandboxd.backends.macos.rule_files import read_rule_file
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
-from support.fake_host import FILE
+from support.dictionary_host import FILE
 from support.sbpl import Request, connect, file, mach, named
 from support.sbpl_lint import RULE_FILES
 from support.seatbelt import (

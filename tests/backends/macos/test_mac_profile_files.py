@@ -9,7 +9,7 @@ import pytest
 from sandboxd.errors import PolicyError
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule
 from sandboxd.settings.origins import BUILT_IN
-from support.fake_host import DIRECTORY, FILE
+from support.dictionary_host import DIRECTORY, FILE
 from support.sbpl import Request, file
 from support.seatbelt import (
     AF_UNIX,

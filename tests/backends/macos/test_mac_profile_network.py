@@ -7,7 +7,7 @@ import pytest
 from sandboxd.backends.macos.profile import MAX_PORTS
 from sandboxd.errors import PolicyError
 from sandboxd.policy.policy import NetworkPolicy, PlatformPolicy, PortRange
-from support.fake_host import DIRECTORY, FILE
+from support.dictionary_host import DIRECTORY, FILE
 from support.sbpl import Request, connect, file, mach
 from support.seatbelt import (
     AF_UNIX,

@@ -10,7 +10,7 @@ import pytest
 from sandboxd.policy.policy import FilePolicy, PathRule
 from sandboxd.settings.origins import BUILT_IN
 from support import file_model
-from support.fake_host import DIRECTORY
+from support.dictionary_host import DIRECTORY
 from support.file_model import Case, Model, random_case
 from support.seatbelt import Compiled, compiled, place
 
