@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.plan.facts import Found, GitDir, Kind, Worktree
@@ -23,11 +24,13 @@ _VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*(.*?)\s*(?:[#;].*)?$")
 
 def git_directories(top: str, names: tuple[str, ...], seen: Names) -> Iterator[GitDir]:
     """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees."""
-    yield _git_dir(top, names, seen)
+    main = _git_dir(top, names, seen)
+    yield main
     for module in _modules(os.path.join(top, "modules"), seen):
         yield _git_dir(module, names, seen)
     for linked in _entries(os.path.join(top, "worktrees"), seen):
-        yield _linked_git_dir(linked, tuple(name for name in names if name in _LINKED_NAMES), seen)
+        own = tuple(name for name in names if name in _LINKED_NAMES)
+        yield replace(_linked_git_dir(linked, own, seen), worktree_config=main.worktree_config)
 
 
 def worktree_of(root: str, seen: Names) -> Worktree | None:
@@ -68,7 +71,9 @@ def _confirmed(root: str, git_dir: str, common: str) -> bool:
 def _git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
     seen.visit(path, "config", True)
-    return GitDir(path, resolved, tuple(_referenced(path, seen)))
+    settings = tuple(_settings(os.path.join(path, "config")))
+    is_on = dict(settings).get("extensions.worktreeconfig", "false").lower() in ("true", "yes", "on", "1", "")
+    return GitDir(path, resolved, tuple(_referenced(path, settings, seen)), worktree_config=is_on)
 
 
 def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
@@ -82,10 +87,10 @@ def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
     return GitDir(path, resolved, worktree=work_tree)
 
 
-def _referenced(git_dir: str, seen: Names) -> Iterator[Found]:
+def _referenced(git_dir: str, settings: Iterable[tuple[str, str]], seen: Names) -> Iterator[Found]:
     """Files and directories outside the git directory that its configuration has git obey."""
     work_tree = os.path.dirname(git_dir)
-    for key, value in _settings(os.path.join(git_dir, "config")):
+    for key, value in settings:
         if key == "core.hookspath":
             base = work_tree
         elif key.startswith("include") and key.endswith(".path"):

@@ -66,6 +66,8 @@ class GitDir:
     path: str
     names: tuple[tuple[str, Resolved], ...] = ()
     referenced: tuple[Found, ...] = ()
+    worktree_config: bool = False
+    """git reads `config.worktree` too (extensions.worktreeConfig)."""
     worktree: str | None = None
     """For that of a linked worktree, whose hooks and configuration are those of the common directory: where the working
     tree is (canonical; empty when it is gone)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Resolved, Scan, Worktree
 from sandboxd.plan.mounts import Mark, is_below
@@ -78,7 +79,8 @@ def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, Pr
         row = git_rows.get(name)
         if row is None:
             continue
-        _protect(found, resolved, row)
+        # a directory is cheaper to cover, and does no harm where git does not look
+        _protect(found, resolved, row if git_dir.worktree_config else replace(row, file=False))
         if resolved.kind is None and row.absent is Absent.LEAVE:
             found.watched[(resolved.real,)] = None
     for referenced in git_dir.referenced:

@@ -59,7 +59,8 @@ class Operation(StrEnum):
     PROCESSES = "processes"
     MASK_FILE = "mask-file"
     MASK_DIRECTORY = "mask-directory"
-    """An empty directory that cannot be listed. `passage`: it can be walked through to what is mounted below."""
+    """An empty directory that cannot be listed. `passage`: it can be walked through to what is mounted below. Without a
+    SEAL its owner could change its mode, and would still find nothing in it."""
     SHELF = "shelf"
     """An empty directory that can be listed and holds only the mounts below."""
     DIRECTORY = "directory"
@@ -88,7 +89,7 @@ class Point:
     `kind` is None for a path that does not exist; then `missing` are the placeholders to make (see `FileView`), the
     path itself last. `link` is the text of a symlink that stands here, `guard` says that it must not be
     replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows` what it shows. `force` masks a
-    file although the place it is in is private."""
+    file although the place it is in is private. `sealed`: a mask here becomes read-only."""
 
     path: str
     kind: Kind | None = Kind.DIRECTORY
@@ -99,6 +100,7 @@ class Point:
     fixed: Mount | None = None
     shows: Shows | None = None
     force: bool = False
+    sealed: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -287,7 +289,8 @@ class _Emitter:
             self._way_to(point.path, parent)
             if point.kind is Kind.DIRECTORY:
                 self._add(Mount(Operation.MASK_DIRECTORY, point.path, passage=node.opens_below))
-                self._unsealed.append(point.path)
+                if point.sealed:
+                    self._unsealed.append(point.path)
             else:
                 self._add(Mount(Operation.MASK_FILE, point.path, self._mask_file))
             return

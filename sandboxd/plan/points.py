@@ -66,7 +66,8 @@ class _OwnPlaces:
             del points[path]
         for masked in (self.base, self.runtime):
             if masked != self.runtime or self._runtime_exists:
-                points[masked] = Point(masked, shows=Shows.NOTHING)
+                # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
+                points[masked] = Point(masked, shows=Shows.NOTHING, sealed=False)
         if self.tmp_is_the_hosts:
             found.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
             points[self.session] = Point(
@@ -86,9 +87,7 @@ def _fix(points: dict[str, Point], path: str, mount: Mount, shows: Shows) -> Non
 def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: PathRule) -> None:
     reason = Reason(mark, rule.text or rule.path, rule)
     if rule.glob:
-        for match in facts.globs[rule.path]:
-            if not _special(found, own, match.real, mark, rule):
-                found.add_found(match, reason, guard=bool(mark & _DENIES))
+        _add_pattern(found, own, facts, rule, reason)
         return
     resolved = facts.paths[rule.path]
     if _special(found, own, resolved.real, mark, rule):
@@ -104,6 +103,17 @@ def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: 
     else:
         found.warn(f"{reason.text}: {resolved.real} does not exist, so nothing was opened")
     found.add_links(resolved, guard=bool(mark & _DENIES))
+
+
+def _add_pattern(found: PointMap, own: _OwnPlaces, facts: Facts, rule: PathRule, reason: Reason) -> None:
+    matches = facts.globs[rule.path]
+    for match in matches:
+        if not _special(found, own, match.real, reason.mark, rule):
+            found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+    if reason.mark & Mark.DENY_WRITE:
+        found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
+    elif not matches and not reason.mark & _DENIES:
+        found.warn(f"{reason.text}: matches nothing, so nothing was opened")
 
 
 def _special(found: PointMap, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:

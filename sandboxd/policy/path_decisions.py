@@ -78,13 +78,12 @@ def _decide_write(standing: PathStanding) -> Decision:
     name = _name(standing)
     if standing.access is Access.OWN:
         return _own(standing, "written")
-    for cause, reason, hint in (
-        (standing.read_denied, Reason.PATH_DENIED, "what cannot be read cannot be written; see filesystem.denyRead"),
-        (standing.write_denied, Reason.PATH_DENIED, "remove the rule; filesystem.denyWrite beats every allowWrite"),
-        (standing.protected, Reason.PATH_PROTECTED, _LIFT),
+    for cause, hint in (
+        (standing.read_denied, "what cannot be read cannot be written; see filesystem.denyRead"),
+        (standing.write_denied, "remove the rule; filesystem.denyWrite beats every allowWrite"),
     ):
         if cause is not None:
-            return _from_cause(Behavior.DENY, reason, f"writing {name} is denied", cause, hint=hint)
+            return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
     if standing.write_opened is None:
         return Decision(
             Behavior.DENY,
@@ -92,6 +91,9 @@ def _decide_write(standing: PathStanding) -> Decision:
             f"{name} cannot be written: it is in no writable directory",
             hint="add the path to filesystem.allowWrite",
         )
+    if standing.protected is not None:
+        text = f"writing {name} is denied"
+        return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, standing.protected, hint=_LIFT)
     reason = Reason.PATH_ALLOWED if standing.write_opened.rule is not None else Reason.WORKING_DIRECTORY
     return _from_cause(
         Behavior.ALLOW, reason, f"{name} can be written", standing.write_opened,

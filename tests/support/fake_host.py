@@ -1,155 +1,134 @@
-"""A host that is a dictionary: answers the questions of a plan without a disk, for any system's paths."""
+"""A host written down: a dict of paths, and the facts that follow from it. No file system is touched.
+
+    host = FakeHost({"/home/u/work/": "", "/home/u/work/.git/config": "", "/lib": "-> usr/lib"})
+
+A path with a trailing slash is a directory, a value that starts with `->` a symlink; directories on the way come by
+themselves. `changed()` makes all facts stale.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from itertools import takewhile
 
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan, Worktree
-from sandboxd.plan.needs import BARE_NAMES, Needs, ScanNeed
+from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan
+from sandboxd.plan.needs import Needs, ScanNeed
+from sandboxd.plan.request import Place
 
-DIRECTORY, FILE = "/", ""
-"""What stands at a path: a directory, a file with this content, or a symlink (`-> target`)."""
+BASICS = {
+    "/usr/bin/bash": "", "/usr/bin/dash": "", "/usr/bin/sh": "-> dash", "/bin": "-> usr/bin", "/tmp/": "",
+    "/dev/null": "", "/home/u/work/": "", "/run/user/1000/sandboxd/": "", "/var/tmp/sandboxd-1000/d-1/s/": "",
+    "/var/tmp/sandboxd-1000/d-1/denied": "",
+}  # fmt: skip
+
+
+def place(**changes: object) -> Place:
+    values: dict[str, object] = {
+        "cwd": "/home/u/work", "project_root": "/home/u/work", "session_tmp": "/var/tmp/sandboxd-1000/d-1/s",
+        "temporary_base": "/var/tmp/sandboxd-1000", "home": "/home/u", "uid": 1000,
+        "runtime_dir": "/run/user/1000/sandboxd", "mask_file": "/var/tmp/sandboxd-1000/d-1/denied",
+    }  # fmt: skip
+    return Place(**{**values, **changes})  # type: ignore[arg-type]
 
 
 class FakeHost:
-    """`entries` maps absolute paths to what is there: DIRECTORY, a file's content, or `-> target`. Directories above an
-    entry exist. A `FactSource`."""
+    """A `FactSource`. `asked` counts how often it had to look."""
 
-    def __init__(self, entries: Mapping[str, str]) -> None:
-        self._entries: dict[str, str] = {"/": DIRECTORY}
-        for path, content in entries.items():
-            self.add(path, content)
+    def __init__(self, tree: Mapping[str, str], *, basics: bool = True) -> None:
+        self.entries: dict[str, str] = {"/": "dir"}
+        self.asked = 0
+        self._generation = 0
+        for path, value in {**(BASICS if basics else {}), **tree}.items():
+            self.put(path, value)
 
-    def add(self, path: str, content: str = DIRECTORY) -> None:
-        above = posixpath.dirname(path)
-        while above != "/":
-            self._entries.setdefault(above, DIRECTORY)
+    def put(self, path: str, value: str = "") -> None:
+        clean = path.rstrip("/")
+        above = posixpath.dirname(clean)
+        while above not in self.entries:
+            self.entries[above] = "dir"
             above = posixpath.dirname(above)
-        self._entries[path] = content
+        self.entries[clean] = "dir" if path.endswith("/") else value or "file"
 
-    # FactSource
+    def changed(self) -> None:
+        self._generation += 1
+
+    def facts(self, needs: Needs) -> Facts:
+        self.asked += 1
+        paths = {path: self.look(path) for path in needs.paths}
+        return Facts(
+            paths,
+            {pattern: self._expand(pattern) for pattern in needs.globs},
+            {
+                need.root: self._scan(need, paths[need.root].real, needs)
+                for need in needs.scans
+                if paths[need.root].kind is Kind.DIRECTORY
+            },
+            stamp=self._generation,
+        )
 
     async def answer(self, needs: Needs) -> Facts:
         return self.facts(needs)
 
-    def unchanged(self, facts: Facts) -> bool:
-        return False
-
     async def resolve(self, path: str) -> Resolved:
-        return self.where(path)
+        return self.look(path)
+
+    def unchanged(self, facts: Facts) -> bool:
+        return facts.stamp == self._generation
 
     def forget(self, facts: Facts) -> None:
-        pass
+        return
 
-    def facts(self, needs: Needs) -> Facts:
-        return Facts(
-            paths={path: self.where(path) for path in needs.paths},
-            globs={pattern: tuple(self._matches(pattern)) for pattern in needs.globs},
-            scans={need.root: self._scan(need, needs) for need in needs.scans},
-        )
-
-    def where(self, path: str) -> Resolved:
-        todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-        at = "/"
-        links: list[Link] = []
+    def look(self, path: str) -> Resolved:
+        at, links = "/", list[Link]()
+        todo = [part for part in path.split("/") if part]
         while todo:
-            name = todo.pop()
-            if name == "..":
-                at = posixpath.dirname(at)
-                continue
-            here = posixpath.join(at, name)
-            content = self._entries.get(here)
-            if content is None:
-                return Resolved(posixpath.normpath("/".join([here, *reversed(todo)])), None, at, tuple(links))
-            if content.startswith("-> "):
-                target = content[3:]
+            here = posixpath.join(at, todo.pop(0))
+            value = self.entries.get(here)
+            if value is None:
+                return Resolved(posixpath.join(here, *todo), None, at, tuple(links))
+            if value.startswith("->"):
+                target = value.removeprefix("->").strip()
                 links.append(Link(here, target))
                 if len(links) > 40:
                     return Resolved(here, None, at, tuple(links), "a loop of symlinks")
-                todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
-                at = "/" if target.startswith("/") else at
+                todo = [part for part in posixpath.normpath(posixpath.join(at, target)).split("/") if part] + todo
+                at = "/"
                 continue
-            if todo and content != DIRECTORY:
-                return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
             at = here
-        kind = Kind.DIRECTORY if self._entries[at] == DIRECTORY else Kind.FILE
-        return Resolved(at, kind, at, tuple(links))
+        return Resolved(at, self._kind(at), at, tuple(links))
+
+    def _kind(self, path: str) -> Kind:
+        if self.entries[path] == "dir":
+            return Kind.DIRECTORY
+        return Kind.DEVICE if path.startswith("/dev/") else Kind.FILE
 
     def _found(self, path: str) -> Found:
-        resolved = self.where(path)
-        return Found(path, resolved.real if self._entries[path].startswith("-> ") else path, resolved.kind)
+        resolved = self.look(path)
+        return Found(path, resolved.real, resolved.kind)
 
-    def _matches(self, pattern: str) -> Iterator[Found]:
-        """As the real host: the literal beginning is looked up, links and all; below it no link is walked through."""
-        parts = tuple(filter(None, pattern.split("/")))
-        literal = tuple(takewhile(lambda part: not set(part) & set("*?["), parts))
-        top = self.where("/" + "/".join(literal)).real
-        for path in sorted(self._entries):
-            below = path.removeprefix(top.rstrip("/") + "/")
-            if below != path and glob_matches(parts[len(literal) :], tuple(below.split("/"))):
-                yield self._found(path)
+    def _expand(self, pattern: str) -> tuple[Found, ...]:
+        text = "".join(
+            "(?:[^/]+/)*" if part == "**/" else re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+            for part in re.split(r"(\*\*/)", pattern)
+        )
+        return tuple(self._found(path) for path in sorted(self.entries) if re.fullmatch(text, path))
 
-    def _scan(self, need: ScanNeed, needs: Needs) -> Scan:
-        root = self.where(need.root).real
-        names: list[Found] = []
-        entries: list[Found] = []
-        git_dirs: list[GitDir] = []
-        for directory, depth in self._directories(root, needs.skipped):
-            if depth > need.depth:
+    def _scan(self, need: ScanNeed, root: str, needs: Needs) -> Scan:
+        names, entries, git_dirs = [], [], []
+        for path, value in sorted(self.entries.items()):
+            below = path.removeprefix(root.rstrip("/") + "/")
+            if below == path or needs.skipped & set(below.split("/")):
                 continue
-            names += (self._found(path) for path in self._named(directory, needs.names))
-            git = posixpath.join(directory, ".git")
-            if git in self._entries:
-                if self._entries[git] != DIRECTORY:
-                    entries.append(self._found(git))
-                if self.where(git).kind is Kind.DIRECTORY:
-                    git_dirs += self._git_dirs(self.where(git).real, needs.git_names)
-            elif all(posixpath.join(directory, name) in self._entries for name in BARE_NAMES):
-                git_dirs += self._git_dirs(directory, needs.git_names)
-        worktree = self._worktree(root) if need.follow_worktree else None
-        if worktree is not None:
-            git_dirs += self._git_dirs(worktree.common, needs.git_names)
-        return Scan(root, tuple(names), tuple(entries), tuple(git_dirs), worktree)
-
-    def _directories(self, root: str, skipped: frozenset[str]) -> Iterator[tuple[str, int]]:
-        prefix = root.rstrip("/") + "/"
-        yield root, 0
-        for path, content in sorted(self._entries.items()):
-            below = path.removeprefix(prefix).split("/")
-            inside = path.startswith(prefix) and content == DIRECTORY and path != root
-            if inside and ".git" not in below and not skipped.intersection(below):
-                yield path, len(below)
-
-    def _named(self, directory: str, names: tuple[str, ...]) -> Iterator[str]:
-        for path in sorted(self._entries):
-            if any(
-                glob_matches(tuple(name.split("/")), tuple(path.removeprefix(directory).strip("/").split("/")))
-                for name in names
-            ) and path.startswith(directory.rstrip("/") + "/"):
-                yield path
-
-    def _git_dirs(self, top: str, names: tuple[str, ...]) -> Iterator[GitDir]:
-        yield GitDir(top, tuple((name, self.where(posixpath.join(top, name))) for name in names))
-        for path in sorted(self._entries):
-            if path.startswith(f"{top}/modules/") and posixpath.basename(path) == "HEAD":
-                module = posixpath.dirname(path)
-                yield GitDir(module, tuple((name, self.where(posixpath.join(module, name))) for name in names))
-
-    def _worktree(self, root: str) -> Worktree | None:
-        content = self._entries.get(posixpath.join(root, ".git"), "")
-        if not content.startswith("gitdir: "):
-            return None
-        git_dir = self.where(posixpath.join(root, content.removeprefix("gitdir: "))).real
-        return Worktree(root, git_dir, posixpath.dirname(posixpath.dirname(git_dir)))
-
-
-def glob_matches(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    """Whether a pattern matches a path, both cut into components. `**` matches any number of them."""
-    if not parts:
-        return not names
-    if parts[0] == "**":
-        return glob_matches(parts[1:], names) or (bool(names) and glob_matches(parts, names[1:]))
-    return bool(names) and fnmatchcase(names[0], parts[0]) and glob_matches(parts[1:], names[1:])
+            if posixpath.basename(path) == ".git":
+                if value != "dir":
+                    entries.append(self._found(path))
+                if self.look(path).kind is Kind.DIRECTORY:
+                    asked = tuple((name, self.look(posixpath.join(path, name))) for name in needs.git_names)
+                    git_dirs.append(GitDir(self.look(path).real, asked))
+            for name in needs.names:
+                ends = posixpath.join(*path.split("/")[-1 - name.count("/") :])
+                if fnmatchcase(ends, name) and below.count("/") - name.count("/") <= need.depth:
+                    names.append(self._found(path))
+        return Scan(root, tuple(names), tuple(entries), tuple(git_dirs))

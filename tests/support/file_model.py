@@ -76,10 +76,15 @@ def follow(tree: dict[str, str], path: str, depth: int = 0) -> str | None:
 
 
 def matches(tree: dict[str, str], pattern: str) -> list[str]:
-    """Every path of the tree that a pattern names, links as themselves."""
-    text = ""
+    """Every path of the tree that a pattern names, links as themselves. Links in the literal part in front of the first
+    magic are followed, others are not."""
     parts = pattern.split("/")
-    for index, part in enumerate(parts):
+    start = next((index for index, part in enumerate(parts) if _is_magic(part)), len(parts) - 1)
+    top = follow(tree, "/".join(_unquoted(part) for part in parts[:start]))
+    if top is None or not (top == "" or top in tree):
+        return []
+    text = re.escape(top) + ("/" if top else "")
+    for index, part in enumerate(parts[start:], start):
         last = index == len(parts) - 1
         if part == "**":
             text += "(?:[^/]+/)*" if not last else "[^/]+(?:/[^/]+)*"
@@ -88,13 +93,21 @@ def matches(tree: dict[str, str], pattern: str) -> list[str]:
         body = body.replace("\0", r"\*")
         text += body + ("" if last else "/")
     found = re.compile(text + r"\Z")
-    return [path for path in tree if found.match(path) and _plain_way(tree, path)]
+    return [path for path in tree if found.match(path) and _plain_way(tree, path, top)]
 
 
-def _plain_way(tree: dict[str, str], path: str) -> bool:
-    """No link on the way: patterns do not walk through links."""
+def _is_magic(part: str) -> bool:
+    return "*" in part.replace("[*]", "") or "?" in part
+
+
+def _unquoted(part: str) -> str:
+    return part.replace("[*]", "*")
+
+
+def _plain_way(tree: dict[str, str], path: str, top: str) -> bool:
+    """No link on the way below the literal part."""
     above = parent(path)
-    while above:
+    while above and above != top:
         if tree.get(above) != DIRECTORY:
             return False
         above = parent(above)
@@ -212,5 +225,5 @@ def _rule(rng: random.Random, tree: dict[str, str]) -> str:
         return f"{base}/new" if base else "new/below"
     if style < 0.9:
         base = rng.choice([path for path in known if tree.get(path) == DIRECTORY] or [""])
-        return "glob:" + (f"{base}/" if base else "") + rng.choice(("*", "a*", "?"))
-    return "glob:" + rng.choice(("**/a", "**/b/*", "*/b", "a/**/c", "[[]*]"[:0] + "**/f[*]"))
+        return "glob:" + (f"{base.replace('*', '[*]')}/" if base else "") + rng.choice(("*", "a*", "?"))
+    return "glob:" + rng.choice(("**/a", "**/b/*", "*/b", "a/**/c", "**/f[*]"))

@@ -25,6 +25,7 @@ MOST_OPTIONS = 2_000
 MOST_BYTES = 100_000
 
 _NAME_SIZE = "4096"
+"""Bytes that fit into an empty directory of ours. None are meant to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,12 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.DEVICES: lambda m: ("--dev", m.target),
     Operation.PROCESSES: lambda m: ("--proc", m.target),
     Operation.MASK_FILE: lambda m: ("--ro-bind", m.source, m.target),
-    Operation.MASK_DIRECTORY: lambda m: ("--perms", "0111" if m.passage else "0000", "--tmpfs", m.target),
+    Operation.MASK_DIRECTORY: lambda m: (
+        "--perms", "0111" if m.passage else "0000", "--size", _NAME_SIZE, "--tmpfs", m.target,
+    ),
     Operation.SHELF: lambda m: ("--perms", "0555", "--tmpfs", m.target),
     Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),
-    # listable, so that git does not complain; not sealed, because a seal costs more than all the rest of it
+    # listable, so that git does not complain; not sealed, like the masks of the sandbox's own places
     Operation.REFUSE_NAME: lambda m: ("--perms", "0555", "--size", _NAME_SIZE, "--tmpfs", m.target),
     Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
     Operation.SEAL: lambda m: ("--remount-ro", m.target),

@@ -1,0 +1,199 @@
+"""Whole layouts of written-down hosts: the exact mounts, in their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.needs import list_needs
+from sandboxd.plan.plan import Layout, make_layout
+from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.settings.origins import Origin, Source
+from support.fake_host import FakeHost, place
+
+ORIGIN = Origin(Source.USER, "sandbox.filesystem", "/home/u/.claude/settings.json", 3)
+BASE = ["read-only /", "devices /dev"]
+TEMPORARY = [
+    "mask-directory /var/tmp/sandboxd-1000 (passage)", "directory /var/tmp/sandboxd-1000/d-1",
+    "symlink /var/tmp/sandboxd-1000/d-1/s <- /tmp",
+]  # fmt: skip
+ABSENT = [
+    f"refuse-name /home/u/work/{name}"
+    for name in (".claude", ".cursor", ".gitconfig", ".gitmodules", ".idea", ".mcp.json", ".ripgreprc", ".vscode")
+]
+
+
+def rules(*texts: str) -> tuple[PathRule, ...]:
+    return tuple(PathRule(text, ORIGIN, "*" in text, text) for text in texts)
+
+
+def layout(host: FakeHost, files: FilePolicy | None = None, **changes: object) -> Layout:
+    policy = Policy(files=files or FilePolicy())
+    where = place(**changes)
+    return make_layout(policy, where, host.facts(list_needs(policy, where)))
+
+
+def mounts(made: Layout) -> list[str]:
+    """The mounts as lines; a bind of a path on itself without its source."""
+    return [
+        f"{mount.operation.value} {mount.target}"
+        + (f" <- {mount.source}" if mount.source not in ("", mount.target) else "")
+        + (" (passage)" if mount.passage else "")
+        for mount in made.view.mounts
+    ]
+
+
+def test_an_empty_project() -> None:
+    made = layout(FakeHost({}))
+    assert mounts(made) == [
+        *BASE, "writable /home/u/work", *ABSENT,
+        "processes /proc", "mask-directory /run/user/1000/sandboxd",
+        "writable /tmp <- /var/tmp/sandboxd-1000/d-1/s", *TEMPORARY,
+    ]  # fmt: skip
+    assert made.view.placeholders == tuple(f"{line.split()[1]}/" for line in sorted(ABSENT, key=_table_order))
+    assert made.view.watched == (("/home/u/work/HEAD", "/home/u/work/refs", "/home/u/work/objects"),)
+    assert made.shells == (("/bin/bash", "/usr/bin/bash"), ("/bin/sh", "/usr/bin/dash"))
+    assert made.view.writable == ("/home/u/work",)
+
+
+def _table_order(line: str) -> str:
+    return line.split("/")[-1]
+
+
+def test_a_repository_with_an_editors_folder() -> None:
+    host = FakeHost({"/home/u/work/.git/config": "", "/home/u/work/.git/hooks/": "", "/home/u/work/.vscode/": ""})
+    lines = [line for line in mounts(layout(host)) if line.split("/")[-1] in (".git", ".vscode") or "/.git/" in line]
+    assert lines == [
+        "writable /home/u/work/.git", "read-only /home/u/work/.git/config",
+        "refuse-name /home/u/work/.git/config.worktree", "read-only /home/u/work/.git/hooks",
+        "read-only /home/u/work/.vscode",
+    ]  # fmt: skip
+    made = layout(host, FilePolicy(allow_git_config=True))
+    assert "read-only /home/u/work/.git/config" not in mounts(made)
+    assert ("/home/u/work/.git/commondir",) in made.view.watched
+
+
+def test_nested_lists_are_mounted_parents_first() -> None:
+    host = FakeHost({f"/srv/{name}/": "" for name in ("a/b/c/d", "a/x/y")})
+    files = FilePolicy(
+        allow_write=rules("/srv/a/b/c/d", "/srv"), deny_read=rules("/srv/a"), allow_read=rules("/srv/a/b/c"),
+        deny_write=rules("/srv/z"),
+    )  # fmt: skip
+    lines = [line for line in mounts(layout(host, files)) if "/srv" in line and "/." not in line]
+    assert lines == [
+        "writable /srv",
+        "mask-directory /srv/a (passage)",
+        "directory /srv/a/b",
+        "read-only /srv/a/b/c",
+        "writable /srv/a/b/c/d",
+        "seal /srv/a",
+        "refuse-name /srv/z",
+    ]
+
+
+def test_directories_above_a_guarded_file_are_mounts() -> None:
+    host = FakeHost({"/home/u/work/a/b/secret": "", "/home/u/work/a/c": ""})
+    lines = mounts(layout(host, FilePolicy(deny_write=rules("/home/u/work/a/b/secret"))))
+    at = lines.index("read-only /home/u/work/a/b/secret")
+    assert lines[at - 2 : at] == ["writable /home/u/work/a", "writable /home/u/work/a/b"]
+
+
+def test_everything_denied_with_links_of_a_merged_usr() -> None:
+    files = FilePolicy(deny_read=rules("/"), allow_read=rules("/usr", "/bin"))
+    assert mounts(layout(FakeHost({}), files))[:6] == [
+        "mask-directory / (passage)", "symlink /bin <- usr/bin", "devices /dev", "directory /home", "directory /home/u",
+        "writable /home/u/work",
+    ]  # fmt: skip
+    assert mounts(layout(FakeHost({}), files))[-1] == "seal /"
+
+
+def test_a_workspace_in_tmp_is_bound_over_it() -> None:
+    host = FakeHost({"/tmp/x/ws/": "", "/tmp/x/other": ""})
+    lines = mounts(layout(host, cwd="/tmp/x/ws", project_root="/tmp/x/ws"))
+    at = lines.index("writable /tmp <- /var/tmp/sandboxd-1000/d-1/s")
+    assert lines[at + 1 : at + 3] == ["shelf /tmp/x", "writable /tmp/x/ws"]
+    assert not any("other" in line for line in lines)
+
+
+def test_tmp_itself_as_working_directory_is_the_hosts() -> None:
+    made = layout(FakeHost({"/tmp/x": ""}), cwd="/tmp", project_root="/tmp")
+    assert "writable /tmp" in mounts(made)
+    assert "writable /var/tmp/sandboxd-1000/d-1/s" in mounts(made)
+    assert any("sees the host's /tmp" in warning for warning in made.warnings)
+
+
+def test_the_root_as_working_directory_is_not_writable() -> None:
+    made = layout(FakeHost({}), cwd="/", project_root="/")
+    assert mounts(made)[0] == "read-only /" and made.view.writable == ()
+    assert any("not made writable" in warning for warning in made.warnings)
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "slug"),
+    [
+        (FilePolicy(deny_read=rules("/home/u/work")), {}, "cwd_denied"),
+        (FilePolicy(deny_read=rules("/home/u")), {"cwd": "/home/u/other"}, "cwd_denied"),
+        (FilePolicy(), {"cwd": "/home/u/gone"}, "cwd_missing"),
+        (FilePolicy(), {"cwd": "/usr/bin/bash"}, "cwd_missing"),
+        (FilePolicy(), {"cwd": "/dev"}, "cwd_special"),
+        (FilePolicy(), {"cwd": "/run/user/1000/sandboxd"}, "cwd_denied"),
+        (FilePolicy(allow_write=rules("/dev")), {}, "devices_all"),
+        (FilePolicy(deny_read=rules("/dev/urandom")), {}, "device_basic"),
+    ],
+)
+def test_what_cannot_be_had_is_an_error_with_advice(
+    files: FilePolicy, changes: dict[str, str], slug: str
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        layout(FakeHost({"/home/u/other/": ""}), files, **changes)
+    assert caught.value.slug == slug and caught.value.hint
+
+
+def test_an_error_names_the_rule_and_its_place() -> None:
+    with pytest.raises(PolicyError, match=r"/home/u/work in /home/u/.claude/settings.json:3"):
+        layout(FakeHost({}), FilePolicy(deny_read=rules("/home/u/work")))
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (FilePolicy(allow_write=rules("/srv/none")), "/srv/none does not exist"),
+        (FilePolicy(allow_read=rules("/loop")), "a loop of symlinks"),
+        (FilePolicy(allow_write=rules("/tmp")), "the session's own directory"),
+        (FilePolicy(allow_write=rules("/run/user/1000/sandboxd/x")), "daemon's own directories"),
+        (FilePolicy(deny_write=rules("/home/u/work/*.lock")), "not what it creates"),
+        (FilePolicy(allow_write=rules("/srv/*.log")), "matches nothing"),
+    ],
+)
+def test_what_is_weaker_than_it_looks_is_said(files: FilePolicy, said: str) -> None:
+    made = layout(FakeHost({"/loop": "-> loop"}), files)
+    assert [warning for warning in made.warnings if said in warning], made.warnings
+
+
+def test_rules_cannot_reach_the_daemons_own_directories() -> None:
+    plain = mounts(layout(FakeHost({})))
+    own = rules("/run/user/1000/sandboxd", "/var/tmp/sandboxd-1000")
+    files = FilePolicy(allow_write=own, allow_read=own)
+    assert mounts(layout(FakeHost({}), files)) == plain
+
+
+def test_a_shell_that_is_denied_is_not_offered() -> None:
+    assert layout(FakeHost({}), FilePolicy(deny_read=rules("/bin/bash"))).shells == (("/bin/sh", "/usr/bin/dash"),)
+    assert layout(FakeHost({}), FilePolicy(deny_read=rules("/usr/bin"))).shells == ()
+
+
+def test_links_at_guarded_names_are_listed() -> None:
+    host = FakeHost({"/home/u/work/.mcp.json": "-> /etc/x", "/home/u/work/s": "-> t", "/home/u/work/t": ""})
+    made = layout(host, FilePolicy(deny_read=rules("/home/u/work/s")))
+    assert made.view.open_links == ("/home/u/work/.mcp.json", "/home/u/work/s")
+    assert "mask-file /home/u/work/t <- /var/tmp/sandboxd-1000/d-1/denied" in mounts(made)
+
+
+def test_only_rules_of_the_user_lift_a_protection() -> None:
+    host = FakeHost({"/home/u/work/.vscode/tasks.json": ""})
+    path = "/home/u/work/.vscode"
+    assert f"read-only {path}" in mounts(layout(host))
+    assert f"read-only {path}" not in mounts(layout(host, FilePolicy(allow_write=rules(path))))
+    project = PathRule(path, Origin(Source.PROJECT, "sandbox.filesystem.allowWrite"))
+    assert f"read-only {path}" in mounts(layout(host, FilePolicy(allow_write=(project,))))
+    assert f"read-only {path}" in mounts(layout(host, FilePolicy(allow_write=rules("/home/u/work/.vs*"))))

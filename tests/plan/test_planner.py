@@ -1,0 +1,112 @@
+"""The planner keeps what holds and asks again when something has changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.planner import KEPT, Planner
+from sandboxd.plan.request import Argv, PlanRequest, ShellText
+from sandboxd.policy.decision import Reason
+from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.settings.origins import Origin, Source
+from support.fake_host import FakeHost, place
+
+POLICY = Policy()
+
+
+def request(text: str = "true", **changes: object) -> PlanRequest:
+    return PlanRequest(place(**changes), ShellText(text))
+
+
+async def test_a_second_command_in_a_place_shares_the_view() -> None:
+    host = FakeHost({})
+    planner = Planner(host)
+    first = await planner.plan(POLICY, request("one"))
+    second = await planner.plan(POLICY, request("two"))
+    assert first.view is second.view and host.asked == 1
+    assert (first.argv[-1], second.argv[-1]) == ("one", "two")
+
+
+async def test_a_change_of_the_host_or_the_policy_is_seen() -> None:
+    host = FakeHost({})
+    planner = Planner(host)
+    first = await planner.plan(POLICY, request())
+    host.put("/home/u/work/.vscode/")
+    assert (await planner.plan(POLICY, request())).view is first.view
+    host.changed()
+    second = await planner.plan(POLICY, request())
+    assert len(second.view.placeholders) == len(first.view.placeholders) - 1
+    await planner.plan(replace(POLICY, generation=1), request())
+    assert host.asked == 3
+
+
+async def test_each_place_and_shell_is_known_by_itself() -> None:
+    host = FakeHost({"/home/u/work/sub/": "", "/usr/bin/zsh": ""})
+    planner = Planner(host)
+    assert (await planner.plan(POLICY, request(cwd="/home/u/work/sub"))).cwd == "/home/u/work/sub"
+    assert (await planner.plan(POLICY, request())).cwd == "/home/u/work"
+    zsh = await planner.plan(POLICY, PlanRequest(place(), ShellText("x", "/bin/zsh")))
+    assert zsh.argv == ("/usr/bin/zsh", "-c", "x")
+    assert (await planner.plan(POLICY, PlanRequest(place(), Argv(("a",))))).argv == ("a",)
+    with pytest.raises(PolicyError, match="/bin/fish"):
+        await planner.plan(POLICY, PlanRequest(place(), ShellText("x", "/bin/fish")))
+
+
+async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
+    host = FakeHost({f"/home/u/work/{number}/": "" for number in range(KEPT + 1)})
+    planner = Planner(host)
+    for number in range(KEPT + 1):
+        await planner.plan(POLICY, request(cwd=f"/home/u/work/{number}"))
+    await planner.plan(POLICY, request(cwd=f"/home/u/work/{KEPT}"))
+    assert host.asked == KEPT + 1
+    await planner.plan(POLICY, request(cwd="/home/u/work/0"))
+    assert host.asked == KEPT + 2
+    planner.forget(place().session_tmp)
+    await planner.plan(POLICY, request(cwd="/home/u/work/0"))
+    assert host.asked == KEPT + 3
+
+
+def rule(path: str, key: str = "x", source: Source = Source.USER) -> PathRule:
+    return PathRule(path, Origin(source, f"sandbox.filesystem.{key}", "/s.json", 7), "*" in path, path)
+
+
+FILES = FilePolicy(
+    allow_write=(rule("/srv/w"),), deny_write=(rule("/srv/w/no"),), deny_read=(rule("/home/u/.ssh"),),
+    allow_read=(rule("/home/u/.ssh/known"),),
+)  # fmt: skip
+HOST = {
+    "/srv/w/no": "", "/srv/w/yes": "", "/home/u/.ssh/id": "", "/home/u/.ssh/known": "", "/home/u/link": "-> .ssh/id",
+    "/home/u/work/.git/config": "", "/home/u/work/file": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "write", "allowed", "reason"),
+    [
+        ("/home/u/work/file", True, True, Reason.WORKING_DIRECTORY),
+        ("/home/u/work/new/below", True, True, Reason.WORKING_DIRECTORY),
+        ("/home/u/work/.git/config", True, False, Reason.PATH_PROTECTED),
+        ("/home/u/work/.vscode/tasks.json", True, False, Reason.PATH_PROTECTED),
+        ("/srv/w/yes", True, True, Reason.PATH_ALLOWED),
+        ("/srv/w/no", True, False, Reason.PATH_DENIED),
+        ("/srv/w/no", False, True, Reason.READ_DEFAULT),
+        ("/etc/passwd", False, True, Reason.READ_DEFAULT),
+        ("/etc/passwd", True, False, Reason.PATH_NOT_WRITABLE),
+        ("/home/u/.ssh/id", False, False, Reason.PATH_DENIED),
+        ("/home/u/link", False, False, Reason.PATH_DENIED),
+        ("/home/u/.ssh/known", False, True, Reason.PATH_ALLOWED),
+        ("/home/u/.ssh/known", True, False, Reason.PATH_NOT_WRITABLE),
+        ("/tmp/x", True, True, Reason.SESSION_TMP),
+        ("/dev/null", True, True, Reason.PATH_ALLOWED),
+        ("/run/user/1000/sandboxd/sandboxd.sock", False, False, Reason.PATH_DENIED),
+    ],
+)
+async def test_explanations(path: str, write: bool, allowed: bool, reason: Reason) -> None:
+    decision = await Planner(FakeHost(HOST)).explain(Policy(files=FILES), place(), path, write=write)
+    assert (decision.allowed, decision.reason) == (allowed, reason), decision
+    assert decision.text and (decision.hint or allowed)
+    if decision.rule is not None:
+        assert decision.origin is not None and "/s.json:7" in decision.text

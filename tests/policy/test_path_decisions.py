@@ -1,0 +1,52 @@
+"""A standing in words: which rule, which file, what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxd.policy.decision import Behavior, Reason
+from sandboxd.policy.path_decisions import Access, Cause, PathStanding, decide_path
+from sandboxd.policy.policy import PathRule
+from sandboxd.settings.origins import Origin, Source
+
+ORIGIN = Origin(Source.USER, "sandbox.filesystem.denyRead", "/home/u/.claude/settings.json", 4, 9)
+RULE = PathRule("/home/u/.ssh", ORIGIN, text="~/.ssh")
+DENIED = Cause("/home/u/.ssh", "~/.ssh", RULE)
+BUILT_IN = Cause("/w/.git/hooks", "git runs the programs in it")
+
+
+def test_a_rule_is_quoted_with_its_place() -> None:
+    standing = PathStanding("/home/u/.ssh/id", "/home/u/.ssh/id", Access.NONE, read_denied=DENIED)
+    decision = decide_path(standing, write=False)
+    assert decision.text == (
+        "reading /home/u/.ssh/id is denied by ~/.ssh in /home/u/.claude/settings.json:4 (sandbox.filesystem.denyRead)"
+    )
+    assert (decision.rule, decision.origin) == ("~/.ssh", ORIGIN)
+    assert "allowRead" in decision.hint
+
+
+def test_a_link_is_named_with_its_target() -> None:
+    decision = decide_path(PathStanding("/w/p", "/etc/passwd", Access.READ), write=False)
+    assert decision.text == "/w/p (which leads to /etc/passwd) can be read: nothing denies it"
+
+
+@pytest.mark.parametrize(
+    ("standing", "write", "reason"),
+    [
+        (PathStanding("/a", "/a", Access.READ), False, Reason.READ_DEFAULT),
+        (PathStanding("/a", "/a", Access.READ, read_opened=DENIED), False, Reason.PATH_ALLOWED),
+        (PathStanding("/a", "/a", Access.READ), True, Reason.PATH_NOT_WRITABLE),
+        (PathStanding("/a", "/a", Access.READ, protected=BUILT_IN), True, Reason.PATH_NOT_WRITABLE),
+        (PathStanding("/a", "/a", Access.READ, write_opened=DENIED, protected=BUILT_IN), True, Reason.PATH_PROTECTED),
+        (PathStanding("/a", "/a", Access.READ, write_opened=DENIED, write_denied=DENIED), True, Reason.PATH_DENIED),
+        (PathStanding("/a", "/a", Access.NONE, read_denied=DENIED, write_opened=BUILT_IN), True, Reason.PATH_DENIED),
+        (PathStanding("/a", "/a", Access.WRITE, write_opened=DENIED), True, Reason.PATH_ALLOWED),
+        (PathStanding("/a", "/a", Access.WRITE, write_opened=BUILT_IN), True, Reason.WORKING_DIRECTORY),
+        (PathStanding("/tmp/a", "/tmp/a", Access.OWN, is_session_tmp=True), True, Reason.SESSION_TMP),
+        (PathStanding("/dev/null", "/dev/null", Access.OWN), False, Reason.PATH_ALLOWED),
+    ],
+)
+def test_every_reason(standing: PathStanding, write: bool, reason: Reason) -> None:
+    decision = decide_path(standing, write=write)
+    assert decision.reason is reason and decision.behavior is not Behavior.ASK
+    assert decision.text and "  " not in decision.text
