@@ -102,6 +102,9 @@ def list_file_rules(
     _add_points(rules, nodes, patterns)
     for rule in _protected(files, place, facts, nodes):
         rules.add(rule)
+    for path in _refused_instead_of_watched(found, facts):
+        why = "names that make git obey another configuration, and do not exist"
+        rules.add(FileRule(False, (WRITE,), (Match(How.SUBPATH, path),), why=why))
     closed = [pattern.glob for pattern in patterns if pattern.mark & Mark.DENY_WRITE]
     if closed:
         why = "patterns of denyWrite beat every allowWrite"
@@ -197,6 +200,16 @@ def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[Node])
     for root in _outermost(roots):
         hooks = tuple(Match(How.REGEX, text) for text in hook_directories(root))
         yield FileRule(False, (WRITE,), hooks, (Match(How.REGEX, inside_refs(root)), *lifted), why)
+
+
+def _refused_instead_of_watched(found: PointMap, facts: Facts) -> Iterator[str]:
+    """Linux watches these names, since a placeholder would be in the way, and moves them aside afterwards. A rule is in
+    nobody's way. Of names that do harm together one is enough: the one that is least likely to be wanted."""
+    kinds = {resolved.real: resolved.kind for resolved in facts.paths.values()}
+    for together in found.watched:
+        absent = [path for path in together if kinds.get(path) is None]
+        if absent:
+            yield min(absent, key=lambda path: (posixpath.basename(path) != "HEAD", path))
 
 
 def _outermost(paths: set[str]) -> list[str]:

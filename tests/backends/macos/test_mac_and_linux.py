@@ -49,7 +49,11 @@ NAMES = st.sampled_from(
     [".git", "hooks", "config", "sub", ".vscode", ".claude", "settings.json", "commands", ".mcp.json", "node_modules",
      ".gitmodules", "HEAD", "refs", "objects", "modules", "x"]
 )  # fmt: skip
-INSIDE = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/".join([PROJECT, *names]))
+INSIDE = (
+    st.lists(NAMES, min_size=1, max_size=4)
+    .filter(lambda names: names.count(".git") < 2)  # the scan does not look for repositories in repositories
+    .map(lambda names: "/".join([PROJECT, *names]))
+)
 AT_HOME = st.sampled_from(
     [".bashrc", ".ssh/id", ".config/git/config", ".local/bin/x", "Library/LaunchAgents/x.plist", "other/x", ".cargo/x"]
 ).map(lambda name: f"{HOME}/{name}")
@@ -152,12 +156,24 @@ def _branches_called_hooks() -> tuple[object, object]:
     return linux_answer(layout, path)[1], mac.writes(path)
 
 
+def _bare_plants() -> tuple[object, object]:
+    layout, mac = both(FilePolicy(), {})
+    for name in ("refs", "objects", "config"):
+        assert mac.makes(f"{PROJECT}/{name}")
+    nested = compiled(host=GIT, only_files=True)
+    assert nested.makes(f"{PROJECT}/HEAD") and not nested.makes(f"{PROJECT}/.git/commondir")
+    taken = compiled(host={f"{PROJECT}/HEAD": FILE}, only_files=True)
+    assert taken.writes(f"{PROJECT}/HEAD") and not taken.makes(f"{PROJECT}/objects")
+    return linux_answer(layout, f"{PROJECT}/HEAD")[1], mac.makes(f"{PROJECT}/HEAD")
+
+
 DIFFERENCES = {
     "A protected name that does not exist, below the top": (_absent_below_the_top, True, False),
     "Hooks of a repository that does not exist yet": (_future_hooks, True, False),
     "A protected name in other letters": (_case, True, False),
     "What a pattern will match": (_future_matches, True, False),
     "Where two patterns meet": (_meeting_patterns, True, False),
+    "A bare repository planted in a workspace": (_bare_plants, True, False),
     "`/tmp`": (_tmp, True, False),
     "A symlink at a protected name": (_links, False, True),
     "Reading a protected name that does not exist": (_reading_absent, False, True),
