@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.errors import CallerError
+from sandboxd.errors import CallerError, SettingsError
 from sandboxd.policy.changes import check_rule_change
 from sandboxd.settings.changes import Act, Change, apply_changes, full_key
 from sandboxd.settings.merge import TABLE, Settings, changed_keys
@@ -56,7 +56,10 @@ async def change_settings(
         _check_source(change.key)
         warnings += check_rule_change(before, change, project.scope)
     file = project.locations.local_file
-    written = await asyncio.to_thread(edit_file, file, lambda text: apply_changes(text, wanted))
+    try:
+        written = await asyncio.to_thread(edit_file, file, lambda text: apply_changes(text, wanted))
+    except SettingsError as fault:
+        raise _placed(fault, file) from fault
     policies.reload()
     if project.error is not None:
         warnings.append(f"{project.error.message}; the last good settings stay in force until that is mended")
@@ -64,6 +67,15 @@ async def change_settings(
         warnings += (said for change in wanted for said in without_effect(project.now.settings, change, file))
     keys = changed_keys(before, project.now.settings)
     return Changed(file, written, project.now.policy.generation, keys, tuple(dict.fromkeys(warnings)))
+
+
+def _placed(fault: SettingsError, file: str) -> SettingsError:
+    """The error with the file in it. An edit works on text, and knows no more than the line."""
+    if "file" in fault.data:
+        return fault
+    place = ":".join(str(part) for part in (file, fault.data.get("line"), fault.data.get("column")) if part)
+    hint = fault.hint or f"correct {file}; nothing was changed"
+    return SettingsError(fault.slug, f"{place}: {fault.message}", hint=hint, data={**fault.data, "file": file})
 
 
 def _check_source(key: str) -> None:

@@ -23,6 +23,10 @@ CLASSES = {
 }
 
 
+RULE_ERRORS = {"RulePathError", "CommandPatternError", "HostPatternError", "RuleSyntaxError", "JsoncError", "_BadEntry"}
+"""Become a SettingsError, or the CallerError of a change of settings, with the same slug."""
+
+
 def raised() -> Iterator[tuple[str, str, str]]:
     """(slug, class, file) of every literal slug."""
     for path in sorted(SOURCE.rglob("*.py")):
@@ -31,7 +35,7 @@ def raised() -> Iterator[tuple[str, str, str]]:
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else ""
-            if name == "error" and folder in ("settings", "policy", "sources"):
+            if name in RULE_ERRORS or (name == "error" and folder in ("settings", "policy", "sources")):
                 name = "SettingsError"
             slug = node.args[0]
             if name in CLASSES and isinstance(slug, ast.Constant) and isinstance(slug.value, str):
