@@ -18,6 +18,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,7 +44,8 @@ from sandboxd.errors import SandboxdError
 
 _BACKLOG = 1024
 _READ = 64 * 1024
-_RIGHTS = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+_UCRED = struct.Struct("3i")
+_ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize) + socket.CMSG_SPACE(_UCRED.size)
 
 
 class Peer(Protocol):
@@ -114,6 +116,11 @@ class Bridge:
     def link(self, ticket: str) -> Link | None:
         return self._links.get(ticket)
 
+    def is_disconnected(self, ticket: str) -> bool:
+        """Whether the helper of a launch has closed its connection already, and its end is still to be told."""
+        link = self._links.get(ticket)
+        return link is not None and link.is_disconnected
+
     def _accept(self) -> None:
         assert self._socket is not None
         while True:
@@ -173,6 +180,11 @@ class Link:
         self._decoder = EventDecoder()
         self._descriptors: list[int] = []
         self._status: int | None = None
+        self._closing = False
+        self._init = -1  # pidfd of the helper's init stage, once it has spoken
+        # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage is a
+        # grandchild of the launch and has only the number 1 in its own.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._loop.add_reader(connection.fileno(), self.readable)
 
     def readable(self) -> None:
@@ -196,12 +208,14 @@ class Link:
             self._claim(decode_ticket(self._opening))
 
     def _read_events(self) -> None:
-        data, ancillary, flags, _ = self._connection.recvmsg(_READ, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = self._connection.recvmsg(_READ, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array.array("i")
                 numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
                 self._descriptors.extend(numbers)
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and data and self._init < 0:
+                self._watch_init(_UCRED.unpack(payload)[0])
         if flags & socket.MSG_CTRUNC:
             raise ProtocolError("more descriptors than there are listeners, or too many open files")
         if data:
@@ -210,6 +224,11 @@ class Link:
         else:
             self._decoder.finish()
             self._finish()
+
+    def _watch_init(self, pid: int) -> None:
+        if pid != self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                self._init = os.pidfd_open(pid)
 
     def _happened(self, event: Event) -> None:
         match event:
@@ -276,10 +295,34 @@ class Link:
         self._tell().listening(Listeners(http, socks, namespace, others))
 
     def _finish(self) -> None:
+        """The connection is over. A dying process 1 closes its descriptors before the kernel has killed the rest of its
+        namespace, so the end is told only when process 1 itself is gone: then nobody is left in there."""
+        if self._closing:
+            return
+        self._closing = True
+        self._disconnect()
+        last = self._init if self._init >= 0 else self._pidfd
+        if self._observer is None:
+            self.close()
+        else:
+            self._loop.add_reader(last, self._gone, last)
+
+    @property
+    def is_disconnected(self) -> bool:
+        return self._closing
+
+    def _gone(self, last: int) -> None:
+        self._loop.remove_reader(last)
         observer, self._observer = self._observer, None
         self.close()
         if observer is not None:
             observer.ended(self._status)
+
+    def _disconnect(self) -> None:
+        if self._connection.fileno() >= 0:
+            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_writer(self._connection.fileno())
+            self._connection.close()
 
     def _fail(self, reason: str) -> None:
         """A helper that does not keep to the protocol is not trusted with a running command."""
@@ -293,19 +336,21 @@ class Link:
             self._connection.send(KILL)
 
     def kill(self) -> None:
-        """End bubblewrap; the helper dies with it, and the pid namespace with the helper."""
-        if self._pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        """End process 1 of the sandbox and bubblewrap: either takes the other along, and the whole namespace."""
+        for pidfd in (self._init, self._pidfd):
+            if pidfd >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        if self._connection.fileno() < 0:
+        """Drop the connection and all descriptors; nothing more is told."""
+        if self._pidfd < 0:
             return
-        self._loop.remove_reader(self._connection.fileno())
-        self._loop.remove_writer(self._connection.fileno())
-        self._connection.close()
-        os.close(self._pidfd)
-        self._pidfd = -1
+        self._disconnect()
+        for pidfd in filter(lambda number: number >= 0, (self._init, self._pidfd)):
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+        self._pidfd = self._init = -1
         while self._descriptors:
             os.close(self._descriptors.pop())
         self._bridge.lost(self)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,42 +100,95 @@ async def setting(tmp_path: Path, victim: PeerProcess) -> AsyncIterator[Setting]
     bridge.close()
 
 
-def connect(setting: Setting) -> socket.socket:
-    helper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    helper.connect(setting.bridge.path)
-    helper.setblocking(False)
-    return helper
+PUPPET = """
+import array, json, socket, sys
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+peer.connect(sys.argv[1])
+for line in sys.stdin:
+    order = json.loads(line)
+    if "send" in order:
+        data = bytes.fromhex(order["send"])
+        made = [socket.create_server(("127.0.0.1", 0)) for _ in range(order["sockets"])]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s in made]))] if made else []
+        peer.sendmsg([data], rights)
+        for one in made:
+            one.close()
+        print("sent", flush=True)
+    elif "close" in order:
+        peer.close()
+        print("closed", flush=True)
+    elif "descriptors" in order:
+        data, descriptors, _, _ = socket.recv_fds(peer, 1, 1)
+        print((data + b" " + open(descriptors[0], "rb").read()).hex(), flush=True)
+    else:
+        data = b""
+        try:
+            while len(data) < order["receive"] and (piece := peer.recv(order["receive"] - len(data))):
+                data += piece
+        except ConnectionResetError:
+            pass
+        print(data.hex(), flush=True)
+"""
 
 
-def send_with_sockets(helper: socket.socket, data: bytes, count: int) -> None:
-    made = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    numbers = array.array("i", [s.fileno() for s in made])
-    helper.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
-    for one in made:
-        one.close()
+class Helper:
+    """A helper in a process of its own, doing what it is told: the bridge looks at who speaks, and may kill it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", PUPPET, setting.bridge.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def send(self, data: bytes, sockets: int = 0) -> None:
+        await asyncio.to_thread(self._ask, {"send": data.hex(), "sockets": sockets})
+
+    async def close_connection(self) -> None:
+        await asyncio.to_thread(self._ask, {"close": 1})
+
+    async def receive(self, size: int) -> bytes:
+        """Up to `size` bytes; fewer when the bridge hung up."""
+        return bytes.fromhex(await asyncio.to_thread(self._ask, {"receive": size}))
+
+    async def receive_file(self) -> bytes:
+        return bytes.fromhex(await asyncio.to_thread(self._ask, {"descriptors": 1}))
+
+    def _ask(self, order: dict[str, object]) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def end_bubblewrap(self) -> None:
+        """It ends when its child does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._setting.peer.pid, signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
 
 
-async def read_exactly(helper: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = await asyncio.get_running_loop().sock_recv(helper, size - len(data))
-        assert piece, data
-        data += piece
-    return data
-
-
-async def claim(setting: Setting) -> tuple[socket.socket, Recorder]:
+async def claim(setting: Setting) -> tuple[Helper, Recorder]:
     recorder = Recorder()
     setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
-    helper = connect(setting)
-    helper.send(encode_ticket(TICKET))
+    helper = Helper(setting)
+    await helper.send(encode_ticket(TICKET))
     message = CONFIGURATION.encode()
-    assert await read_exactly(helper, len(message)) == message
+    assert await helper.receive(len(message)) == message
     return helper, recorder
 
 
-async def hang_up_and_see(helper: socket.socket, recorder: Recorder) -> list[object]:
-    helper.close()
+async def hang_up_and_see(helper: Helper, recorder: Recorder) -> list[object]:
+    helper.hang_up()
+    helper.end_bubblewrap()
     await wait_until_async(lambda: recorder.is_over, "the bridge has seen the end")
     if recorder.listeners is not None:
         for listener in (recorder.listeners.http, recorder.listeners.socks, *recorder.listeners.others):
@@ -145,21 +200,33 @@ async def hang_up_and_see(helper: socket.socket, recorder: Recorder) -> list[obj
 
 async def test_a_whole_launch(setting: Setting) -> None:
     helper, recorder = await claim(setting)
-    send_with_sockets(helper, encode_event(Descriptors(2)), 3)
-    helper.send(encode_event(Started()))
-    helper.send(encode_event(Exited(7, 0)))
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await helper.send(encode_event(Started()))
+    await helper.send(encode_event(Exited(7, 0)))
+    await wait_until_async(lambda: "started" in recorder.heard, "the command has started")
+    assert is_alive(setting.peer.pid)
     heard = await hang_up_and_see(helper, recorder)
     assert heard == ["claimed", "listening", "started", ("ended", 7)]
-    assert is_alive(setting.peer.pid)
+
+
+async def test_the_end_is_told_when_process_1_is_gone_and_not_before(setting: Setting) -> None:
+    """Its connection closes earlier, while others of its namespace may still run."""
+    helper, recorder = await claim(setting)
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await helper.send(encode_event(Started()) + encode_event(Exited(0, 0)))
+    await helper.close_connection()
+    await wait_until_async(lambda: setting.bridge.is_disconnected(TICKET), "the bridge has seen the connection close")
+    assert is_alive(helper.pid)
+    assert not recorder.is_over
+    assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 0)
 
 
 async def test_the_ticket_byte_by_byte(setting: Setting) -> None:
     recorder = Recorder()
     setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
-    helper = connect(setting)
+    helper = Helper(setting)
     for byte in encode_ticket(TICKET):
-        helper.send(bytes([byte]))
-        await asyncio.sleep(0)
+        await helper.send(bytes([byte]))
     await wait_until_async(lambda: recorder.heard == ["claimed"], "the ticket has been claimed")
     await hang_up_and_see(helper, recorder)
 
@@ -169,10 +236,10 @@ async def test_a_ticket_works_once_and_a_forgotten_one_never(setting: Setting) -
     forgotten = Recorder()
     setting.bridge.expect("b" * 32, Expected(CONFIGURATION, None, forgotten)).cancel()
     for ticket in (TICKET, "b" * 32, "c" * 32):
-        other = connect(setting)
-        other.send(encode_ticket(ticket))
-        assert await asyncio.get_running_loop().sock_recv(other, 1) == b""
-        other.close()
+        other = Helper(setting)
+        await other.send(encode_ticket(ticket))
+        assert await other.receive(1) == b""
+        other.hang_up()
     assert setting.logged == ["bridge_ticket_unknown"] * 3
     assert forgotten.heard == []
     assert await hang_up_and_see(helper, recorder) == ["claimed", ("ended", None)]
@@ -181,14 +248,10 @@ async def test_a_ticket_works_once_and_a_forgotten_one_never(setting: Setting) -
 async def test_options_by_descriptor_come_before_the_configuration(setting: Setting) -> None:
     recorder = Recorder()
     setting.bridge.expect(TICKET, Expected(CONFIGURATION, b"--dev\0/dev\0", recorder))
-    helper = connect(setting)
-    helper.send(encode_ticket(TICKET))
+    helper = Helper(setting)
+    await helper.send(encode_ticket(TICKET))
     await wait_until_async(lambda: recorder.heard == ["claimed"], "the ticket has been claimed")
-    helper.setblocking(True)
-    data, descriptors, _, _ = socket.recv_fds(helper, 1, 1)
-    assert data == OPTIONS
-    with open(descriptors[0], "rb") as file:
-        assert file.read() == b"--dev\0/dev\0"
+    assert await helper.receive_file() == OPTIONS + b" --dev\0/dev\0"
     await hang_up_and_see(helper, recorder)
 
 
@@ -210,10 +273,7 @@ async def test_a_helper_that_breaks_the_protocol_ends_with_its_sandbox(
 ) -> None:
     helper, recorder = await claim(setting)
     data = b"".join(encode_event(event) for event in events)
-    if sockets:
-        send_with_sockets(helper, data, sockets)
-    else:
-        helper.send(data)
+    await helper.send(data, sockets)
     await wait_until_async(lambda: recorder.is_over, "the bridge has given it up")
     await wait_until_async(lambda: not is_alive(setting.peer.pid), "what stands for bubblewrap is dead")
     heard = await hang_up_and_see(helper, recorder)
@@ -223,18 +283,16 @@ async def test_a_helper_that_breaks_the_protocol_ends_with_its_sandbox(
 
 @pytest.mark.parametrize("opening", [b"\0" * TICKET_SIZE, b"GET / HTTP/1.1\r\n\r\n" * 10, b"\xff" * TICKET_SIZE])
 async def test_a_stranger_is_hung_up_on_and_nobody_is_killed(setting: Setting, opening: bytes) -> None:
-    other = connect(setting)
-    other.send(opening)
-    # hung up with a reset when more was sent than a ticket has
-    with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.get_running_loop().sock_recv(other, 1) == b""
-    other.close()
+    other = Helper(setting)
+    await other.send(opening)
+    assert await other.receive(1) == b""
+    other.hang_up()
     assert is_alive(setting.peer.pid)
 
 
 async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
     helper, recorder = await claim(setting)
-    helper.send(encode_event(Failed("x" * 100))[:20])
+    await helper.send(encode_event(Failed("x" * 100))[:20])
     heard = await hang_up_and_see(helper, recorder)
     assert heard[-1] == ("ended", None)
     assert setting.logged == ["bridge_link_failed"]
@@ -242,7 +300,7 @@ async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
 
 async def test_what_the_helper_says_is_passed_on(setting: Setting) -> None:
     helper, recorder = await claim(setting)
-    helper.send(encode_event(Failed("cannot listen inside the sandbox")))
+    await helper.send(encode_event(Failed("cannot listen inside the sandbox")))
     assert await hang_up_and_see(helper, recorder) == [
         "claimed",
         ("failed", "cannot listen inside the sandbox"),
@@ -252,8 +310,8 @@ async def test_what_the_helper_says_is_passed_on(setting: Setting) -> None:
 
 async def test_a_command_that_cannot_be_executed(setting: Setting) -> None:
     helper, recorder = await claim(setting)
-    send_with_sockets(helper, encode_event(Descriptors(2)), 3)
-    helper.send(encode_event(ExecFailed(127, 2)) + encode_event(Exited(127, 0)))
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await helper.send(encode_event(ExecFailed(127, 2)) + encode_event(Exited(127, 0)))
     heard = await hang_up_and_see(helper, recorder)
     assert heard[2] == ("failed", "the command could not be run: No such file or directory (status 127)")
     assert heard[3] == ("ended", 127)
@@ -289,8 +347,8 @@ async def test_a_long_configuration_is_sent_as_the_helper_reads_it(setting: Sett
     long = Configuration(arguments=(b"x" * 3_000_000,), filter=b"", flags=Flags.UNFILTERED)
     recorder = Recorder()
     setting.bridge.expect(TICKET, Expected(long, None, recorder))
-    helper = connect(setting)
-    helper.send(encode_ticket(TICKET))
+    helper = Helper(setting)
+    await helper.send(encode_ticket(TICKET))
     message = long.encode()
-    assert await read_exactly(helper, len(message)) == message
+    assert await helper.receive(len(message)) == message
     await hang_up_and_see(helper, recorder)
