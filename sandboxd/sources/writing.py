@@ -183,7 +183,7 @@ def _exchange(at: int, temporary: str, name: str) -> None:
     code = _rename_exchange()(at, temporary, name)
     if code == 0:
         return
-    if code not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+    if code not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
         raise OSError(code, os.strerror(code))
     kept = temporary + "~"
     os.link(name, kept, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)

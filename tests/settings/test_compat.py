@@ -29,7 +29,7 @@ def test_the_first_version() -> None:
 
 def test_the_files_have_all_keys_of_their_version() -> None:
     """A new key is no reason to edit them: start a file for the next version."""
-    keys = set()
+    keys: set[str] = set()
     for name in ("settings-1.json", "settings-1-managed.json"):
         keys |= parse_layer((COMPAT / name).read_bytes(), Source.MANAGED).values.keys()
     assert keys <= set(all_keys())
