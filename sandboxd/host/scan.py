@@ -235,7 +235,7 @@ class _Matters:
             or (self.tail is not None and self.tail.match(name))
         ):
             return not self._still_absent(name)
-        return is_directory and self.deeper and name not in self.wanted.skipped
+        return is_directory and self.deeper and name not in self.wanted.skipped and not self._still_absent(name)
 
     def _still_absent(self, name: str) -> bool:
         """Placeholders come and go with every command; to the scan they are nothing."""

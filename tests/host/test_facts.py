@@ -1,0 +1,224 @@
+"""What the host answers, and that an answer is known to be old as soon as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sandboxd.errors import PolicyError
+from sandboxd.host import changes, globs, scan
+from sandboxd.host.facts import HostFacts
+from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.needs import Needs, ScanNeed
+
+
+@pytest.fixture
+def host() -> Iterator[HostFacts]:
+    facts = HostFacts()
+    yield facts
+    facts.close()
+
+
+def needs(root: Path, *, paths: tuple[str, ...] = (), patterns: tuple[str, ...] = (), depth: int = 3) -> Needs:
+    return Needs(
+        (str(root), *paths), patterns, (ScanNeed(str(root), depth, True),),
+        (".vscode", ".mcp.json", ".claude/settings*.json"), ("hooks", "config", "config.worktree", "commondir"),
+    )  # fmt: skip
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(facts: Facts, root: Path) -> list[str]:
+    return sorted(os.path.relpath(found.path, root) for found in facts.scans[str(root)].names)
+
+
+async def test_paths_are_followed_link_by_link(host: HostFacts, tmp_path: Path) -> None:
+    write(tmp_path / "real" / "file")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("none/below")
+    texts = {name: f"{tmp_path}/{name}" for name in ("link/file", "link/new/x", "loop", "dangling", "real/file/x")}
+    paths = (await host.answer(Needs(tuple(texts.values())))).paths
+    found = {name: paths[text] for name, text in texts.items()}
+    assert (found["link/file"].real, found["link/file"].kind) == (f"{tmp_path}/real/file", Kind.FILE)
+    assert [link.path for link in found["link/file"].links] == [f"{tmp_path}/link"]
+    assert (found["link/new/x"].real, found["link/new/x"].existing) == (f"{tmp_path}/real/new/x", f"{tmp_path}/real")
+    assert "loop" in found["loop"].problem and found["loop"].kind is None
+    assert (found["dangling"].real, found["dangling"].kind) == (f"{tmp_path}/none/below", None)
+    assert "not a directory" in found["real/file/x"].problem
+
+
+async def test_the_scan_finds_names_to_its_depth_and_no_further(host: HostFacts, tmp_path: Path) -> None:
+    for name in (".vscode/x", "a/b/c/.vscode/x", "a/b/c/d/.vscode/x", "node_modules/p/.vscode/x"):
+        write(tmp_path / name)
+    write(tmp_path / "a" / ".claude" / "settings.x.json")
+    (tmp_path / "empty" / ".vscode").mkdir(parents=True)
+    write(tmp_path / ".gitignore", "*")
+    (tmp_path / "link").symlink_to("a")
+    facts = await host.answer(needs(tmp_path))
+    assert names(facts, tmp_path) == [".vscode", "a/.claude/settings.x.json", "a/b/c/.vscode", "empty/.vscode"]
+    assert "a/b/c/d/.vscode" in names(await host.answer(needs(tmp_path, depth=4)), tmp_path)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "a protected name appears": (lambda top: (top / "a" / ".vscode").mkdir(), True),
+    "one appears in a new directory": (lambda top: (top / "n" / "m" / ".vscode").mkdir(parents=True), True),
+    "one is moved in": (lambda top: (top.parent / "outside").rename(top / "a" / "in"), True),
+    "one is removed": (lambda top: (top / "old" / ".mcp.json").unlink(), True),
+    "its directory is moved": (lambda top: (top / "old").rename(top / "other"), True),
+    "a directory is replaced": (
+        lambda top: ((top / "a").rename(top.parent / "a"), write(top / "a" / ".vscode" / "x")), True,
+    ),
+    "the root is replaced": (lambda top: (top.rename(top.parent / "gone"), write(top / ".mcp.json")), True),
+    "hooks are pointed elsewhere": (
+        lambda top: (write(top / "h" / "x"), write(top / ".git" / "config", "[core]\n hooksPath = h\n")), True,
+    ),
+    "an ordinary file appears": (lambda top: write(top / "a" / "file"), False),
+    "git takes a lock": (lambda top: write(top / ".git" / "index.lock").unlink(), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("polling", [False, True], ids=["inotify", "times"])
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_makes_facts_old_and_the_next_ones_right(
+    tmp_path: Path, change: str, polling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if polling:
+        monkeypatch.setattr(changes, "_remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
+    top = tmp_path / "top"
+    for name in ("a/file0", "old/.mcp.json", ".git/HEAD", ".git/hooks/x", ".git/config", "../outside/.vscode/x"):
+        write(top / name) if not name.startswith("..") else write(tmp_path / name[3:])
+    host, fresh = HostFacts(), HostFacts()
+    try:
+        asked = needs(top, paths=(f"{top}/.vscode",), patterns=(f"{top}/**/*.json",))
+        before = await host.answer(asked)
+        assert host.unchanged(before)
+        act, matters = CHANGES[change]
+        act(top)
+        # times may also see what does not matter
+        assert host.unchanged(before) is not matters or (polling and not matters)
+        again, anew = await host.answer(asked), await fresh.answer(asked)
+        assert replace(again, stamp=None).paths == anew.paths and again.globs == anew.globs
+        for root, found in anew.scans.items():
+            assert sorted(map(str, again.scans[root].names)) == sorted(map(str, found.names))
+            assert sorted(map(str, again.scans[root].git_dirs)) == sorted(map(str, found.git_dirs))
+        assert host.unchanged(again)
+    finally:
+        host.close()
+        fresh.close()
+
+
+async def test_a_placeholder_is_nothing_and_no_change(host: HostFacts, tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    asked = needs(top, paths=(f"{top}/.vscode", f"{top}/x/y"))
+    facts = await host.answer(asked)
+    placeholders = Placeholders(str(tmp_path / "journal"), linger=0)
+    hold = placeholders.hold((f"{top}/.vscode/", f"{top}/x/", f"{top}/x/y/"))
+    assert host.unchanged(facts)
+    other = HostFacts()
+    anew = await other.answer(asked)
+    other.close()
+    assert anew.paths == facts.paths and not anew.scans[str(top)].names
+    hold.release()
+    assert host.unchanged(facts)
+    (top / ".vscode").mkdir()
+    assert not host.unchanged(facts)
+
+
+async def test_the_same_question_is_answered_once(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Needs] = []
+    look = host._look
+
+    def counted(asked: Needs) -> Facts:
+        looks.append(asked)
+        return look(asked)
+
+    monkeypatch.setattr(host, "_look", counted)
+    answers = await asyncio.gather(*(host.answer(needs(tmp_path)) for _ in range(10)))
+    assert len(looks) == 1 and len({id(answer) for answer in answers}) == 1
+
+
+async def test_a_later_scan_lists_only_what_changed(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        write(tmp_path / str(number) / "file")
+    await host.answer(needs(tmp_path))
+    listed: list[str] = []
+    fill = scan.TreeScan._fill
+
+    def counted(self: scan.TreeScan, record: scan.Record, path: str) -> None:
+        listed.append(path)
+        fill(self, record, path)
+
+    monkeypatch.setattr(scan.TreeScan, "_fill", counted)
+    write(tmp_path / "7" / ".mcp.json")
+    assert names(await host.answer(needs(tmp_path)), tmp_path) == ["7/.mcp.json"]
+    assert listed == [str(tmp_path / "7")]
+
+
+async def test_what_cannot_be_complete_is_an_error(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write(tmp_path / str(number) / "x.json")
+    monkeypatch.setattr(scan, "MAX_DIRECTORIES", 3)
+    with pytest.raises(PolicyError) as caught:
+        await host.answer(needs(tmp_path))
+    assert caught.value.slug == "scan_too_large"
+    monkeypatch.setattr(scan, "MAX_DIRECTORIES", 100)
+    for limit, slug in (("MAX_MATCHES", "glob_too_many"), ("MAX_DIRECTORIES", "glob_too_large")):
+        with monkeypatch.context() as patch:
+            patch.setattr(globs, limit, 3)
+            with pytest.raises(PolicyError) as caught:
+                await host.answer(needs(tmp_path, patterns=(f"{tmp_path}/*/*.json",)))
+            assert caught.value.slug == slug and caught.value.hint
+    assert await host.answer(needs(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("*.json", ["a.json"]),
+        ("**/*.json", ["a.json", "d/b.json", "d/e/c.json"]),
+        ("d/**/c.json", ["d/e/c.json"]),
+        ("*/e", ["d/e"]),
+        ("?.json", ["a.json"]),
+        ("[ab].json", ["a.json"]),
+        ("[!a].json", []),
+        (".h*", [".hidden"]),
+        ("[*]", ["*"]),
+        ("l/*.json", ["d/b.json"]),
+        ("*/*.json", ["d/b.json"]),
+        ("d/b.json/*", []),
+        ("none/*", []),
+    ],
+)
+async def test_patterns(host: HostFacts, tmp_path: Path, pattern: str, matches: list[str]) -> None:
+    for name in ("a.json", "d/b.json", "d/e/c.json", ".hidden", "*"):
+        write(tmp_path / name)
+    (tmp_path / "l").symlink_to("d")
+    found = (await host.answer(Needs(globs=(f"{tmp_path}/{pattern}",)))).globs[f"{tmp_path}/{pattern}"]
+    assert sorted(os.path.relpath(one.path, tmp_path) for one in found) == sorted(matches)
+
+
+async def test_nothing_is_left_registered(host: HostFacts, tmp_path: Path) -> None:
+    write(tmp_path / "a" / "b" / "file.json")
+    for number in range(3):
+        write(tmp_path / "a" / str(number) / ".mcp.json")
+        facts = await host.answer(needs(tmp_path, patterns=(f"{tmp_path}/**/*.json",)))
+    host.forget(facts)
+    assert not host._changes._by_watch and not host._changes._by_times and not host._scans

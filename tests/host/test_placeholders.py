@@ -1,0 +1,138 @@
+"""Placeholders: made, shared, kept from harm, and gone afterwards, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd.errors import HostError
+from sandboxd.host.placeholders import Placeholders, is_absent
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    path = tmp_path / "work"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def placeholders(tmp_path: Path) -> Iterator[Placeholders]:
+    made = Placeholders(str(tmp_path / "journal"), linger=0)
+    yield made
+    made.close()
+
+
+def test_they_are_there_while_they_are_held(work: Path, placeholders: Placeholders) -> None:
+    hold = placeholders.hold((f"{work}/a/", f"{work}/a/b/", f"{work}/file"))
+    assert (work / "a" / "b").is_dir() and (work / "file").read_bytes() == b""
+    assert all(is_absent(str(path)) for path in work.rglob("*"))
+    hold.release()
+    hold.release()
+    assert list(work.iterdir()) == []
+
+
+def test_the_last_user_removes_them(work: Path, placeholders: Placeholders) -> None:
+    first, second = (placeholders.hold((f"{work}/a/",)) for _ in range(2))
+    first.release()
+    assert (work / "a").is_dir()
+    second.release()
+    assert not (work / "a").exists()
+
+
+def test_another_daemon_keeps_what_it_needs(work: Path, placeholders: Placeholders, tmp_path: Path) -> None:
+    other = Placeholders(str(tmp_path / "other-journal"), linger=0)
+    mine, theirs = placeholders.hold((f"{work}/a/",)), other.hold((f"{work}/a/",))
+    mine.release()
+    assert (work / "a").is_dir()
+    theirs.release()
+    assert not (work / "a").exists()
+
+
+async def test_they_outlive_their_last_user_a_moment(work: Path, tmp_path: Path) -> None:
+    placeholders = Placeholders(str(tmp_path / "journal"), linger=30)
+    await placeholders.prepare((f"{work}/a/",))
+    placeholders.hold((f"{work}/a/",)).release()
+    inode = (work / "a").stat().st_ino
+    again = placeholders.hold((f"{work}/a/",))
+    assert (work / "a").stat().st_ino == inode
+    again.release()
+    (work / "a").rmdir()
+    assert placeholders.hold((f"{work}/a/",)) is not None and (work / "a").is_dir()
+    placeholders.close()
+    assert not (work / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["a/", "a"])
+def test_what_somebody_uses_becomes_theirs(work: Path, placeholders: Placeholders, name: str) -> None:
+    hold = placeholders.hold((f"{work}/{name}",))
+    used = work / "a" / "inner" if name.endswith("/") else work / "a"
+    used.write_text("data")
+    assert not is_absent(str(work / "a"))
+    hold.release()
+    assert used.read_text() == "data"
+    assert not (work / "a").stat().st_mode & stat.S_ISVTX
+
+
+@pytest.mark.parametrize("existing", ["directory", "file", "link"])
+def test_what_is_already_there_is_not_touched(work: Path, placeholders: Placeholders, existing: str) -> None:
+    path = work / "a"
+    path.mkdir() if existing == "directory" else path.write_text("x") if existing == "file" else path.symlink_to("x")
+    with pytest.raises(HostError) as caught:
+        placeholders.hold((f"{work}/b/", f"{path}/"))
+    assert caught.value.slug == "placeholder_failed"
+    assert [one.name for one in work.iterdir()] == ["a"]
+
+
+def test_a_directory_that_cannot_be_made_holds_nothing(work: Path, placeholders: Placeholders) -> None:
+    with pytest.raises(HostError, match="from being created"):
+        placeholders.hold((f"{work}/b/", f"{work}/none/c/"))
+    assert list(work.iterdir()) == []
+
+
+_DIES = """
+import os, sys
+from sandboxd.host.placeholders import Placeholders
+Placeholders(sys.argv[1], linger=0).hold(tuple(sys.argv[2:]))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_daemon_leaves_nothing_to_the_next(work: Path, tmp_path: Path) -> None:
+    paths = (f"{work}/a/", f"{work}/a/b/", f"{work}/file", f"{work}/used/")
+    journal = str(tmp_path / "journal")
+    subprocess.run([sys.executable, "-c", _DIES, journal, *paths], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert len(list(work.rglob("*"))) == 4
+    (work / "used" / "data").write_text("data")
+    with open(journal, "ab") as file:
+        file.write(b"/a/line/without/its/end")
+    next_daemon = Placeholders(journal, linger=0)
+    assert set(next_daemon.recover()) == set(paths[:3])
+    assert [one.name for one in work.rglob("*")] == ["used", "data"]
+    assert not Path(journal).exists()
+
+
+def test_recovery_touches_only_placeholders(work: Path, tmp_path: Path) -> None:
+    (work / "own").mkdir()
+    (work / "file").write_text("")
+    journal = tmp_path / "journal"
+    journal.write_bytes(f"{work}/own/\0{work}/file\0{work}/gone/\0".encode())
+    assert Placeholders(str(journal)).recover() == ()
+    assert sorted(one.name for one in work.iterdir()) == ["file", "own"]
+
+
+def test_watched_names_are_moved_aside_when_all_are_there(work: Path, placeholders: Placeholders) -> None:
+    together = tuple(f"{work}/{name}" for name in ("HEAD", "refs"))
+    hold = placeholders.hold((), (together,))
+    (work / "HEAD").write_text("x")
+    assert hold.release() == ()
+    hold = placeholders.hold((), (together,))
+    (work / "refs").mkdir()
+    (moved,) = hold.release()
+    assert moved.startswith(f"{work}/HEAD.refused-") and Path(moved).read_text() == "x"
