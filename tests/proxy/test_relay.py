@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from sandboxd.proxy.pipes import LARGE, MOST_LARGE, MOST_SMALL, SMALL, Pipe, PipePool
 from sandboxd.proxy.relay import Relay
@@ -206,7 +207,6 @@ async def test_without_descriptors_for_a_pipe_bytes_still_go(monkeypatch: pytest
 
 async def test_it_works_on_uvloop_as_well() -> None:
     """In a loop of its own, since a test runs in asyncio's."""
-    uvloop = pytest.importorskip("uvloop")
 
     def run() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
