@@ -101,6 +101,14 @@ def connect_cost(bench: Bench | None, quick: bool) -> Iterator[Row]:
             ours = median(taken[protocol])
             detail = {"ours": ms(ours), "direct": ms(direct), "p99": ms(percentile(taken[protocol], 99))}
             yield Row(f"connect to first byte, {protocol} ÷ direct", ours / direct, "", "≤ 4", detail)
+        taken = in_turns(
+            {"CONNECT": lambda: stand.through_connect().close(), "direct": lambda: stand.direct().close()},
+            500 if quick else 3000,
+            warm_up=50,
+        )
+        ours, direct = median(taken["CONNECT"]), median(taken["direct"])
+        # Without a byte from the origin: a bare connect() is answered by the kernel alone, so no budget goes with it.
+        yield Row("CONNECT answered ÷ bare connect()", ours / direct, "", "", {"ours": ms(ours), "direct": ms(direct)})
         tunnels = [stand.through_connect() for _ in range(TUNNELS)]
         for tunnel in tunnels:
             tunnel.sendall(b"H\n")

@@ -50,13 +50,13 @@ class ClientWatch:
 
     def watch(self) -> None:
         if not self._watching and not self._half_closed and not self._closed:
-            self._loop.add_reader(self._client.socket, self._readable)
+            self._loop.add_reader(self._client.socket.fileno(), self._readable)
             self._watching = True
 
     def pause(self) -> None:
         """Stop reading; what was read is the client's pending input."""
         if self._watching:
-            self._loop.remove_reader(self._client.socket)
+            self._loop.remove_reader(self._client.socket.fileno())
             self._watching = False
         if self._received:
             self._client.append_pending(b"".join(self._received))

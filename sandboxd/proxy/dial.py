@@ -146,11 +146,12 @@ async def _connected(sock: socket.socket) -> None:
         if not future.done():
             future.set_exception(OSError(code, "connect")) if code else future.set_result(None)
 
-    loop.add_writer(sock, writable)
+    number = sock.fileno()  # not the socket: asyncio's look-ups format it when they miss
+    loop.add_writer(number, writable)
     try:
         await future
     finally:
-        loop.remove_writer(sock)
+        loop.remove_writer(number)
 
 
 class Dialer:

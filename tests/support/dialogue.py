@@ -1,4 +1,4 @@
-"""Conversations with a sans-IO parser: the same bytes whole, byte by byte, and split anywhere, must lead to the same."""
+"""Conversations with a sans-IO parser: the same bytes whole, byte by byte, and split anywhere, lead to the same."""
 
 from __future__ import annotations
 
