@@ -83,6 +83,10 @@ class SettingsSubscriptions:
         self._of.setdefault(subscriber, {})[scope] = subscription
         return state
 
+    def __len__(self) -> int:
+        """How many subscribers there are."""
+        return len(self._of)
+
     def _reloaded(self) -> None:
         for subscriber, subscriptions in list(self._of.items()):
             for subscription in subscriptions.values():

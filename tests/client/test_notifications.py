@@ -1,0 +1,101 @@
+"""What the daemon says unasked, in both clients: typed, in order, beside ordinary calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from sandboxd_client import AsyncClient, Client, ConnectionLost, Notification, WrongVersion
+from sandboxd_client.testing import FakeDaemon
+from sandboxd_client.wire.messages.settings import SettingsChanged
+
+DENIED = "sandbox.network.deniedDomains"
+
+
+def changed(generation: int) -> dict[str, Any]:
+    origin = {"source": "user", "key": DENIED, "file": "/h/s.json", "line": 3}
+    return {"generation": generation, "changed": [{"key": DENIED, "value": ["x"], "origins": [origin]}]}
+
+
+def generations(found: list[Notification]) -> list[int]:
+    assert all(one.method == "settings_changed" and type(one.params) is SettingsChanged for one in found)
+    return [one.params.generation for one in found]
+
+
+def test_they_come_in_order_and_typed(box: Client, fake: FakeDaemon) -> None:
+    box.settings_subscribe()
+    for number in range(3):
+        fake.notify("settings_changed", changed(number))
+    heard = box.notifications()
+    first = next(heard)
+    assert first.params.changed[0].origins[0].line == 3
+    assert generations([first, next(heard), next(heard)]) == [0, 1, 2]
+
+
+def test_calls_in_between_lose_none(box: Client, fake: FakeDaemon) -> None:
+    box.settings_subscribe()
+    for number in range(3):
+        fake.notify("settings_changed", changed(number))
+        assert box.status().generation == 1
+    heard = box.notifications()
+    assert generations([next(heard) for _ in range(3)]) == [0, 1, 2]
+
+
+def test_it_ends_when_nothing_comes_in_time(box: Client, fake: FakeDaemon) -> None:
+    box.settings_subscribe()
+    fake.notify("settings_changed", changed(1))
+    assert generations(list(box.notifications(timeout=0.05))) == [1]
+
+
+def test_others_may_call_while_one_listens(box: Client, fake: FakeDaemon) -> None:
+    box.settings_subscribe()
+    heard: list[Notification] = []
+    listening = threading.Thread(target=lambda: heard.append(next(box.notifications())), daemon=True)
+    listening.start()
+    assert box.status() and box.status()
+    fake.notify("settings_changed", changed(7))
+    listening.join(30)
+    assert generations(heard) == [7]
+
+
+def test_what_a_newer_daemon_says_is_passed_over(box: Client, fake: FakeDaemon) -> None:
+    box.settings_subscribe()
+    fake.notify("something_new", {"x": 1})
+    fake.notify("settings_changed", {**changed(1), "new": True})
+    assert generations([next(box.notifications())]) == [1]
+    fake.notify("settings_changed", {"generation": "one"})
+    with pytest.raises(WrongVersion):
+        next(box.notifications())
+
+
+def test_a_lost_connection_ends_it(box: Client, fake: FakeDaemon) -> None:
+    with pytest.raises(ConnectionLost):
+        next(box.notifications())  # nothing was subscribed to
+    box.settings_subscribe()
+    fake.disconnect()
+    with pytest.raises(ConnectionLost):
+        next(box.notifications())
+    box.settings_subscribe()  # connects again
+    fake.notify("settings_changed", changed(2))
+    assert generations([next(box.notifications())]) == [2]
+
+
+async def test_the_same_with_coroutines(fake: FakeDaemon) -> None:
+    async with AsyncClient(fake.socket, autostart=False) as box:
+        with pytest.raises(ConnectionLost):
+            await anext(box.notifications())
+        await box.settings_subscribe()
+        listening = asyncio.ensure_future(anext(box.notifications()))
+        await box.status()
+        fake.notify("settings_changed", changed(0))
+        fake.notify("something_new", {})
+        fake.notify("settings_changed", changed(1))
+        heard = box.notifications()
+        assert generations([await listening, await anext(heard)]) == [0, 1]
+        assert [one async for one in box.notifications(timeout=0.05)] == []
+        fake.disconnect()
+        with pytest.raises(ConnectionLost):
+            await anext(heard)
