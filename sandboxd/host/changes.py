@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,16 +51,20 @@ class Changes:
             self._inotify = inotify.Inotify()
         self._by_watch: dict[int, list[Interest]] = {}
         self._by_times: dict[Interest, None] = {}
-        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts = -1
         self._mounts_poll = select.poll()
-        self._mounts_poll.register(self._mounts, select.POLLPRI | select.POLLERR)
-        self._remote = _remote_devices(self._mounts)
+        self._remote: frozenset[int] = frozenset()
+        if sys.platform != "darwin":  # there is neither inotify nor /proc there: everything goes by times
+            self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            self._mounts_poll.register(self._mounts, select.POLLPRI | select.POLLERR)
+            self._remote = _remote_devices(self._mounts)
 
     def close(self) -> None:
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
-        os.close(self._mounts)
+        if self._mounts >= 0:
+            os.close(self._mounts)
 
     def register(
         self, directory: str, matters: Matters, on_change: OnChange, *, contents: bool = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,7 +47,7 @@ class Inotify:
     """One inotify instance. `HostError` `inotify_unavailable` when the system gives none."""
 
     def __init__(self) -> None:
-        if sys.platform == "darwin":
+        if not hasattr(_libc, "inotify_init1"):
             raise HostError("inotify_unavailable", "this system has no inotify")
         self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:

@@ -18,11 +18,14 @@ import os
 import select
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 
 from sandboxd.errors import CallerError
 from sandboxd.rpc.call import EVERYTHING, Access
+from sandboxd.rpc.peer_macos import check_peer
 
+_SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
 _SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
 _NAMESPACES = ("user", "pid")
@@ -47,13 +50,21 @@ class Identity:
 
     @classmethod
     def own(cls) -> Identity:
-        return cls(os.geteuid(), _namespaces("self"))
+        return cls(os.geteuid(), () if sys.platform == "darwin" else _namespaces("self"))
 
 
 def identify(connection: socket.socket, own: Identity) -> Caller:
     """The caller at the other end of an accepted Unix socket. Raises CallerError: `peer_other_user`,
-    `peer_other_namespace`, `peer_unknown`. See unix(7), pidfd_open(2), namespaces(7)."""
-    pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    `peer_other_namespace`, `peer_unknown`. See unix(7), pidfd_open(2), namespaces(7). macOS: `rpc.peer_macos`."""
+    if sys.platform == "darwin":
+        uid, gid, pid = check_peer(connection, own.uid)
+        return Caller(uid, gid, pid)
+    else:
+        return _identify_on_linux(connection, own)
+
+
+def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
+    pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, _UCRED.size))
     if uid != own.uid:
         raise CallerError(
             "peer_other_user",
@@ -84,7 +95,9 @@ def _pin(connection: socket.socket, pid: int) -> int:
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
-        return os.pidfd_open(pid)
+        if sys.platform == "linux":
+            return os.pidfd_open(pid)
+        raise
 
 
 def _namespaces(process: str) -> tuple[tuple[int, int], ...]:

@@ -122,7 +122,8 @@ def listen(path: str) -> ListeningSocket:
     """A listening socket at `path` with mode 0600. The directory's lock is held, so a socket without a listener is a
     dead daemon's. Raises HostError: `socket_path_occupied`, `socket_in_use`, `socket_unusable`."""
     _clear(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # Python makes it non-inheritable, on every system
+    listener.setblocking(False)
     try:
         listener.bind(path)
         os.chmod(path, 0o600)  # the directory is 0700: nobody could have connected in between
@@ -165,7 +166,8 @@ def _clear(path: str) -> None:
 
 
 def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         # ECONNREFUSED alone means nobody listens; a full backlog (EAGAIN) or a datagram socket (EPROTOTYPE) is alive.
         return probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
 
