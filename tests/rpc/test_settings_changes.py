@@ -200,9 +200,7 @@ async def test_exclude_command(client: RawClient, running: RunningDaemon) -> Non
 
 async def test_rules_of_a_project_count_when_it_is_named(client: RawClient, running: RunningDaemon) -> None:
     cwd = str(running.around.project)
-    running.around.write(
-        running.around.project_settings, {"sandbox": {"network": {"deniedDomains": ["ok.test"]}}}
-    )
+    running.around.write(running.around.project_settings, {"sandbox": {"network": {"deniedDomains": ["ok.test"]}}})
     result = await update(client, change("add", DOMAINS, "ok.test"), cwd=cwd)
     assert any("deniedDomains" in warning or "denied" in warning for warning in result["warnings"]), result
     assert not (await update(client, change("add", DOMAINS, "other.test")))["warnings"]
