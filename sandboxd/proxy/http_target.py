@@ -52,13 +52,13 @@ def parse_target(head: RequestHead) -> Target:
     if match is None:
         raise HttpSyntaxError("request target is not an absolute URL", slug="bad_target")
     scheme, authority, rest = match[1].lower(), match[2], match[3]
-    if scheme == b"https":
+    if scheme in (b"https", b"wss"):
         raise HttpSyntaxError(
             "https URLs are not fetched for a client",
             slug="https_absolute_form",
             hint="use CONNECT HOST:443, as clients do with https_proxy set",
         )
-    if scheme != b"http":
+    if scheme not in (b"http", b"ws"):  # aiohttp asks a proxy for a plain WebSocket with its own scheme
         raise HttpSyntaxError("only http URLs are passed on", slug="bad_scheme", hint="use CONNECT HOST:PORT")
     if b"#" in authority + rest:
         raise HttpSyntaxError("fragment in the request target", slug="bad_target")
