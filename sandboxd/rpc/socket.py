@@ -25,6 +25,9 @@ from sandboxd.errors import HostError
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
+START_LOCK_NAME = "starting"
+START_LOG_NAME = "daemon.log"
+"""Of an automatic start (`sandboxd_client.starting`)."""
 BACKLOG = 1024
 """A connect(2) that does not wait fails when this many wait already (EAGAIN), which asyncio takes for success."""
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
@@ -54,6 +57,10 @@ class DirectoryLock:
         while True:
             try:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:  # a daemon that ended has just taken its directory along
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(os.path.dirname(self.path), 0o700)
+                continue
             except OSError as error:
                 raise HostError(
                     "directory_unusable",
@@ -84,13 +91,31 @@ class DirectoryLock:
             return False
 
     def release(self) -> None:
-        """Remove the file while it is still held, so that nobody can lock it in between, then let go. Idempotent."""
+        """Remove the file while it is still held, so that nobody can lock it in between, then let go. The directory goes
+        too when it is one of ours by its name (`wire.location`) and nothing is in it but what an automatic start has
+        left. Idempotent."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
             os.unlink(self.path)
+        directory = os.path.dirname(self.path)
+        if os.path.basename(directory) in ("sandboxd", f"sandboxd-{os.geteuid()}"):
+            _remove_start_files(directory)
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
         os.close(self._descriptor)
         self._descriptor = -1
+
+
+def _remove_start_files(directory: str) -> None:
+    """The lock under which clients start a daemon, and its log when this is the daemon that wrote it: what was worth
+    saying at a clean end has been said."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(directory, START_LOCK_NAME))
+    log = os.path.join(directory, START_LOG_NAME)
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.lstat(log), os.fstat(2)):
+            os.unlink(log)
 
 
 def _holder(descriptor: int) -> str:

@@ -146,7 +146,7 @@ def test_only_one_holds_the_lock(directory: str) -> None:
     assert str(os.getpid()) in error.value.message
     lock.release()
     lock.release()
-    assert os.listdir(directory) == []
+    assert not os.path.exists(directory)
     DirectoryLock(directory).release()
 
 
@@ -199,7 +199,7 @@ def test_of_many_that_start_at_once_exactly_one_wins(directory: str) -> None:
     for racer in racers:
         racer.communicate()
     assert sorted(words) == ["daemon_running"] * 5 + ["won"]
-    assert os.listdir(directory) == []
+    assert not os.path.exists(directory)
 
 
 def test_nothing_is_passed_without_a_service_manager() -> None:
@@ -247,3 +247,17 @@ def test_a_passed_socket_is_used_and_left_in_place(directory: str, kind: str) ->
     else:
         assert done.stdout.strip() == "passed_socket_unusable"
     assert os.path.exists(path)
+
+
+def test_a_directory_that_is_not_ours_by_name_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "chosen"
+    directory.mkdir(0o700)
+    DirectoryLock(str(directory)).release()
+    assert os.listdir(directory) == []
+
+
+def test_what_an_automatic_start_left_goes_with_the_directory_and_other_things_stay(directory: str) -> None:
+    for name in ("starting", "daemon.log"):
+        Path(directory, name).touch()
+    DirectoryLock(directory).release()
+    assert os.listdir(directory) == ["daemon.log"]  # not the log of this process
