@@ -66,7 +66,8 @@ async def test_every_method_and_a_big_body_on_one_connection() -> None:
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
             body = b"" if method == "GET" else BIG
             url = f"http://ok.test:{port}/echo"
-            async with client.request(method, url, data=io.BytesIO(body), proxy=proxy, headers={"X-Mine": "1"}) as answer:
+            data = io.BytesIO(body)
+            async with client.request(method, url, data=data, proxy=proxy, headers={"X-Mine": "1"}) as answer:
                 assert answer.status == 200
                 assert answer.headers["X-Seen"] == f"{method} ok.test:{port} 1"
                 assert await answer.read() == body
@@ -104,7 +105,8 @@ async def test_fifty_at_once_each_get_their_own_answer() -> None:
 
         async def one(number: int) -> bytes:
             url = f"http://ok.test:{port}/echo"
-            async with client.post(url, data=b"%d" % number, proxy=f"http://127.0.0.1:{proxies.http_port}") as answer:
+            proxy = f"http://127.0.0.1:{proxies.http_port}"
+            async with client.post(url, data=b"%d" % number, proxy=proxy) as answer:
                 return await answer.read()
 
         assert await asyncio.gather(*map(one, range(50))) == [b"%d" % number for number in range(50)]
