@@ -120,6 +120,8 @@ class Machine:
     layers: Callable[[], tuple[str, ...]]
     daemon_paths: tuple[str, ...] = ()
     """Our own files, which no sandbox may write."""
+    warnings: Callable[[], tuple[str, ...]] = tuple
+    """What is not as it should be now, for `status`."""
 
 
 Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
@@ -162,7 +164,7 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
         environment=environment,
         settings=options.settings,
         pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
-        platform="wsl" if "microsoft" in os.uname().release.lower() else "linux",
+        platform=platform_name(),
         passed=passed,
     )
 
@@ -228,7 +230,7 @@ async def run_daemon(
 
         # what runs commands
         ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
-        machine = await stack.enter_async_context((assemble or linux_machine)(ground))
+        machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
         place = _placing(config.home, directory, base.path, machine.daemon_paths)
         parts = SessionParts(
@@ -263,6 +265,7 @@ async def run_daemon(
             layers=machine.layers,
             stop=stop,
             warnings=tuple(filter(None, [base.warning])),
+            machine_warnings=machine.warnings,
         )
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
@@ -372,6 +375,25 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
 
 def own_paths(helper: str) -> tuple[str, ...]:
     """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
+    return tuple(dict.fromkeys((*own_code(), os.path.dirname(os.path.dirname(helper)))))
+
+
+def own_code() -> tuple[str, ...]:
     package = os.path.dirname(os.path.abspath(sandboxd.__file__))
     client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
-    return tuple(dict.fromkeys((package, client, sys.prefix, os.path.dirname(os.path.dirname(helper)))))
+    return package, client, sys.prefix
+
+
+def platform_name() -> str:
+    """As settings name it (`enabledPlatforms`)."""
+    linux = "wsl" if "microsoft" in os.uname().release.lower() else "linux"
+    return "macos" if sys.platform == "darwin" else linux
+
+
+def machine_of(platform: str) -> Assemble:
+    """The back end of a platform: chosen here and nowhere else."""
+    if platform == "macos":
+        from sandboxd.app_macos import mac_machine  # what it imports is of no use elsewhere
+
+        return mac_machine
+    return linux_machine

@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
     "sandboxd_client": (),
 }  # fmt: skip

@@ -65,6 +65,8 @@ class Daemon:
     stop: StopRequest
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the daemon started."""
+    machine_warnings: Callable[[], tuple[str, ...]] = tuple
+    """What is not as it should be with the back end now."""
     started_at: float = field(default_factory=time.time)
 
     async def check(self) -> CheckReport:

@@ -12,7 +12,7 @@ from sandboxd.backends.macos.profile import Profile, make_profile
 from sandboxd.backends.macos.rule_files import read_rule_file
 from sandboxd.backends.macos.spellings import real_spelling
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, FactSource, Kind
+from sandboxd.plan.facts import Facts, FactSource, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
 from sandboxd.plan.needs import Needs, all_rules, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
@@ -83,7 +83,7 @@ def make_seatbelt_layout(
         view=SeatbeltView(mounts=(), profile=profile, writable=_writable(found)),
         cwd=facts.paths[place.cwd].real,
         shells=visible,
-        session_tmp=facts.paths[place.session_tmp].real,
+        session_tmp=session_directory(place, facts),
         warnings=(*facts.warnings, *found.warnings, *_warnings(policy)),
         points=explained,
     )

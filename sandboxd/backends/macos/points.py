@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.macos.globs import Glob, parse_glob
-from sandboxd.plan.facts import Facts
+from sandboxd.plan.facts import Facts, Resolved, session_directory
 from sandboxd.plan.mounts import Mark, Point, Shows, is_below
 from sandboxd.plan.points import DEVICES, PROCESSES, TMP, PointMap, make_points
 from sandboxd.plan.request import Place
@@ -65,7 +65,7 @@ def make_seatbelt_points(
             del points[path]
         else:
             points[path].fixed = points[path].shows = None
-    session = facts.paths[place.session_tmp].real
+    session = session_directory(place, facts)
     points[session] = Point(session, shows=Shows.PRIVATE)
     for path, mark in _spine(points, patterns):
         point = points.setdefault(path, Point(path))
@@ -78,7 +78,7 @@ def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
     globs = facts.globs
     if not matches:
         globs = {pattern: tuple(match for match in found if match.is_link) for pattern, found in globs.items()}
-    return replace(facts, paths={**facts.paths, TMP: facts.paths[place.session_tmp]}, globs=globs)
+    return replace(facts, paths={**facts.paths, TMP: Resolved(session_directory(place, facts))}, globs=globs)
 
 
 def _spine(points: Mapping[str, Point], patterns: tuple[Pattern, ...]) -> list[tuple[str, Mark]]:

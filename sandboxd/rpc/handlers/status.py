@@ -31,5 +31,10 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         sessions=sessions,
         layers=daemon.layers(),
         commands=sum(session.commands for session in sessions),
-        warnings=(*daemon.warnings, *filter(None, [daemon.reloading.failure]), *own.complaints),
+        warnings=(
+            *daemon.warnings,
+            *daemon.machine_warnings(),
+            *filter(None, [daemon.reloading.failure]),
+            *own.complaints,
+        ),
     )

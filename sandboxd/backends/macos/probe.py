@@ -1,0 +1,105 @@
+"""Whether a sandbox can be started here: tried for real, and only a refusal that happens counts.
+
+The probe is a profile that allows everything but writing into one directory, and a program that writes there. A sandbox
+that starts and refuses nothing would be worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.errors import HostError
+
+SANDBOX_EXEC = "/usr/bin/sandbox-exec"
+TIMEOUT_S = 20.0
+_PROFILE = '(version 1) (allow default) (deny file-write* (subpath (param "D")))'
+_PATH = "/usr/bin:/bin"
+_LAST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """See `daemon.state.Step`."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    slug: str = ""
+
+
+class SeatbeltProbe:
+    """Remembers a success; a failure is tried again."""
+
+    def __init__(self, sandbox_exec: str = SANDBOX_EXEC) -> None:
+        self.sandbox_exec = sandbox_exec
+        self._lock = asyncio.Lock()
+        self._good = False
+
+    async def ready(self) -> None:
+        """Raises HostError: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`."""
+        async with self._lock:
+            if not self._good:
+                await try_sandbox(self.sandbox_exec)
+                self._good = True
+
+    async def steps(self) -> Sequence[CheckStep]:
+        """For `check`: never from memory."""
+        try:
+            await try_sandbox(self.sandbox_exec)
+        except HostError as error:
+            return (CheckStep("sandbox", False, error.message, error.hint, error.slug),)
+        return (CheckStep("sandbox", True, f"{self.sandbox_exec} starts a sandbox, and it refuses what it should"),)
+
+
+async def try_sandbox(sandbox_exec: str) -> None:
+    """Raises HostError when no sandbox can be started, or when it does not hold."""
+    with tempfile.TemporaryDirectory(prefix="sandboxd-probe-") as made:
+        directory = await asyncio.to_thread(os.path.realpath, made)
+        target = os.path.join(directory, "written")
+        closed = f"D={real_spelling(directory)}"
+        status, said = await _run([sandbox_exec, "-p", _PROFILE, "-D", closed, "--", "mkdir", target])
+        if await asyncio.to_thread(os.path.exists, target):
+            raise HostError(
+                "seatbelt_open",
+                "a sandbox was started and did not refuse what its profile refuses",
+                hint="macOS on this machine cannot be relied on for a sandbox; please report its version",
+            )
+    if status == 1:  # that of mkdir, which was refused
+        return
+    if status == 71 and "not permitted" in said:
+        raise HostError(
+            "seatbelt_nested",
+            "the daemon runs in a sandbox itself, and macOS nests none",
+            hint="start it outside: sandboxd service install",
+        )
+    raise HostError("seatbelt_failed", f"{sandbox_exec} ended with status {status}: {said}", hint="see: sandboxd check")
+
+
+async def _run(words: list[str]) -> tuple[int, str]:
+    """Exit status and last line of the complaints. Raises HostError."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, env={"PATH": _PATH}, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    except OSError as error:
+        raise HostError(
+            "sandbox_exec_missing",
+            f"{words[0]} cannot be started: {error.strerror}",
+            hint="it is part of macOS; restore it, or see whether the disk is damaged",
+        ) from error
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            _, errors = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="see: sandboxd check") from None
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    return process.returncode or 0, lines[-1][:_LAST_WORDS] if lines else ""
