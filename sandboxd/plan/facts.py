@@ -6,12 +6,14 @@ that of the nearest existing directory plus the missing names.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from sandboxd.plan.needs import Needs
+from sandboxd.plan.request import Place
 
 
 class Kind(StrEnum):
@@ -127,3 +129,9 @@ class FactSource(Protocol):
     def forget(self, facts: Facts) -> None:
         """Nobody will ask about these facts again."""
         ...
+
+
+def session_directory(place: Place, facts: Facts) -> str:
+    """The canonical path of the session's temporary directory."""
+    below = posixpath.relpath(place.session_tmp, place.temporary_base)
+    return posixpath.join(facts.paths[place.temporary_base].real, below)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sandboxd.errors import PolicyError
 from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
-from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.facts import Facts, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.points import make_points
@@ -57,7 +57,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     # as long as the back end does not pin them (`backends.linux.pin_links`)
     open_links = (f"{link} is a symlink: its target is guarded, the link could be replaced" for link in view.open_links)
     warnings = (*facts.warnings, *found.warnings, *open_links)
-    return Layout(view, cwd, tuple(visible), facts.paths[place.session_tmp].real, warnings, found)
+    return Layout(view, cwd, tuple(visible), session_directory(place, facts), warnings, found)
 
 
 def make_plan(policy: Policy, request: PlanRequest, facts: Facts) -> Plan:

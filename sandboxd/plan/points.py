@@ -7,7 +7,7 @@ mounted, is decided in `plan.mounts` alone.
 from __future__ import annotations
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Kind
+from sandboxd.plan.facts import Facts, Kind, session_directory
 from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
 from sandboxd.plan.point_map import PointMap, Reason
@@ -46,7 +46,7 @@ class _OwnPlaces:
     """The sandbox's own places, which no rule reaches into."""
 
     def __init__(self, place: Place, facts: Facts) -> None:
-        self.session = facts.paths[place.session_tmp].real
+        self.session = session_directory(place, facts)
         self.base = facts.paths[place.temporary_base].real
         self.runtime = facts.paths[place.runtime_dir].real
         self.tmp = facts.paths[TMP].real

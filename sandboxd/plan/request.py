@@ -27,7 +27,9 @@ class Place:
     cwd: str
     project_root: str
     session_tmp: str
-    """The session's temporary directory on the host. Inside it is `/tmp`, and reachable by this path too."""
+    """The session's temporary directory on the host. Inside it is `/tmp`, and reachable by this path too. The daemon
+    makes it, so below `temporary_base` there is no symlink on the way to it, and whether it was removed and made again
+    since the last command is nobody's question."""
     home: str
     uid: int
     runtime_dir: str

@@ -199,5 +199,4 @@ class Session:
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self._parts.planner.forget(self._parts.temporary.path_of(self.id))
         await self._parts.temporary.remove_session(self.id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import heapq
 import os
 import secrets
 import stat
@@ -30,6 +31,8 @@ class TemporaryRoot:
         self._base = base
         self.path = ""
         self._lock = -1
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
         self.mask = ""
         """A file nobody can read (mode 000): bound over files whose reading is denied."""
 
@@ -77,12 +80,13 @@ class TemporaryRoot:
                 continue
             remove_tree(entry.path)
 
-    def path_of(self, session_id: str) -> str:
-        return f"{self.path}/{session_id}"
-
     def session(self, session_id: str) -> str:
-        """The temporary directory of a session: made when it is missing. Absolute, mode 0700."""
-        path = self.path_of(session_id)
+        """The temporary directory of a session: made when it is missing. Absolute, mode 0700. Its name is one that an
+        ended session has left free, since whatever is known about a place is known by its path."""
+        slot = self._slots.get(session_id)
+        if slot is None:
+            slot = self._slots[session_id] = heapq.heappop(self._free) if self._free else len(self._slots)
+        path = f"{self.path}/t{slot}"
         try:
             state = os.lstat(path)
         except FileNotFoundError:
@@ -95,7 +99,13 @@ class TemporaryRoot:
         return path
 
     async def remove_session(self, session_id: str) -> None:
-        await asyncio.to_thread(remove_tree, self.path_of(session_id))
+        """Raises OSError when something in it cannot be removed; its name is not used again then."""
+        slot = self._slots.get(session_id)
+        if slot is None:
+            return
+        await asyncio.to_thread(remove_tree, f"{self.path}/t{slot}")
+        del self._slots[session_id]
+        heapq.heappush(self._free, slot)
 
 
 @contextlib.contextmanager

@@ -68,10 +68,10 @@ async def test_what_a_killed_daemon_left_is_removed_and_a_living_one_keeps_its_o
         kept = living.stdout.readline().strip()
         dead = subprocess.run([*command, "die"], stdout=subprocess.PIPE, text=True, check=False)
         left = dead.stdout.strip()
-        assert os.path.exists(os.path.join(left, "s-1", "left"))
+        assert os.path.exists(os.path.join(left, "t0", "left"))
         async with TemporaryRoot(base):
             assert not os.path.exists(left)
-            assert os.path.exists(os.path.join(kept, "s-1", "left"))
+            assert os.path.exists(os.path.join(kept, "t0", "left"))
         living.communicate("")
     assert living.returncode == 0
     assert not os.path.exists(base)
@@ -84,3 +84,14 @@ async def test_two_daemons_share_a_base(tmp_path: Path) -> None:
             assert one.path != two.path
         assert os.path.isdir(one.session("s-1"))
     assert not base.exists()
+
+
+async def test_the_name_of_an_ended_session_is_used_again_and_nothing_else_of_it(tmp_path: Path) -> None:
+    async with TemporaryRoot(str(tmp_path / "base")) as root:
+        first, second = root.session("s-1"), root.session("s-2")
+        Path(first, "secret").write_text("x")
+        await root.remove_session("s-1")
+        assert not os.path.exists(first)
+        assert root.session("s-3") == first
+        assert os.listdir(first) == []
+        assert root.session("s-4") not in (first, second)
