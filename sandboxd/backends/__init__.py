@@ -1,1 +1,1 @@
-"""Back ends: from a Plan to what a platform's own tool is told. Pure text, apart from the set-up of network namespaces."""
+"""Back ends: from a Plan to what a platform's own tool is told. Pure text, but for network namespaces."""
