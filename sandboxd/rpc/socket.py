@@ -92,8 +92,8 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Remove the file while it is still held, so that nobody can lock it in between, then let go. The
-        directory goes too when it is one of ours by its name (`wire.location`) and nothing is in it but what an automatic start
-        has left. Idempotent."""
+        directory goes too when it is one of ours by its name (`wire.location`) and nothing is in it but what an
+        automatic start has left. Idempotent."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
