@@ -40,10 +40,12 @@ from sandboxd.backends.linux.bridge_protocol import (
     Started,
     decode_ticket,
 )
+from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.errors import SandboxdError
 
 _BACKLOG = 1024
 _READ = 64 * 1024
+_STRAGGLES_AFTER_S = 0.1
 _UCRED = struct.Struct("3i")
 _ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize) + socket.CMSG_SPACE(_UCRED.size)
 
@@ -186,6 +188,7 @@ class Link:
         # grandchild of the launch and has only the number 1 in its own.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._loop.add_reader(connection.fileno(), self.readable)
+        self._loop.add_reader(pidfd, self._bubblewrap_ended)
 
     def readable(self) -> None:
         try:
@@ -208,7 +211,10 @@ class Link:
             self._claim(decode_ticket(self._opening))
 
     def _read_events(self) -> None:
-        data, ancillary, flags, _ = self._connection.recvmsg(_READ, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, ancillary, flags, _ = self._connection.recvmsg(_READ, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # it has ended without reading all that was sent to it: a KILL that came too late
+            data, ancillary, flags = b"", [], 0
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array.array("i")
@@ -306,6 +312,16 @@ class Link:
             self.close()
         else:
             self._loop.add_reader(last, self._gone, last)
+
+    def _bubblewrap_ended(self) -> None:
+        """Process 1 ends with bubblewrap, once it is there. What bubblewrap has forked before may wait for ever."""
+        self._loop.remove_reader(self._pidfd)
+        if self._init < 0:
+            self._loop.call_later(_STRAGGLES_AFTER_S, self._end_straggler)
+
+    def _end_straggler(self) -> None:
+        if self._pidfd >= 0 and self._init < 0 and not self._closing and (pids := end_stragglers()):
+            self._bridge.log("bridge_straggler_ended", pids=pids, ticket=self.ticket)
 
     @property
     def is_disconnected(self) -> bool:

@@ -1,0 +1,127 @@
+"""bubblewrap, killed while it makes the namespaces, leaves a child that waits for ever. Somebody has to end it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from sandboxd.backends.base import Listeners, Refusal
+from sandboxd.backends.linux.bridge import Bridge, Expected
+from sandboxd.backends.linux.bridge_protocol import Configuration, Flags, Listener
+from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.stragglers import end_stragglers
+from support import processes
+from support.waiting import wait_until, wait_until_async
+
+from .conftest import MACHINE, TICKET, Launcher
+
+TRIES = 40
+
+
+def kill_soon(pid: int, source: random.Random) -> None:
+    """Within the first milliseconds, during which bubblewrap is busy with the namespaces."""
+    until = time.perf_counter() + source.random() * 0.004
+    while time.perf_counter() < until:
+        pass
+    os.kill(pid, signal.SIGKILL)
+
+
+def left_below(before: set[int]) -> list[processes.Process]:
+    return [process for process in processes.descendants() if process.pid not in before]
+
+
+def test_what_is_stuck_is_ended(launch: Launcher) -> None:
+    """Whether one gets stuck is chance. Whoever has not ended by itself a moment after its end is found."""
+    source, before = random.Random(1), {process.pid for process in processes.descendants()}
+    for _ in range(TRIES):
+        sandbox = launch.start(launch.words())
+        sandbox.accept()
+        kill_soon(sandbox.process.pid, source)
+        sandbox.process.wait()
+        sandbox.close()
+
+    def gone() -> bool:
+        end_stragglers()
+        return not left_below(before)
+
+    wait_until(gone, "nobody left")
+
+
+def test_nobody_else_is_harmed(launch: Launcher) -> None:
+    """Neither a launch that waits for its configuration, nor a sandbox that waits for GO, nor one that runs."""
+    starting = launch.start(launch.words(stage="launch-args"))
+    starting.accept()
+    waiting = launch.connect()
+    held = launch(["true"], flags=Flags.WAIT)
+    running = launch(["sleep", "1000"])
+    assert not set(end_stragglers()) & {p.pid for p in processes.descendants()}
+    assert [one.process.poll() for one in (starting, waiting, held, running)] == [None] * 4
+
+
+@dataclass
+class Observer:
+    """Kills bubblewrap as soon as it is known who it is."""
+
+    source: random.Random
+    told: list[str] = field(default_factory=list)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.told.append("refused")
+
+    def claimed(self, pid: int) -> None:
+        self.told.append("claimed")
+        kill_soon(pid, self.source)
+
+    def listening(self, listeners: Listeners) -> None:
+        for one in (listeners.http, listeners.socks):
+            assert one is not None
+            one.close()
+        os.close(listeners.namespace)
+
+    def started(self) -> None:
+        self.told.append("started")
+
+    def failed(self, reason: str) -> None:
+        self.told.append("failed")
+
+    def ended(self, status: int | None) -> None:
+        self.told.append("ended")
+
+
+def has_ended(observer: Observer) -> bool:
+    return "ended" in observer.told
+
+
+@dataclass
+class Caller:
+    pid: int
+
+
+def identify(connection: socket.socket) -> Caller:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return Caller(int.from_bytes(credentials[:4], "little"))
+
+
+async def test_the_bridge_sees_to_it(launch: Launcher) -> None:
+    launch.listener.close()
+    bridge = Bridge(launch.path, identify, lambda event, **values: None)
+    bridge.open()
+    os.chown(launch.path, launch.identity.uid, -1)
+    listeners = (Listener.tcp("127.0.0.1", 3128), Listener.tcp("127.0.0.1", 1080))
+    configuration = Configuration((b"sleep", b"1000"), build_filter(MACHINE), listeners)
+    source, before = random.Random(2), {process.pid for process in processes.descendants()}
+    try:
+        for _ in range(TRIES):
+            observer = Observer(source)
+            bridge.expect(TICKET, Expected(configuration, None, observer))
+            sandbox = launch.start(launch.words())
+            await wait_until_async(partial(has_ended, observer), "ended")
+            sandbox.close()
+        await wait_until_async(lambda: not left_below(before), "nobody left")
+    finally:
+        bridge.close()
