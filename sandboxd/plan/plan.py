@@ -54,9 +54,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         resolved = facts.paths[shell]
         if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
-    # as long as the back end does not pin them (`backends.linux.pin_links`)
-    open_links = (f"{link} is a symlink: its target is guarded, the link could be replaced" for link in view.open_links)
-    warnings = (*facts.warnings, *found.warnings, *open_links)
+    warnings = (*facts.warnings, *found.warnings)
     return Layout(view, cwd, tuple(visible), session_directory(place, facts), warnings, found)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.linux import pin_links
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     INIT_WORDS,
     OPTIONS_DESCRIPTOR,
     Configuration,
+    Flags,
     Listener,
 )
 from sandboxd.backends.linux.bwrap import render
@@ -81,6 +86,7 @@ class LinuxBackend:
             filter=build_filter(self._machine),
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
+            flags=Flags.WAIT if plan.view.open_links else Flags(0),
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
@@ -91,6 +97,7 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
+                partial(_pin, links=plan.view.open_links) if plan.view.open_links else None,
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
@@ -98,6 +105,20 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
+
+
+async def _pin(pid: int, links: tuple[str, ...]) -> None:
+    """Keep symlinks at protected names from being replaced in the sandbox with this process 1. Raises LaunchError."""
+    process = await asyncio.create_subprocess_exec(
+        *pin_links.command_line(sys.executable, pid, links),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, words = await process.communicate()
+    if process.returncode:
+        why = words.decode(errors="replace").strip() or f"status {process.returncode}"
+        raise LaunchError("link_not_pinned", why, hint="remove the symbolic link, or allow writing it by its exact path")
 
 
 class _Launching:

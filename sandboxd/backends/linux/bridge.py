@@ -19,13 +19,14 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.bridge_protocol import (
     DESCRIPTORS_MAX,
+    GO,
     KILL,
     OPTIONS,
     TICKET_SIZE,
@@ -63,6 +64,9 @@ class Expected:
     configuration: Configuration
     options: bytes | None
     observer: Observer
+    before_start: Callable[[int], Awaitable[None]] | None = None
+    """With Flags.WAIT: what has to be done to the sandbox, whose process 1 has this pid, before the command may start.
+    Raises SandboxdError; then it does not start."""
 
 
 class Bridge:
@@ -182,6 +186,9 @@ class Link:
         self._decoder = EventDecoder()
         self._descriptors: list[int] = []
         self._status: int | None = None
+        self._init_pid: int | None = None
+        self._before_start: Callable[[int], Awaitable[None]] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._closing = False
         self._init = -1  # pidfd of the helper's init stage, once it has spoken
         # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage is a
@@ -233,6 +240,7 @@ class Link:
 
     def _watch_init(self, pid: int) -> None:
         if pid != self._pid:
+            self._init_pid = pid
             with contextlib.suppress(ProcessLookupError):
                 self._init = os.pidfd_open(pid)
 
@@ -263,6 +271,7 @@ class Link:
             return
         self.ticket = ticket
         self._observer = expected.observer
+        self._before_start = expected.before_start
         self._observer.claimed(self._pid)
         if expected.options is not None:
             self._send_options(expected.options)
@@ -299,6 +308,20 @@ class Link:
         *listeners, namespace = received
         http, socks, *others = (socket.socket(fileno=number) for number in listeners)
         self._tell().listening(Listeners(http, socks, namespace, others))
+        if self._before_start is not None:
+            self._preparing = self._loop.create_task(self._prepare(self._before_start), name=f"prepare-{self.ticket}")
+
+    async def _prepare(self, before_start: Callable[[int], Awaitable[None]]) -> None:
+        try:
+            if self._init_pid is None:
+                raise ProtocolError("nobody has said which process is process 1")
+            await before_start(self._init_pid)
+            await self._loop.sock_sendall(self._connection, GO)
+        except (SandboxdError, OSError) as error:
+            self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
+            if self._observer is not None:
+                self._observer.failed(f"the sandbox could not be completed: {error}")
+            self._finish()  # its helper waits for GO, sees the connection close instead, and ends with status 125
 
     def _finish(self) -> None:
         """The connection is over. A dying process 1 closes its descriptors before the kernel has killed the rest of its
@@ -362,6 +385,8 @@ class Link:
         """Drop the connection and all descriptors; nothing more is told."""
         if self._pidfd < 0:
             return
+        if self._preparing is not None and self._preparing is not asyncio.current_task():
+            self._preparing.cancel()
         self._disconnect()
         for pidfd in filter(lambda number: number >= 0, (self._init, self._pidfd)):
             self._loop.remove_reader(pidfd)
