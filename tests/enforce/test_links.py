@@ -6,7 +6,9 @@ import os
 
 from support.daemons import DaemonProcess
 
-REPLACE = "rm .vscode; mv .vscode other; ln -sfn /tmp .vscode; mkdir /tmp/d; mv -T /tmp/d .vscode; touch .vscode/tasks.json; "
+REPLACE = (
+    "rm .vscode; mv .vscode other; ln -sfn /tmp .vscode; mkdir /tmp/d; mv -T /tmp/d .vscode; touch .vscode/tasks.json; "
+)
 
 
 def test_a_link_at_a_protected_name_cannot_be_replaced(daemon: DaemonProcess) -> None:

@@ -108,7 +108,7 @@ class LinuxBackend:
 
 
 async def _pin(pid: int, links: tuple[str, ...]) -> None:
-    """Keep symlinks at protected names from being replaced in the sandbox with this process 1. Raises LaunchError."""
+    """Keep symlinks at protected names of a sandbox from being replaced; `pid` is its process 1. Raises LaunchError."""
     process = await asyncio.create_subprocess_exec(
         *pin_links.command_line(sys.executable, pid, links),
         stdin=asyncio.subprocess.DEVNULL,
