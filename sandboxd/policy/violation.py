@@ -27,7 +27,8 @@ class ViolationSource(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Violation:
     """`time` is seconds since the epoch. `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the
-    path or `host:port`, already neutralised for display. `inferred` marks a guess from program output."""
+    path or `host:port`, already neutralised for display. `inferred` marks a guess from program output,
+    `policy_generation` the policy that was in force (0: not known)."""
 
     id: int
     time: float
@@ -44,3 +45,4 @@ class Violation:
     hint: str = ""
     count: int = 1
     inferred: bool = False
+    policy_generation: int = 0

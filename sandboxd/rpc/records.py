@@ -40,4 +40,5 @@ def violation_record(violation: Violation) -> ViolationRecord:
         hint=violation.hint,
         count=violation.count,
         inferred=violation.inferred,
+        policy_generation=violation.policy_generation,
     )

@@ -31,7 +31,8 @@ class State(enum.Enum):
 
 class Command:
     """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
-    of a command, an operation and a target whether nobody wants to see that refusal."""
+    of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
+    the sandbox was made under, `generation_now` that of the policy in force, which its connections meet."""
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class Command:
         make_proxies: Callable[[Command], ProxyServer],
         on_end: Callable[[Command], None],
         is_hidden: Callable[[str, str, str], bool] = lambda *_: False,
+        generation: int = 0,
+        generation_now: Callable[[], int] = lambda: 0,
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -54,6 +57,8 @@ class Command:
         self._make_proxies = make_proxies
         self._on_end = on_end
         self._is_hidden = is_hidden
+        self._generation = generation
+        self._generation_now = generation_now
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -97,7 +102,7 @@ class Command:
 
     def refused(self, refusal: Refusal) -> None:
         hidden = self._is_hidden(self.text, refusal.operation, refusal.target)
-        self._violations.add_refusal(self.command_id, refusal, hidden=hidden)
+        self._violations.add_refusal(self.command_id, refusal, hidden=hidden, generation=self._generation)
 
     def ended(self, status: int | None) -> None:
         if self.state is State.ENDED:
@@ -115,7 +120,13 @@ class Command:
 
     def blocked(self, connection: BlockedConnection) -> None:
         target = f"{connection.host}:{connection.port}"
-        self._violations.add_network(self.command_id, connection.operation, target, connection.decision)
+        self._violations.add_network(
+            self.command_id,
+            connection.operation,
+            target,
+            connection.decision,
+            generation=self._generation_now(),
+        )
 
     @property
     def outcome(self) -> WrapOutcome:

@@ -150,6 +150,8 @@ class Session:
             make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(request.overrides), command),
             on_end=self._command_ended,
             is_hidden=lambda *what: is_ignored(self._policy(request.overrides).ignore_violations, *what),
+            generation=policy.generation,
+            generation_now=lambda: self._policy(request.overrides).generation,
         )
         launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
         if self.closed:

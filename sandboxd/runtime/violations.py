@@ -27,8 +27,10 @@ class ViolationStore:
         self.hidden = 0
         """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
 
-    def add_network(self, command_id: str, operation: str, target: str, decision: Decision) -> Violation:
-        """Record a connection that a proxy refused."""
+    def add_network(
+        self, command_id: str, operation: str, target: str, decision: Decision, *, generation: int = 0
+    ) -> Violation:
+        """Record a connection that a proxy refused under the policy of this generation."""
         violation = Violation(
             id=next(self._ids),
             time=self._clock(),
@@ -42,13 +44,16 @@ class ViolationStore:
             rule=decision.rule,
             origin=decision.origin,
             hint=decision.hint,
+            policy_generation=generation,
         )
         self._kept.append(violation)
         self.total += 1
         return violation
 
-    def add_refusal(self, command_id: str, refusal: Refusal, *, hidden: bool = False) -> Violation | None:
-        """Record what the operating system refused. A hidden one is counted only."""
+    def add_refusal(
+        self, command_id: str, refusal: Refusal, *, hidden: bool = False, generation: int = 0
+    ) -> Violation | None:
+        """Record what the operating system refused to a command of this generation. A hidden one is counted only."""
         if hidden:
             self.hidden += refusal.count
             return None
@@ -65,6 +70,7 @@ class ViolationStore:
             process=None if refusal.process is None else neutralise(refusal.process),
             hint=refusal.hint,
             count=refusal.count,
+            policy_generation=generation,
         )
         self._kept.append(violation)
         self.total += refusal.count

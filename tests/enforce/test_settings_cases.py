@@ -301,6 +301,24 @@ def test_f133_a_file_that_breaks_keeps_its_rules_and_at_start_nothing_runs(
     assert linted.returncode == 1 and linted.stdout.startswith(f"{file}:1:")
 
 
+def test_violations_carry_the_generation_that_refused(start_daemon: StartDaemon, origin: Origin) -> None:
+    daemon = start_daemon(resolve=RESOLVE, settings=sandbox())
+    code = """
+import json, sys
+from sandboxd_client import Change, Client
+with Client(autostart=False) as box, box.session(".") as session:
+    for _ in range(2):
+        done = session.run(["curl", "-s", "-o", "/dev/null", sys.argv[1]])
+        generation = session.policy_effective().generation
+        print(json.dumps([generation, [v.policy_generation for v in done.violations]]))
+        box.settings_update([Change("add", "network.deniedDomains", "no.test")])
+"""
+    done = daemon.python(code, origin.url("no.test"))
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first[1] == [first[0]] and second[1] == [second[0]] and second[0] > first[0]
+
+
 def test_files_follow_from_the_next_command_on(start_daemon: StartDaemon, identity: Identity) -> None:
     target = identity.home / "out"
     target.mkdir()

@@ -10,7 +10,8 @@ from sandboxd_client.wire.messages.origins import OriginRecord
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
     """`kind` is one of read write connect unix-socket network, `source` of proxy seccomp seatbelt; `time` is seconds
-    since the epoch; `inferred` marks a guess from program output. Texts are neutralised for display."""
+    since the epoch; `inferred` marks a guess from program output, `policy_generation` the policy that was in force. Texts
+    are neutralised for display."""
 
     id: int
     time: float
@@ -27,3 +28,4 @@ class ViolationRecord:
     hint: str = ""
     count: int = 1
     inferred: bool = False
+    policy_generation: int = 0
