@@ -25,15 +25,15 @@ def absolute(path: str | os.PathLike[str] | None) -> str:
     return here if path is None else os.path.join(here, path)
 
 
+VARIABLES_READ = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH")
+"""The variables whose values decide what the sandbox's environment is: extended instead of replaced. The daemon is told
+these and no others, which may be secret and which it has no use for."""
+
+
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that have a UTF-8 form. The others reach the command all the same: it inherits them."""
-    copy = dict(environment)
-    try:
-        "".join(copy.values()).encode()
-        "".join(copy).encode()
-    except UnicodeEncodeError:
-        copy = {name: value for name, value in copy.items() if _is_text(name) and _is_text(value)}
-    return copy
+    """Of `VARIABLES_READ`, those that are set and have a UTF-8 form. The command inherits all others from its client."""
+    found = ((name, environment.get(name)) for name in VARIABLES_READ)
+    return {name: value for name, value in found if value is not None and _is_text(value)}
 
 
 def check_command(command: str | None, argv: Sequence[str] | None) -> None:
