@@ -87,6 +87,8 @@ def _plain(value: object) -> object:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
+        if _SCALARS.issuperset(map(type, value)):  # an argv, mostly: no look at each of a hundred words
+            return list(value)
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -6,6 +6,7 @@ There is no path through here that returns a command unsandboxed: `Session.wrap`
 from __future__ import annotations
 
 import shlex
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sandboxd.errors import CallerError
@@ -23,6 +24,10 @@ from sandboxd_client.wire.messages.wrap import (
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
     from sandboxd.runtime.session import Session
+
+
+_quoted = lru_cache(maxsize=4096)(shlex.quote)
+"""All but a few words of an argv are those of the command before."""
 
 
 async def wrap(call: Call, params: WrapParams) -> WrapResult:
@@ -46,7 +51,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
     return WrapResult(
         wrap_id=wrapped.wrap_id,
         argv=wrapped.argv,
-        command=shlex.join(wrapped.argv),
+        command=" ".join(map(_quoted, wrapped.argv)),
         env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
         cwd=wrapped.cwd,
         layers=wrapped.layers,
