@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -132,6 +133,8 @@ class Terminal:
 
     def expect(self, text: bytes) -> None:
         while text not in self.seen:
+            ready, _, _ = select.select([self.master], [], [], LIMIT_S)
+            assert ready, f"{text!r} does not come; until now: {self.seen!r}"
             self.seen += os.read(self.master, 4096)
 
     def type(self, text: bytes) -> None:
@@ -234,6 +237,7 @@ print(repr(sys.stdin.readline()), flush=True)
 
     def test_job_control_of_a_shell_inside(self, launch: Launcher, terminal: Terminal) -> None:
         self.start(launch, "bash", "--norc", "--noprofile", "-i")
+        terminal.expect(b"bash-")  # the prompt: what is typed while a shell sets up its terminal may be lost
         terminal.type(b"PS1=; sleep 1000\n")
         wait_until(lambda: [p for p in processes.descendants(terminal.leader) if p.name == "sleep"], "sleep")
         terminal.type(b"\x1a")
