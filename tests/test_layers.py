@@ -48,6 +48,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
+    # What the service manager is given is text, made where everything about that system is.
+    "sandboxd.cli.service": ("sandboxd.__version__", "sandboxd_client", "sandboxd.backends.macos.launchd"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),

@@ -30,6 +30,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("enable", "enable", "switch the sandbox on"),
     ("disable", "disable", "switch the sandbox off"),
     ("serve", "serve", "the daemon, in the foreground"),
+    ("service", "service", "let the system start the daemon"),
 )
 
 

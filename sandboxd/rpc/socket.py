@@ -18,10 +18,12 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd.rpc.launchd_socket import activated_sockets
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
@@ -198,20 +200,38 @@ def _answers(path: str) -> bool:
 
 
 def take_passed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
-    """The listening socket that a service manager passed by sd_listen_fds(3), or None. The variables are removed, so
-    that no child takes them for its own. Raises HostError `passed_socket_unusable` when what was passed is not one."""
+    """The listening socket that a service manager passed by sd_listen_fds(3) or launch_activate_socket(3), or None. The
+    variables are removed, so that no child takes them for its own. Raises HostError `passed_socket_unusable` when what
+    was passed is not one."""
+    return _take_activated() if sys.platform == "darwin" else _take_listed(environment)
+
+
+def _take_activated() -> ListeningSocket | None:
+    descriptors = activated_sockets()
+    if not descriptors:
+        return None
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return _taken(descriptors[0], "give the agent's socket SockFamily Unix and SockType stream")
+
+
+def _take_listed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()) or not count.isdigit() or int(count) < 1:
         return None
     for descriptor in range(_FIRST_PASSED, _FIRST_PASSED + int(count)):
         os.set_inheritable(descriptor, False)
-    passed = _as_listener(_FIRST_PASSED)
+    return _taken(_FIRST_PASSED, "in the .socket unit use ListenStream= with a path")
+
+
+def _taken(descriptor: int, hint: str) -> ListeningSocket:
+    passed = _as_listener(descriptor)
     if passed is None:
         raise HostError(
             "passed_socket_unusable",
             "the service manager passed a descriptor that is not a listening Unix stream socket",
-            hint="in the .socket unit use ListenStream= with a path",
+            hint=hint,
         )
     passed.setblocking(False)
     return ListeningSocket(passed, os.fsdecode(passed.getsockname()), own=False)
