@@ -81,6 +81,12 @@ static long system_call(long number, long a, long b, long c, long d, long e) {
 /* call(name, up to five arguments): a result, or minus an error number. */
 #define CALL(n, a, b, c, d, e, ...) system_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 #define call(name, ...) CALL(SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
+/* The compiler asks for these two by name; volatile, lest it make them of each other. */
+void *memset(void *to, int byte, size_t n) { while (n--) ((volatile char *)to)[n] = (char)byte; return to; }
+void *memcpy(void *restrict to, const void *restrict from, size_t n) {
+    while (n--) ((volatile char *)to)[n] = ((const char *)from)[n];
+    return to;
+}
 static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
 static unsigned length_of(const char *text) {
     for (unsigned n = 0;; n++)
@@ -94,7 +100,6 @@ static const char *after(const char *start, const char *text) { /* the rest of a
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 static int command;                               /* its pid in the namespace; 0 until it has been forked */
-
 static void tell(uint32_t type, const void *payload, unsigned length) {
     uint32_t frame[2 + MAX_PAYLOAD / 4] = {type, length};
     memcpy(frame + 2, payload, length);
@@ -137,7 +142,6 @@ static const char try_again[] = "a launch is good once and not for long: ask for
 static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
 static const char owner_ended[] = "the program that started the sandbox has ended";
 static const char see_check[] = "`sandboxd check` says what this machine lacks";
-
 /* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
 static int is_ignored(int signal) {
     long now[4] = {0};
@@ -152,10 +156,9 @@ static void receive_options(void) {
     char byte, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
     struct msghdr text = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1,
                           .msg_control = space, .msg_controllen = sizeof space};
-    long got = call(recvmsg, BRIDGE, &text, 0);
-    int *fd = CMSG_FIRSTHDR(&text) ? (int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) : NULL;
-    if (got != 1 || byte != OPTIONS_FOLLOW || !fd || *fd != OPTIONS)
-        refuse("the daemon sent no options for bubblewrap", got < 0 ? got : 0, try_again);
+    int got = call(recvmsg, BRIDGE, &text, 0) == 1 && byte == OPTIONS_FOLLOW && CMSG_FIRSTHDR(&text);
+    if (!got || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS)
+        refuse("the daemon sent no options for bubblewrap", 0, try_again);
 }
 
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
@@ -195,12 +198,10 @@ enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4 };
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
-
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
     tell(EXIT, ((uint32_t[]){status, signal}), 8);
     for (;;) call(exit_group, status);
 }
-
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
  * are gone for whom the command runs, it is noticed here, whatever else is being waited for. */
 static int wait_for_news(int child, struct timespec *left) {
@@ -274,8 +275,7 @@ static void hand_out_sockets(const struct configuration *given) {
     memcpy(control.handed, handed, sizeof handed);
     struct msghdr text = {.msg_iov = &(struct iovec){frame, sizeof frame}, .msg_iovlen = 1,
                           .msg_control = &control, .msg_controllen = (unsigned)control.head.cmsg_len};
-    long sent = call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL);
-    if (sent < 0) refuse("cannot hand the sockets to the daemon", sent, try_again);
+    if (call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL) < 0) refuse("cannot hand the sockets to the daemon", 0, try_again);
     while (n) call(close, handed[--n]);
 }
 

@@ -6,7 +6,7 @@
 
 The compiler is that of the package `ziglang` in exactly the version below, which brings the kernel's and musl's headers
 for both processors: the same bytes come out on every machine, whatever the paths, the user and the time. Musl itself is
-not linked; the file needs no C library (its first comment says why), so a build takes about a second.
+not linked, nor any other library: the binary is the one source file, and a build takes about a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "apply-seccomp"
 # Processor, and the name that the kernel gives to the folder of its headers.
 PROCESSORS = {"x86_64": "x86", "aarch64": "aarch64"}
 
-FLAGS = (
+COMPILE = (
     "-std=gnu11",
     "-Os",
     "-Wall",
@@ -37,15 +37,15 @@ FLAGS = (
     "-Werror",
     "-Wno-missing-field-initializers",  # what is not named is zero: that is the point of an initialiser
     "-Wno-gnu-zero-variadic-macro-arguments",
-    "-nostdlib",  # no C library
-    "-static",
-    "-s",  # no symbols, no debugging information, hence no paths
+    "-ffreestanding",  # no C library
     "-fno-stack-protector",  # its support code is part of the C library
     "-fno-asynchronous-unwind-tables",
+    "-fno-unwind-tables",
     "-fno-ident",
-    "-Wl,--build-id=none",
-    "-Wl,--gc-sections",
+    "-fno-pic",
+    "-g0",  # no debugging information, hence no paths
 )
+LINK = ("-static", "--strip-all", "--build-id=none", "--gc-sections", "-z", "noexecstack")
 
 
 def compile_for(processor: str, target: Path) -> None:
@@ -57,17 +57,18 @@ def compile_for(processor: str, target: Path) -> None:
     folders = (f"{processor}-linux-musl", "generic-musl", f"{PROCESSORS[processor]}-linux-any", "any-linux-any")
     includes = [word for folder in folders for word in ("-isystem", str(headers / folder))]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="apply-seccomp-") as cache:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-musl"),
-                *(*includes, *FLAGS, "-o", str(target.absolute()), SOURCE),
-            ],
-            cwd=HERE,
-            # Caches of its own: what lies in somebody's home cannot change the result.
-            env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": f"{cache}/global", "ZIG_LOCAL_CACHE_DIR": f"{cache}/local"},
-            check=True,
-        )
+    with tempfile.TemporaryDirectory(prefix="apply-seccomp-") as scratch:
+        # Caches of its own: what lies in somebody's home cannot change the result.
+        caches = {"ZIG_GLOBAL_CACHE_DIR": f"{scratch}/global", "ZIG_LOCAL_CACHE_DIR": f"{scratch}/local"}
+
+        def zig(*words: str) -> None:
+            command = [sys.executable, "-m", "ziglang", *words]
+            subprocess.run(command, cwd=HERE, env={**os.environ, **caches}, check=True)
+
+        # In two steps, since a single one would build and link zig's own runtime library.
+        compiled = f"{scratch}/apply-seccomp.o"
+        zig("cc", "-target", f"{processor}-linux-musl", *includes, *COMPILE, "-c", "-o", compiled, SOURCE)
+        zig("ld.lld", *LINK, "-o", str(target.absolute()), compiled)
     target.chmod(0o755)
 
 
