@@ -80,7 +80,7 @@ class LinuxBackend:
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
         if self._tools is None:
             raise LaunchError("backend_not_ready", "the back end has not been made ready", hint="a fault of ours")
-        options = render(plan, weaker=self._tools.weaker_nesting)
+        options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0)
         configuration = Configuration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),
             filter=build_filter(self._machine),

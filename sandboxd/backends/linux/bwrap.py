@@ -21,6 +21,12 @@ NAMESPACES: Final = (
 )  # fmt: skip
 """`--unshare-user` in words, because bubblewrap leaves it out for root."""
 
+KERNEL_SETTINGS: Final = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/driver",
+                          "/proc/dynamic_debug", "/proc/mtrr")  # fmt: skip
+"""Parts of /proc that set up the kernel of the host. Their files are root's, and root needs no capability to write most
+of them: in `sys/kernel/core_pattern` a program can be named that the kernel runs on the host. bubblewrap covers a few
+itself, but only where the *directory* is writable, and none of these is."""
+
 MOST_OPTIONS = 2_000
 MOST_BYTES = 100_000
 
@@ -37,26 +43,29 @@ class BwrapOptions:
     needs_file: bool
 
 
-_rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool], BwrapOptions]] = WeakKeyDictionary()
+_rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
 
 
-def render(plan: Plan, *, weaker: bool = False) -> BwrapOptions:
+def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOptions:
     """The options for a plan. Kept per view, since every command of a place has the same. `weaker`: bind the outer
-    /proc instead of mounting a new one."""
+    /proc instead of mounting a new one. `root`: the command runs as root, whose the kernel's settings are."""
     known = _rendered.setdefault(plan.view, {})
-    options = known.get((plan.cwd, weaker))
+    options = known.get((plan.cwd, weaker, root))
     if options is None:
-        options = known[plan.cwd, weaker] = _render(plan.view, plan.cwd, weaker)
+        options = known[plan.cwd, weaker, root] = _render(plan.view, plan.cwd, weaker, root)
     return options
 
 
-def _render(view: FileView, cwd: str, weaker: bool) -> BwrapOptions:
+def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
     options: list[str] = []
     for mount in view.mounts:
         if weaker and mount.operation is Operation.PROCESSES:
             options += ("--ro-bind", "/proc", "/proc")
         else:
             options += _WORDS[mount.operation](mount)
+            if root and mount.operation is Operation.PROCESSES:
+                for path in KERNEL_SETTINGS:
+                    options += ("--ro-bind-try", path, path)
     options += NAMESPACES
     options += ("--chdir", cwd)
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)

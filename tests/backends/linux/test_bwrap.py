@@ -6,15 +6,22 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bwrap import MOST_BYTES, MOST_OPTIONS, NAMESPACES, probe_options, render
+from sandboxd.backends.linux.bwrap import (
+    KERNEL_SETTINGS,
+    MOST_BYTES,
+    MOST_OPTIONS,
+    NAMESPACES,
+    probe_options,
+    render,
+)
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.mounts import FileView, Mount, Operation
 from sandboxd.plan.plan import Plan
 
 KNOWN_TO_0_8 = {
     "--args", "--as-pid-1", "--bind", "--cap-drop", "--chdir", "--dev", "--dev-bind", "--dir", "--perms", "--proc",
-    "--remount-ro", "--ro-bind", "--size", "--symlink", "--tmpfs", "--unshare-cgroup-try", "--unshare-ipc",
-    "--unshare-net", "--unshare-pid", "--unshare-user", "--unshare-uts",
+    "--remount-ro", "--ro-bind", "--ro-bind-try", "--size", "--symlink", "--tmpfs", "--unshare-cgroup-try",
+    "--unshare-ipc", "--unshare-net", "--unshare-pid", "--unshare-user", "--unshare-uts",
 }  # fmt: skip
 
 
@@ -88,6 +95,17 @@ def test_the_weaker_nesting_shows_the_outer_processes() -> None:
     made = plan(Mount(Operation.PROCESSES, "/proc"))
     assert render(made, weaker=True).options[:3] == ("--ro-bind", "/proc", "/proc")
     assert render(made).options[:2] == ("--proc", "/proc")
+
+
+def test_for_root_the_settings_of_the_kernel_are_read_only() -> None:
+    made = plan(Mount(Operation.PROCESSES, "/proc"), Mount(Operation.MASK_FILE, "/proc/sys/x", "/mask"))
+    first, *rest = KERNEL_SETTINGS
+    options = render(made, root=True).options
+    assert options[:5] == ("--proc", "/proc", "--ro-bind-try", first, first)
+    after = 2 + 3 * len(KERNEL_SETTINGS)
+    assert options[after : after + 3] == ("--ro-bind", "/mask", "/proc/sys/x")
+    assert all(path in options for path in rest)
+    assert "--ro-bind-try" not in render(made).options
 
 
 def test_the_installed_bubblewrap_takes_all_options() -> None:
