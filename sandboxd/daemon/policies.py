@@ -27,7 +27,7 @@ from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
-from sandboxd.settings.problems import Problem
+from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
 from sandboxd.sources.reading import read_layer, read_layers
 
@@ -113,8 +113,12 @@ class Project:
         return (*broken, *self.now.policy.warnings)
 
     def with_layers(self, layers: tuple[Layer, ...]) -> Snapshot:
-        """What holds with settings of a session or a call on top. Raises SettingsError."""
+        """What holds with settings of a session or a call on top. Raises SettingsError, also for an entry that a file
+        would lose with a warning: whoever names one in a call is there to correct it."""
         merged = merge((*layers, *self.now.settings.layers))
+        for problem in check_settings(merged, self.scope):
+            if problem.severity is Severity.ERROR and problem.origin.source is Source.CLI:
+                raise problem.as_error()
         return Snapshot(merged, build_policy(merged, self.scope, self.now.policy.generation))
 
 

@@ -27,7 +27,6 @@ from sandboxd.rpc.launchd_socket import activated_sockets
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
-START_LOCK_NAME = "starting"
 START_LOG_NAME = "daemon.log"
 """Of an automatic start (`sandboxd_client.starting`)."""
 BACKLOG = 1024
@@ -53,6 +52,8 @@ class DirectoryLock:
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, LOCK_NAME)
+        self.has_served = False
+        """Whether there has been a daemon, and not only an attempt."""
         self._descriptor = self._claim()
 
     def _claim(self) -> int:
@@ -102,18 +103,17 @@ class DirectoryLock:
             os.unlink(self.path)
         directory = os.path.dirname(self.path)
         if os.path.basename(directory) in ("sandboxd", f"sandboxd-{os.geteuid()}"):
-            _remove_start_files(directory)
+            if self.has_served:  # else the log says why not, and a client is waiting to read it
+                _remove_own_log(directory)
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
         os.close(self._descriptor)
         self._descriptor = -1
 
 
-def _remove_start_files(directory: str) -> None:
-    """The lock under which clients start a daemon, and its log when this is the daemon that wrote it: what was worth
-    saying at a clean end has been said."""
-    with contextlib.suppress(OSError):
-        os.unlink(os.path.join(directory, START_LOCK_NAME))
+def _remove_own_log(directory: str) -> None:
+    """The log of an automatic start, when this is the daemon that wrote it: what was worth saying at a clean end has
+    been said."""
     log = os.path.join(directory, START_LOG_NAME)
     with contextlib.suppress(OSError):
         if os.path.samestat(os.lstat(log), os.fstat(2)):

@@ -257,7 +257,8 @@ def test_a_directory_that_is_not_ours_by_name_stays(tmp_path: Path) -> None:
 
 
 def test_what_an_automatic_start_left_goes_with_the_directory_and_other_things_stay(directory: str) -> None:
-    for name in ("starting", "daemon.log"):
-        Path(directory, name).touch()
-    DirectoryLock(directory).release()
+    lock = DirectoryLock(directory)
+    lock.has_served = True
+    Path(directory, "daemon.log").touch()
+    lock.release()
     assert os.listdir(directory) == ["daemon.log"]  # not the log of this process
