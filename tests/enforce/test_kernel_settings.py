@@ -28,7 +28,8 @@ json.dump(opened, sys.stdout)
 """
 
 OWN = ("/proc/sys/fs/mqueue/", "/proc/sys/kernel/msg", "/proc/sys/kernel/sem", "/proc/sys/kernel/shm",
-       "/proc/sys/kernel/auto_msgmni", "/proc/sys/user/", "/proc/sys/kernel/ns_last_pid", "/proc/sys/kernel/pid_max")  # fmt: skip
+       "/proc/sys/kernel/auto_msgmni", "/proc/sys/user/",
+       "/proc/sys/kernel/ns_last_pid", "/proc/sys/kernel/pid_max")  # fmt: skip
 """Of the IPC, user and pid namespaces of the sandbox."""
 
 HARMLESS = ("/proc/pressure/",)
