@@ -161,6 +161,7 @@ def test_the_host_is_as_before(daemon: DaemonProcess, host_snapshot: HostWatch, 
 def test_the_host_is_as_before_a_killed_client(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
     marker = Path(daemon.identity.workspace / "running")
     daemon.run("run", "--", "true")
+    wait_until(lambda: not list(daemon.identity.workspace.iterdir()), "the placeholders of the first command are gone")
     with host_snapshot.assert_unchanged():
         client = start_tree(daemon)
         client.kill()
