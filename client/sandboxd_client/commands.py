@@ -31,7 +31,7 @@ these and no others, which may be secret and which it has no use for."""
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Of `VARIABLES_READ`, those that are set and have a UTF-8 form. The command inherits all others from its client."""
+    """Of `VARIABLES_READ`, those that are set and have a UTF-8 form. The command inherits all from its client."""
     found = ((name, environment.get(name)) for name in VARIABLES_READ)
     return {name: value for name, value in found if value is not None and _is_text(value)}
 

@@ -118,7 +118,7 @@ async def _pin(pid: int, links: tuple[str, ...]) -> None:
     _, words = await process.communicate()
     if process.returncode:
         why = words.decode(errors="replace").strip() or f"status {process.returncode}"
-        raise LaunchError("link_not_pinned", why, hint="remove the symbolic link, or allow writing it by its exact path")
+        raise LaunchError("link_not_pinned", why, hint="remove the symbolic link, or allow writing its exact path")
 
 
 class _Launching:
