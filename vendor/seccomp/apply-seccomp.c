@@ -24,6 +24,8 @@
  *     same user too, and signals from inside its namespace are only read, never acted upon by the kernel.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
+ *  7. What the owner hands over acts in the sandbox only: bubblewrap sees none of its environment (LD_PRELOAD), and a
+ *     directory as standard stream is refused, since through it the host's mounts can be reached.
  * Trusted: the daemon, bubblewrap, the kernel. Not trusted: all that runs after the exec. So the checks of the
  * configuration guard against mistakes; the guard against attack is that init takes nothing from the command but its
  * exit status. (A signal inside can be made to look as if sent from outside; it reaches only those whom its sender may
@@ -161,6 +163,26 @@ static void receive_options(void) {
         refuse("the daemon sent no options for bubblewrap", 0, try_again);
 }
 
+/* The owner's environment is the command's. bubblewrap, still on the host, would obey LD_PRELOAD and the like in it, so
+ * until init every entry has a byte in front that no name begins with. (A change of bytes would not do: some other name
+ * would become LD_PRELOAD by it.) bubblewrap adds a PWD of its own, which then counts. */
+enum { VEIL = 1 };
+static void veil(char **environment) {
+    unsigned long size = 0, n;
+    for (char **one = environment; *one; one++) size += length_of(*one) + 2;
+    char *to = (char *)call(brk, 0), *stop = to + size;
+    if (call(brk, stop) != (long)stop) refuse("cannot hold the environment", -ENOMEM, see_check);
+    for (char **one = environment; *one; one++, to += n + 1)
+        n = length_of(*one) + 1, *to = VEIL, memcpy(to + 1, *one, n), *one = to;
+}
+static void unveil(char **environment) {
+    char **kept = environment, *own = NULL;
+    for (char **one = environment; *one; one++) own = after("PWD=", *one) ? *one : own;
+    for (char **one = environment; *one; one++)
+        if (**one != VEIL || !own || !after("PWD=", *one + 1)) *kept++ = *one + (**one == VEIL);
+    *kept = NULL;
+}
+
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct { uint32_t version; char ticket[64]; } hello = {.version = VERSION};
@@ -170,6 +192,9 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
     long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
     do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
+    for (fd = 0; fd < 3; fd++) /* by a directory the command could reach the mounts of the host */
+        if ((error = call(openat, fd, ".", O_PATH)) != -ENOTDIR)
+            refuse("a directory is no standard input, output or error", 0, "redirect it to a file, or to /dev/null");
     if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
     if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
     for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */
@@ -185,7 +210,7 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
     call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
     if (with_options) receive_options();
-    reset_signals();
+    reset_signals(), veil(environment);
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
      * of them, it would take along a command that had only been asked to abandon a line of input. */
     dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN);
@@ -364,7 +389,7 @@ static _Noreturn void init(char **environment) {
     call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL), call(prctl, PR_SET_NAME, "sandboxd-init");
     if (call(getpid) != 1) refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
     listens = THE_DAEMON;
-    reset_signals();
+    reset_signals(), unveil(environment);
     uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull, early = ending_signals & blocked;
     call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
     call(close, EXECUTABLE), call(close_range, OPTIONS, ~0u);
