@@ -1,4 +1,4 @@
-"""What a caller hands over with a command is the command's: nothing of it acts on the host while the sandbox is made."""
+"""What a caller hands over with a command acts in the sandbox only: nothing of it on the host while that is made."""
 
 from __future__ import annotations
 
