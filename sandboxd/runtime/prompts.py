@@ -1,0 +1,400 @@
+"""Questions to people: who is asked, whose answer counts, and what everything else than a yes means.
+
+A question is open from the moment it is put until the first of these, and only a yes allows anything:
+
+| what happens | outcome |
+| --- | --- |
+| a subscriber answers; the first answer counts | `answered`, allow or deny |
+| nobody answers in time | `timed_out`, deny |
+| nobody is subscribed, or the last subscriber goes away | `no_subscriber`, deny |
+| nobody waits for it any longer: the command or its connection has ended | `withdrawn`, deny |
+| the session ends | `session_ended`, deny |
+| the session has too many open, or asks too often | `too_many`, deny; it is not put at all |
+| people said no to the same thing before in this session | `remembered`, deny; it is not put at all |
+
+Identical questions of one session share one prompt. It names the command that asked first; who waits beside it from
+another command takes a no, or a yes for the session, and asks for itself when the yes was for that other command only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from sandboxd.errors import CallerError
+from sandboxd.policy.policy import HostRule
+from sandboxd.runtime.grants import Grants, Key, Scope
+
+TIMEOUT_S: Final = 300.0
+MOST_OPEN: Final = 16
+"""Open questions of one session."""
+MOST_PUT: Final = 30
+"""Questions that one session may put in `PUT_WINDOW_S`: more than people can read is a way of tiring them out."""
+PUT_WINDOW_S: Final = 60.0
+REMEMBERED: Final = 256
+"""How many closed questions are known by their id, so that a late answer is told what became of it."""
+LONGEST_TTL_S: Final = 30 * 24 * 3600.0
+
+
+class Kind(StrEnum):
+    NETWORK = "network"
+    PATH = "path"
+    SANDBOX_OVERRIDE = "sandbox_override"
+
+
+class Outcome(StrEnum):
+    """What became of a question. A fixed list: programs read it."""
+
+    ANSWERED = "answered"
+    TIMED_OUT = "timed_out"
+    NO_SUBSCRIBER = "no_subscriber"
+    WITHDRAWN = "withdrawn"
+    SESSION_ENDED = "session_ended"
+    TOO_MANY = "too_many"
+    REMEMBERED = "remembered"
+
+
+WHY: Final = {
+    Outcome.ANSWERED: "it was denied when asked",
+    Outcome.TIMED_OUT: "nobody answered the question in time",
+    Outcome.NO_SUBSCRIBER: "there was nobody to ask",
+    Outcome.WITHDRAWN: "what asked for it has ended",
+    Outcome.SESSION_ENDED: "the session has ended",
+    Outcome.TOO_MANY: "this session has asked too many questions",
+    Outcome.REMEMBERED: "it was denied in this session before",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """The rule that `always` writes: an entry of the list `key` of local settings."""
+
+    allow: bool
+    key: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. Every text is fit for display. `key` is what it is about, `subject` the same for people; `path` is
+    as the policy knows it, while `subject` may be neutralised. `warnings` say what a yes would really mean."""
+
+    kind: Kind
+    key: Key
+    subject: str
+    project: str
+    host: str | None = None
+    port: int | None = None
+    path: str | None = None
+    write: bool = False
+    command: str | None = None
+    command_id: str | None = None
+    text: str = ""
+    warnings: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    scopes: tuple[Scope, ...] = (Scope.ONCE,)
+    rule: HostRule | None = field(default=None, repr=False)
+    """What a yes opens, for a host."""
+
+    def suggestion(self, allow: bool) -> Suggestion | None:
+        return next((s for s in self.suggestions if s.allow is allow), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An open question, as subscribers hear of it."""
+
+    request_id: str
+    session_id: str
+    question: Question
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The outcome. `by` is who answered; `warnings` is what whoever answered should know. `asker` is whose question it
+    was; None for one that was never put."""
+
+    request_id: str | None
+    session_id: str
+    allowed: bool
+    outcome: Outcome
+    scope: Scope | None = None
+    by: str | None = None
+    warnings: tuple[str, ...] = ()
+    asker: str | None = None
+
+    @property
+    def why(self) -> str:
+        return "it was allowed when asked" if self.allowed else WHY[self.outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One person's answer."""
+
+    allow: bool
+    scope: Scope = Scope.ONCE
+    ttl_s: float | None = None
+
+
+Tell = Callable[[Any, Asked | Resolved], None]
+"""Called with the subscriber; never waits."""
+WriteRule = Callable[[str, Suggestion], Awaitable[tuple[str, ...]]]
+"""Write a rule to the local settings that count in this project directory; returns warnings. Raises CallerError,
+SettingsError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    asked: Asked
+    asker: str
+    grants: Grants
+    future: asyncio.Future[Resolved]
+    waiting: Counter[str] = field(default_factory=Counter)
+    timer: asyncio.TimerHandle | None = None
+    answering: bool = False
+    """Somebody has answered, and the answer is being written to settings."""
+
+
+@dataclass(slots=True)
+class _Session:
+    open: dict[Key, _Open] = field(default_factory=dict)
+    put: deque[float] = field(default_factory=deque)
+
+
+class Prompts:
+    """All questions of a daemon. `write_rule` makes an `always` true. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, write_rule: WriteRule, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._write_rule = write_rule
+        self.timeout_s = timeout_s
+        self._clock = clock
+        self._subscribers: dict[Any, Tell] = {}
+        self._open: dict[str, _Open] = {}
+        self._sessions: dict[str, _Session] = {}
+        self._closed: OrderedDict[str, Resolved] = OrderedDict()
+
+    # subscribers
+
+    def subscribe(self, subscriber: object, tell: Tell) -> tuple[Asked, ...]:
+        """From now on tell `subscriber` of every question and every outcome; returns what is open already."""
+        self._subscribers[subscriber] = tell
+        return self.open()
+
+    def unsubscribe(self, subscriber: object) -> None:
+        """The subscriber is gone. When it was the last one, every open question is denied."""
+        if self._subscribers.pop(subscriber, None) is None or self._subscribers:
+            return
+        for one in list(self._open.values()):
+            if not one.answering:
+                self._close(one, Outcome.NO_SUBSCRIBER)
+
+    def open(self) -> tuple[Asked, ...]:
+        return tuple(one.asked for one in self._open.values())
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscribers)
+
+    # asking
+
+    async def ask(self, session_id: str, grants: Grants, question: Question, asker: str) -> Resolved:
+        """Put a question, or join the same one that is open, and wait for the outcome. `asker` is whoever a yes for one
+        command is meant for. Cancelling it withdraws the question when nobody else waits for it."""
+        while True:
+            if grants.denied(question.key):
+                return Resolved(None, session_id, False, Outcome.REMEMBERED)
+            if not self._subscribers:
+                return Resolved(None, session_id, False, Outcome.NO_SUBSCRIBER)
+            session = self._sessions.setdefault(session_id, _Session())
+            one = session.open.get(question.key)
+            if one is None:
+                if not self._may_put(session):
+                    return Resolved(None, session_id, False, Outcome.TOO_MANY)
+                one = self._put(session_id, session, grants, question, asker)
+            outcome = await self._wait(one, asker)
+            if one.asker == asker or _holds_for_others(outcome):
+                return outcome
+
+    def _may_put(self, session: _Session) -> bool:
+        now = self._clock()
+        while session.put and session.put[0] <= now - PUT_WINDOW_S:
+            session.put.popleft()
+        return len(session.open) < MOST_OPEN and len(session.put) < MOST_PUT
+
+    def _put(self, session_id: str, session: _Session, grants: Grants, question: Question, asker: str) -> _Open:
+        loop = asyncio.get_running_loop()
+        now = self._clock()
+        asked = Asked(f"q-{secrets.token_hex(8)}", session_id, question, now + self.timeout_s)
+        one = _Open(asked, asker, grants, loop.create_future())
+        one.timer = loop.call_later(self.timeout_s, self._timed_out, one)
+        session.put.append(now)
+        session.open[question.key] = self._open[asked.request_id] = one
+        self._tell(asked)
+        return one
+
+    async def _wait(self, one: _Open, asker: str) -> Resolved:
+        one.waiting[asker] += 1
+        try:
+            return await asyncio.shield(one.future)
+        finally:
+            one.waiting[asker] -= 1
+            if not one.future.done() and not one.waiting[one.asker]:
+                self._close(one, Outcome.WITHDRAWN)
+
+    def end_session(self, session_id: str) -> None:
+        """Deny what the session still asks, and forget how often it asked."""
+        session = self._sessions.pop(session_id, None)
+        for one in [] if session is None else list(session.open.values()):
+            self._close(one, Outcome.SESSION_ENDED)
+
+    # answering
+
+    async def answer(self, subscriber: object, request_id: str, verdict: Verdict, by: str) -> Resolved:
+        """Take one answer. The first one counts; when `always` cannot be written, the question stays open.
+
+        Raises CallerError: `not_permitted` for somebody who is not subscribed, `question_unknown`, `question_closed`
+        for a late or second answer, `scope_invalid`; and what `write_rule` raises."""
+        if subscriber not in self._subscribers:
+            raise CallerError(
+                "not_permitted", "only who is subscribed to questions answers them", hint="call permission.subscribe"
+            )
+        one = self._open.get(request_id)
+        if one is None:
+            raise self._not_open(request_id)
+        if one.answering:
+            raise CallerError("question_closed", "somebody else has answered this question", hint=_FIRST)
+        _check(one.asked.question, verdict)
+        warnings: tuple[str, ...] = ()
+        if verdict.scope is Scope.ALWAYS:
+            warnings = await self._write(one, verdict.allow)
+        self._apply(one, verdict, by)
+        return self._close(one, Outcome.ANSWERED, verdict, by, warnings)
+
+    async def _write(self, one: _Open, allow: bool) -> tuple[str, ...]:
+        question = one.asked.question
+        suggestion = question.suggestion(allow)
+        assert suggestion is not None, "checked before"
+        one.answering = True
+        try:
+            return await self._write_rule(question.project, suggestion)
+        except BaseException:
+            one.answering = False
+            if not self._subscribers:
+                self._close(one, Outcome.NO_SUBSCRIBER)
+            elif one.asked.expires_at <= self._clock():
+                self._close(one, Outcome.TIMED_OUT)
+            raise
+
+    def _apply(self, one: _Open, verdict: Verdict, by: str) -> None:
+        question, grants = one.asked.question, one.grants
+        if not verdict.allow:
+            grants.deny(question.key, verdict.ttl_s)
+            return
+        if verdict.scope is Scope.ALWAYS or question.kind is Kind.SANDBOX_OVERRIDE or one.future.done():
+            return
+        command_id = question.command_id if verdict.scope is Scope.COMMAND else None
+        if question.rule is not None and verdict.scope is not Scope.ONCE:
+            asker = None if verdict.scope is Scope.SESSION else one.asker
+            grants.give(
+                question.subject, verdict.scope, asker, by,
+                ttl_s=verdict.ttl_s, rule=question.rule, command_id=command_id,
+            )  # fmt: skip
+        elif question.path is not None:
+            uses = 1 if verdict.scope is Scope.ONCE else None
+            grants.give(
+                question.subject, verdict.scope, command_id, by,
+                ttl_s=verdict.ttl_s, path=question.path, write=question.write, uses=uses, command_id=command_id,
+            )  # fmt: skip
+
+    def _not_open(self, request_id: str) -> CallerError:
+        closed = self._closed.get(request_id)
+        if closed is None:
+            return CallerError("question_unknown", f"there is no question {request_id[:40]!r}")
+        what = "allowed" if closed.allowed else "denied"
+        return CallerError("question_closed", f"this question is {what} already: {closed.why}", hint=_FIRST)
+
+    # the end of a question
+
+    def _timed_out(self, one: _Open) -> None:
+        if not one.answering:
+            self._close(one, Outcome.TIMED_OUT)
+
+    def _close(
+        self,
+        one: _Open,
+        outcome: Outcome,
+        verdict: Verdict | None = None,
+        by: str | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> Resolved:
+        allowed = verdict is not None and verdict.allow
+        resolved = Resolved(
+            one.asked.request_id,
+            one.asked.session_id,
+            allowed,
+            outcome,
+            None if verdict is None else verdict.scope,
+            by,
+            warnings,
+            one.asker,
+        )
+        if one.future.done():  # it was withdrawn while its answer was being written
+            return resolved
+        one.future.set_result(resolved)
+        if one.timer is not None:
+            one.timer.cancel()
+        self._open.pop(one.asked.request_id, None)
+        session = self._sessions.get(one.asked.session_id)
+        if session is not None and session.open.get(one.asked.question.key) is one:
+            del session.open[one.asked.question.key]
+        self._closed[one.asked.request_id] = resolved
+        while len(self._closed) > REMEMBERED:
+            self._closed.popitem(last=False)
+        self._tell(resolved)
+        return resolved
+
+    def _tell(self, event: Asked | Resolved) -> None:
+        for subscriber, tell in list(self._subscribers.items()):
+            tell(subscriber, event)
+
+
+_FIRST: Final = "the first answer counts; sandbox_permission_resolved told of it"
+
+
+def _holds_for_others(outcome: Resolved) -> bool:
+    """Whether an outcome is the answer for those who wait from another command, too."""
+    if outcome.outcome is Outcome.WITHDRAWN:
+        return False
+    return not outcome.allowed or outcome.scope in (Scope.SESSION, Scope.ALWAYS)
+
+
+def _check(question: Question, verdict: Verdict) -> None:
+    """Raises CallerError `scope_invalid` for an answer that makes no sense for this question."""
+    usable = verdict.scope in question.scopes
+    if not verdict.allow:  # a no is remembered for the session, whatever scope came with it
+        usable = verdict.scope is not Scope.ALWAYS or question.suggestion(False) is not None
+    if not usable:
+        raise CallerError(
+            "scope_invalid",
+            f"the scope {verdict.scope.value} makes no sense for this question",
+            hint=f"one of: {', '.join(question.scopes)}",
+        )
+    if verdict.ttl_s is None:
+        return
+    limited = verdict.scope in (Scope.COMMAND, Scope.SESSION) or not (verdict.allow or verdict.scope is Scope.ALWAYS)
+    if not limited or not 0 < verdict.ttl_s <= LONGEST_TTL_S:
+        raise CallerError(
+            "scope_invalid",
+            "ttl_s is for the scopes command and session, more than 0 and at most 30 days",
+            hint="leave it out",
+        )
