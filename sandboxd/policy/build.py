@@ -209,7 +209,9 @@ class _Builder:
             denied_reasons=tuple(
                 self.collect(self.settings.entries(_N + "deniedDomainReasons"), self.denied_reason, opens=True)
             ),
-            strict_allowlist=value(_N + "strictAllowlist") or value(_N + "onUnlisted") == "deny",
+            strict_allowlist=value(_N + "strictAllowlist")
+            or value(_N + "onUnlisted") == "deny"
+            or value(_N + "allowManagedDomainsOnly"),  # nobody can be asked for what only managed settings may allow
             denied_addresses=tuple(
                 self.collect(self.settings.entries(_N + "deniedResolvedAddresses"), _network, opens=False)
             ),
