@@ -29,6 +29,7 @@ from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import probe_options
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
+from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import ExplainPath, Questions
 from sandboxd.daemon.reload import Reloading
@@ -50,12 +51,15 @@ from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.rpc.connection import Connection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.peer import Identity, identify
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
+from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.session import Planner, SessionParts
+from sandboxd.runtime.prompts import Prompts
+from sandboxd.runtime.session import PermissionMode, Planner, Session, SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd_client.wire.location import LocationError, socket_path
@@ -232,13 +236,15 @@ async def run_daemon(
         ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
+        prompts = Prompts(rule_writer(policies))
         place = _placing(config.home, directory, base.path, machine.daemon_paths)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
             temporary=temporary,
             place=place,
-            make_proxies=_proxies(resolver),
+            make_proxies=_proxies(resolver, prompts),
+            session_ended=prompts.end_session,
         )
         sessions = await stack.enter_async_context(Sessions(parts))
         policies.on_change(lambda outcome: sessions.policy_changed())
@@ -246,20 +252,23 @@ async def run_daemon(
         stack.callback(_apply_grace, stop, sessions)
 
         # the door
+        questions = Questions(
+            policies,
+            sessions,
+            machine.backend,
+            _explaining(machine.planner, place, temporary),
+            config.environment,
+            config.platform,
+        )
+        permissions = Permissions(prompts, questions, sessions)
         daemon = Daemon(
             socket=config.socket,
             policies=policies,
             reloading=reloading,
             subscriptions=SettingsSubscriptions(policies),
             sessions=sessions,
-            questions=Questions(
-                policies,
-                sessions,
-                machine.backend,
-                _explaining(machine.planner, place, temporary),
-                config.environment,
-                config.platform,
-            ),
+            questions=questions,
+            permissions=permissions,
             backend=machine.backend,
             steps=machine.steps,
             layers=machine.layers,
@@ -270,7 +279,13 @@ async def run_daemon(
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
         dispatcher = Dispatcher(daemon, log)
-        await stack.enter_async_context(connections.serving(listening, dispatcher, log, sessions.connection_lost))
+
+        async def lost(connection: Connection) -> None:
+            permissions.connection_lost(connection)
+            await sessions.connection_lost(connection)
+
+        await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
+        lock.has_served = True
         yield daemon
 
 
@@ -320,13 +335,23 @@ def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], tempora
     return explain
 
 
-def _proxies(resolver: PinnedResolver) -> Callable[[Callable[[], Policy], Command], ProxyServer]:
+def _proxies(
+    resolver: PinnedResolver, prompts: Prompts
+) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
     dialer = Dialer()
 
-    def make(policy: Callable[[], Policy], command: Command) -> ProxyServer:
-        gate = Gate(lambda: policy().network, None, resolver, resolver.pins, own_addresses=own_addresses)
+    def make(policy: Callable[[], Policy], command: Command, session: Session) -> ProxyServer:
+        never = session.spec.permission_mode is PermissionMode.NONE
+        gate = Gate(
+            lambda: policy().network,
+            None if never else asking(prompts, session, command),
+            resolver,
+            resolver.pins,
+            own_addresses=own_addresses,
+            grants=lambda: session.grants.host_rules(command.wrap_id),
+        )
         return ProxyServer(gate, dialer, command.blocked, command.wrap_id)
 
     return make

@@ -37,6 +37,16 @@ from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.prompts import (
+    Answer,
+    PermissionListResult,
+    PermissionRequestResult,
+    PermissionResponseResult,
+    PermissionRevokeResult,
+    PermissionSubscribeResult,
+    PromptKind,
+    Scope,
+)
 from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionCloseResult,
@@ -115,7 +125,7 @@ class AsyncClient:
         while True:
             connection, fresh = await self._connected()
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(None if call.patient else self._timeout):
                     result = await connection.call(call.method, call.params)
             except TimeoutError:
                 raise DaemonTimeout(call.method, self._timeout or 0) from None
@@ -229,6 +239,54 @@ class AsyncClient:
 
     async def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
         return await self.call(calls.wrap_outcome(wrap_id))
+
+    async def permission_subscribe(self) -> PermissionSubscribeResult:
+        """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""
+        return await self.call(calls.permission_subscribe())
+
+    async def permission_respond(
+        self, request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
+    ) -> PermissionResponseResult:
+        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended."""
+        return await self.call(calls.permission_respond(request_id, behavior, scope=scope, ttl_s=ttl_s))
+
+    async def permission_request(
+        self,
+        kind: PromptKind,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        path: Path | None = None,
+        write: bool = False,
+        command: str | None = None,
+        command_id: str | None = None,
+        reason: str = "",
+    ) -> PermissionRequestResult:
+        """Ask people, and wait as long as they take. Without anybody to ask the answer is deny, at once."""
+        return await self.call(
+            calls.permission_request(
+                kind,
+                session_id=session_id,
+                cwd=cwd,
+                host=host,
+                port=port,
+                path=path,
+                write=write,
+                command=command,
+                command_id=command_id,
+                reason=reason,
+            )
+        )
+
+    async def permission_list(self, session_id: str | None = None) -> PermissionListResult:
+        """What people have granted and what they are being asked, in one session or in all."""
+        return await self.call(calls.permission_list(session_id))
+
+    async def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
+        """Take a grant back; connections that stand on it are cut."""
+        return await self.call(calls.permission_revoke(session_id, grant_id))
 
     async def settings_get(
         self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None

@@ -25,6 +25,21 @@ from sandboxd_client.wire.messages.policy import (
     ExplainParams,
     ExplainResult,
 )
+from sandboxd_client.wire.messages.prompts import (
+    Answer,
+    PermissionListParams,
+    PermissionListResult,
+    PermissionRequestParams,
+    PermissionRequestResult,
+    PermissionResponseParams,
+    PermissionResponseResult,
+    PermissionRevokeParams,
+    PermissionRevokeResult,
+    PermissionSubscribeParams,
+    PermissionSubscribeResult,
+    PromptKind,
+    Scope,
+)
 from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionCloseParams,
@@ -69,12 +84,14 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """A request to be: `repeatable` when asking again after a lost connection does no harm."""
+    """A request to be: `repeatable` when asking again after a lost connection does no harm, `patient` when the answer
+    is a person's and may take as long as people take."""
 
     method: str
     params: Mapping[str, Any]
     result: type[R]
     repeatable: bool = True
+    patient: bool = False
 
 
 def hello(client: str = "sandboxd-client", version: str = __version__) -> Call[HelloResult]:
@@ -158,6 +175,56 @@ def wrap(
 
 def wrap_outcome(wrap_id: str) -> Call[WrapOutcomeResult]:
     return Call("wrap.outcome", encode_params(WrapOutcomeParams(wrap_id)), WrapOutcomeResult)
+
+
+def permission_subscribe() -> Call[PermissionSubscribeResult]:
+    return Call("permission.subscribe", encode_params(PermissionSubscribeParams()), PermissionSubscribeResult)
+
+
+def permission_respond(
+    request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
+) -> Call[PermissionResponseResult]:
+    params = PermissionResponseParams(request_id, behavior, scope, ttl_s)
+    return Call("sandbox_permission_response", encode_params(params), PermissionResponseResult, repeatable=False)
+
+
+def permission_request(
+    kind: PromptKind,
+    *,
+    session_id: str | None = None,
+    cwd: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    path: Path | None = None,
+    write: bool = False,
+    command: str | None = None,
+    command_id: str | None = None,
+    reason: str = "",
+) -> Call[PermissionRequestResult]:
+    params = PermissionRequestParams(
+        kind=kind,
+        session_id=session_id,
+        cwd=absolute(cwd),
+        host=host,
+        port=port,
+        path=None if path is None else absolute(path),
+        write=write,
+        command=command,
+        command_id=command_id,
+        reason=reason,
+    )
+    return Call(
+        "permission.request", encode_params(params), PermissionRequestResult, repeatable=False, patient=True
+    )
+
+
+def permission_list(session_id: str | None = None) -> Call[PermissionListResult]:
+    return Call("permission.list", encode_params(PermissionListParams(session_id)), PermissionListResult)
+
+
+def permission_revoke(session_id: str, grant_id: str) -> Call[PermissionRevokeResult]:
+    params = PermissionRevokeParams(session_id, grant_id)
+    return Call("permission.revoke", encode_params(params), PermissionRevokeResult, repeatable=False)
 
 
 def settings_get(

@@ -34,6 +34,16 @@ from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.prompts import (
+    Answer,
+    PermissionListResult,
+    PermissionRequestResult,
+    PermissionResponseResult,
+    PermissionRevokeResult,
+    PermissionSubscribeResult,
+    PromptKind,
+    Scope,
+)
 from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionCloseResult,
@@ -127,7 +137,7 @@ class Client:
         while True:
             shared, fresh = self._connected()
             try:
-                result = shared.call(call.method, call.params, self._timeout)
+                result = shared.call(call.method, call.params, None if call.patient else self._timeout)
             except ConnectionLost as error:
                 self._drop(shared)
                 if fresh or (error.sent and not call.repeatable):
@@ -244,6 +254,54 @@ class Client:
 
     def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
         return self.call(calls.wrap_outcome(wrap_id))
+
+    def permission_subscribe(self) -> PermissionSubscribeResult:
+        """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""
+        return self.call(calls.permission_subscribe())
+
+    def permission_respond(
+        self, request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
+    ) -> PermissionResponseResult:
+        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended."""
+        return self.call(calls.permission_respond(request_id, behavior, scope=scope, ttl_s=ttl_s))
+
+    def permission_request(
+        self,
+        kind: PromptKind,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        path: Path | None = None,
+        write: bool = False,
+        command: str | None = None,
+        command_id: str | None = None,
+        reason: str = "",
+    ) -> PermissionRequestResult:
+        """Ask people, and wait as long as they take. Without anybody to ask the answer is deny, at once."""
+        return self.call(
+            calls.permission_request(
+                kind,
+                session_id=session_id,
+                cwd=cwd,
+                host=host,
+                port=port,
+                path=path,
+                write=write,
+                command=command,
+                command_id=command_id,
+                reason=reason,
+            )
+        )
+
+    def permission_list(self, session_id: str | None = None) -> PermissionListResult:
+        """What people have granted and what they are being asked, in one session or in all."""
+        return self.call(calls.permission_list(session_id))
+
+    def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
+        """Take a grant back; connections that stand on it are cut."""
+        return self.call(calls.permission_revoke(session_id, grant_id))
 
     def settings_get(
         self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None

@@ -279,6 +279,21 @@ class FakeDaemon:
     def _wrap_outcome(self, params: Mapping[str, Any]) -> Answer:
         return {"started": True, "exited": True, "status": 0, "reason": None, "violations": []}
 
+    def _permission_subscribe(self, params: Mapping[str, Any]) -> Answer:
+        return {"open": []}
+
+    def _sandbox_permission_response(self, params: Mapping[str, Any]) -> Answer:
+        return {"behavior": params["behavior"], "scope": params.get("scope", "once"), "warnings": []}
+
+    def _permission_request(self, params: Mapping[str, Any]) -> Answer:
+        return {"behavior": "deny", "scope": None, "by": None, "text": "nobody was asked: this is a fake"}
+
+    def _permission_list(self, params: Mapping[str, Any]) -> Answer:
+        return {"grants": [], "open": [], "subscribers": 0}
+
+    def _permission_revoke(self, params: Mapping[str, Any]) -> Answer:
+        return {"subject": "ok.test:443"}
+
     def _settings_get(self, params: Mapping[str, Any]) -> Answer:
         return {"generation": 1, "values": []}
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sandboxd.backends.base import Backend
     from sandboxd.daemon.lifecycle import StopRequest
+    from sandboxd.daemon.permissions import Permissions
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
     from sandboxd.daemon.reload import Reloading
@@ -57,6 +58,7 @@ class Daemon:
     subscriptions: SettingsSubscriptions
     sessions: Sessions
     questions: Questions
+    permissions: Permissions
     backend: Backend
     steps: Callable[[], Awaitable[Sequence[Step]]]
     """Tries everything a sandbox needs on this host."""

@@ -19,13 +19,31 @@ from sandboxd.errors import (
 )
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.call import Access, Call, Client, Method
-from sandboxd.rpc.handlers import check, decisions, hello, policy, sessions, settings, shutdown, status, wrap
+from sandboxd.rpc.handlers import (
+    check,
+    decisions,
+    hello,
+    permissions,
+    policy,
+    sessions,
+    settings,
+    shutdown,
+    status,
+    wrap,
+)
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages.check import CheckParams
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
 from sandboxd_client.wire.messages.hello import HelloParams
 from sandboxd_client.wire.messages.policy import DescribeParams, EffectiveParams, ExplainParams
+from sandboxd_client.wire.messages.prompts import (
+    PermissionListParams,
+    PermissionRequestParams,
+    PermissionResponseParams,
+    PermissionRevokeParams,
+    PermissionSubscribeParams,
+)
 from sandboxd_client.wire.messages.sessions import SessionCloseParams, SessionListParams, SessionOpenParams
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
@@ -63,6 +81,11 @@ METHODS: dict[str, Method] = {
     "should_sandbox": Method(ShouldSandboxParams, decisions.should_sandbox, ASK),
     "wrap": Method(WrapParams, wrap.wrap, RUN),
     "wrap.outcome": Method(WrapOutcomeParams, wrap.outcome, RUN),
+    "permission.subscribe": Method(PermissionSubscribeParams, permissions.subscribe, ASK),
+    "sandbox_permission_response": Method(PermissionResponseParams, permissions.respond, CONTROL),
+    "permission.request": Method(PermissionRequestParams, permissions.request, RUN),
+    "permission.list": Method(PermissionListParams, permissions.list_permissions, ASK),
+    "permission.revoke": Method(PermissionRevokeParams, permissions.revoke, CONTROL),
     "settings.get": Method(SettingsGetParams, settings.get, ASK),
     "settings.update": Method(SettingsUpdateParams, settings.update, CONTROL),
     "settings.exclude_command": Method(ExcludeCommandParams, settings.exclude_command, CONTROL),

@@ -18,6 +18,7 @@ from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
+from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
@@ -79,7 +80,9 @@ class SessionParts:
     planner: Planner
     temporary: TemporaryRoot
     place: Callable[[str, str, str, str], Place]
-    make_proxies: Callable[[Callable[[], Policy], Command], ProxyServer]
+    make_proxies: Callable[[Callable[[], Policy], Command, Session], ProxyServer]
+    session_ended: Callable[[str], None] = lambda session_id: None
+    """Called once for each session that ends, when its commands are about to."""
 
 
 class Session:
@@ -90,6 +93,7 @@ class Session:
         self.spec = spec
         self.opened_at = time.time()
         self.violations = ViolationStore(session_id)
+        self.grants = Grants(self.recheck)
         self.closed = False
         self._policy = policy
         self._parts = parts
@@ -133,7 +137,8 @@ class Session:
         """Prepare one sandboxed command. Raises CallerError, SettingsError, PolicyError or HostError; there is no state
         in which it returns a command that would run outside a sandbox."""
         self._check_open()
-        policy = self._policy(request.overrides)
+        overrides = self.grants.widen(request.overrides, request.command_id)
+        policy = self._policy(overrides)
         await self._parts.backend.ready()
         session_tmp = self._parts.temporary.session(self.id)
         place = self._places.get(request.cwd)
@@ -147,11 +152,11 @@ class Session:
             wrap_id,
             request,
             violations=self.violations,
-            make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(request.overrides), command),
+            make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(overrides), command, self),
             on_end=self._command_ended,
-            is_hidden=lambda *what: is_ignored(self._policy(request.overrides).ignore_violations, *what),
+            is_hidden=lambda *what: is_ignored(self._policy(overrides).ignore_violations, *what),
             generation=policy.generation,
-            generation_now=lambda: self._policy(request.overrides).generation,
+            generation_now=lambda: self._policy(overrides).generation,
         )
         launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
         if self.closed:
@@ -177,6 +182,7 @@ class Session:
 
     def _command_ended(self, command: Command) -> None:
         self._commands.pop(command.wrap_id, None)
+        self.grants.command_ended(command.wrap_id)
         if command.proxies is not None:
             self._spawn(f"proxies-close-{command.wrap_id}", command.proxies.aclose())
         if self.idle and self.on_idle is not None:
@@ -198,6 +204,8 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self._parts.session_ended(self.id)
+        self.grants.close()
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -15,6 +15,20 @@ from sandboxd_client.wire.messages.policy import (
     ExplainParams,
     ExplainResult,
 )
+from sandboxd_client.wire.messages.prompts import (
+    PermissionListParams,
+    PermissionListResult,
+    PermissionRequest,
+    PermissionRequestParams,
+    PermissionRequestResult,
+    PermissionResolved,
+    PermissionResponseParams,
+    PermissionResponseResult,
+    PermissionRevokeParams,
+    PermissionRevokeResult,
+    PermissionSubscribeParams,
+    PermissionSubscribeResult,
+)
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
@@ -55,6 +69,11 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "should_sandbox": (ShouldSandboxParams, ShouldSandboxResult),
     "wrap": (WrapParams, WrapResult),
     "wrap.outcome": (WrapOutcomeParams, WrapOutcomeResult),
+    "permission.subscribe": (PermissionSubscribeParams, PermissionSubscribeResult),
+    "sandbox_permission_response": (PermissionResponseParams, PermissionResponseResult),
+    "permission.request": (PermissionRequestParams, PermissionRequestResult),
+    "permission.list": (PermissionListParams, PermissionListResult),
+    "permission.revoke": (PermissionRevokeParams, PermissionRevokeResult),
     "settings.get": (SettingsGetParams, SettingsGetResult),
     "settings.update": (SettingsUpdateParams, SettingsUpdateResult),
     "settings.exclude_command": (ExcludeCommandParams, SettingsUpdateResult),
@@ -71,4 +90,6 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
 # What the daemon sends unasked, to whoever subscribed.
 NOTIFICATIONS: dict[str, type[Any]] = {
     "settings_changed": SettingsChanged,
+    "sandbox_permission_request": PermissionRequest,
+    "sandbox_permission_resolved": PermissionResolved,
 }

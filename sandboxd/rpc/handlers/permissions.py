@@ -1,0 +1,158 @@
+"""`permission.*` and `sandbox_permission_response`: questions to people, and their answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from sandboxd.daemon.permissions import Asked, Kind, Resolved, Wish
+from sandboxd.errors import CallerError
+from sandboxd.policy.display import neutralise
+from sandboxd_client.wire.messages.prompts import (
+    GrantRecord,
+    PermissionListParams,
+    PermissionListResult,
+    PermissionRequest,
+    PermissionRequestParams,
+    PermissionRequestResult,
+    PermissionResolved,
+    PermissionResponseParams,
+    PermissionResponseResult,
+    PermissionRevokeParams,
+    PermissionRevokeResult,
+    PermissionSubscribeParams,
+    PermissionSubscribeResult,
+    Scope,
+    SuggestionRecord,
+)
+from sandboxd_client.wire.params import encode
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from sandboxd.rpc.call import Call, Client
+
+
+async def subscribe(call: Call, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
+    """What is open, and from then on a notification for each question and each outcome."""
+    return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, _tell))))
+
+
+async def respond(call: Call, params: PermissionResponseParams) -> PermissionResponseResult:
+    """One answer. Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
+    resolved = await call.daemon.permissions.answer(
+        call.client,
+        params.request_id,
+        allow=params.behavior == "allow",
+        scope=params.scope,
+        ttl_s=params.ttl_s,
+        by=f"pid {call.caller.pid}",
+    )
+    return PermissionResponseResult(
+        _behavior(resolved.allowed), _scope(resolved.scope), tuple(map(neutralise, resolved.warnings))
+    )
+
+
+async def request(call: Call, params: PermissionRequestParams) -> PermissionRequestResult:
+    """Waits for the answer as long as people take."""
+    sessions = call.daemon.sessions
+    if params.session_id is not None:
+        session = sessions.get(params.session_id)
+    elif params.cwd is not None:
+        cwd = call.daemon.directory(params.cwd)
+        session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
+    else:
+        raise CallerError("question_invalid", "a question belongs to a session", hint="send session_id or cwd")
+    wish = Wish(
+        kind=Kind(params.kind),
+        host=params.host,
+        port=params.port,
+        path=params.path,
+        write=params.write,
+        command=params.command,
+        command_id=params.command_id,
+        reason=params.reason,
+    )
+    answer = await call.daemon.permissions.request(session, wish, uid=call.caller.uid)
+    return PermissionRequestResult(
+        _behavior(answer.allowed),
+        _scope(answer.scope),
+        answer.by,
+        neutralise(answer.text),
+        answer.request_id,
+        neutralise(answer.hint),
+    )
+
+
+async def list_permissions(call: Call, params: PermissionListParams) -> PermissionListResult:
+    """What people have granted, and what they are being asked. Raises CallerError `session_unknown`."""
+    permissions = call.daemon.permissions
+    grants = tuple(
+        GrantRecord(
+            grant_id=grant.id,
+            session_id=session_id,
+            subject=grant.subject,
+            scope=grant.scope.value,
+            by=grant.by,
+            given_at=grant.given_at,
+            expires_at=grant.expires_at,
+            command_id=grant.command_id,
+        )
+        for session_id, grant in permissions.grants(params.session_id)
+    )
+    asked = tuple(
+        _request(one) for one in permissions.prompts.open() if params.session_id in (None, one.session_id)
+    )
+    return PermissionListResult(grants, asked, permissions.prompts.subscribers)
+
+
+async def revoke(call: Call, params: PermissionRevokeParams) -> PermissionRevokeResult:
+    """Take a yes back at once. Raises CallerError `session_unknown`, `grant_unknown`."""
+    return PermissionRevokeResult(call.daemon.permissions.revoke(params.session_id, params.grant_id).subject)
+
+
+def _tell(client: Client, event: Asked | Resolved) -> None:
+    if isinstance(event, Asked):
+        client.notify("sandbox_permission_request", encode(_request(event)))
+        return
+    record = PermissionResolved(
+        request_id=event.request_id or "",
+        behavior=_behavior(event.allowed),
+        scope=_scope(event.scope),
+        by=event.by,
+        session_id=event.session_id,
+        outcome=event.outcome.value,
+        text=event.why,
+    )
+    client.notify("sandbox_permission_resolved", encode(record))
+
+
+def _request(asked: Asked) -> PermissionRequest:
+    question = asked.question
+    return PermissionRequest(
+        request_id=asked.request_id,
+        session_id=asked.session_id,
+        kind=question.kind.value,
+        expires_at=asked.expires_at,
+        host=question.host,
+        port=question.port,
+        path=None if question.path is None else question.subject,
+        command=question.command,
+        command_id=None if question.command_id is None else neutralise(question.command_id),
+        suggestions=tuple(
+            SuggestionRecord(_behavior(one.allow), "always", one.key, neutralise(one.rule))
+            for one in question.suggestions
+        ),
+        project=neutralise(question.project),
+        text=question.text,
+        write=question.write,
+        warnings=question.warnings,
+        scopes=tuple(scope.value for scope in question.scopes),
+    )
+
+
+def _behavior(allowed: bool) -> Literal["allow", "deny"]:
+    return "allow" if allowed else "deny"
+
+
+def _scope(scope: object) -> Scope | None:
+    return None if scope is None else cast("Scope", str(scope))

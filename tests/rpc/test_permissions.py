@@ -1,0 +1,603 @@
+"""Questions to people, from a real daemon with real proxies to a loopback origin: only a yes opens a connection.
+
+The sandbox's part is played by listening sockets on loopback, handed to the daemon as a sandbox hands over its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxd.backends.base import Listeners
+from support.daemon import RunningDaemon, running_daemon
+from support.fake_runtime import FakeHandle, FakeMachine
+from support.origin import Origin, serve_origin
+from support.proxies import Wire, exchange, finish
+from support.rpc import RawClient
+from support.waiting import wait_until_async
+
+ASKED, RESOLVED = "sandbox_permission_request", "sandbox_permission_resolved"
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    with serve_origin() as serving:
+        yield serving
+
+
+@pytest.fixture
+async def running(machine: FakeMachine) -> AsyncIterator[RunningDaemon]:
+    names = {name: "127.0.0.1" for name in ("ask.test", "other.test", "denied.test")}
+    settings = {"sandbox": {"network": {"deniedDomains": ["denied.test"]}}}
+    async with running_daemon(settings=settings, resolve=names, assemble=machine.assemble) as started:
+        yield started
+
+
+@dataclass(slots=True)
+class Person:
+    """Somebody who is subscribed."""
+
+    client: RawClient
+    open: list[Any] = field(default_factory=list)
+    heard: list[Any] = field(default_factory=list)
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    async def _next(self) -> None:
+        message = await self.client.receive()
+        assert message is not None, "the daemon hung up"
+        if "id" in message:
+            self.answers[message["id"]] = message
+        else:
+            self.heard.append(message)
+
+    async def told(self, method: str) -> Any:
+        """The parameters of the next notification of this method."""
+        while True:
+            for index, message in enumerate(self.heard):
+                if message["method"] == method:
+                    return self.heard.pop(index)["params"]
+            await self._next()
+
+    async def call(self, method: str, params: Any = None) -> Any:
+        number = self.client.request(method, params)
+        while number not in self.answers:
+            await self._next()
+        return self.answers.pop(number)
+
+    async def answer(self, question: Any, behavior: str, **more: Any) -> Any:
+        """The result, or the slug of the error."""
+        params = {"request_id": question["request_id"], "behavior": behavior, **more}
+        reply = await self.call("sandbox_permission_response", params)
+        return reply.get("result") or reply["error"]["data"]["slug"]
+
+
+@contextlib.asynccontextmanager
+async def somebody(running: RunningDaemon) -> AsyncIterator[Person]:
+    async with running.client() as client:
+        person = Person(client)
+        person.open = (await person.call("permission.subscribe"))["result"]["open"]
+        yield person
+
+
+@pytest.fixture
+async def person(running: RunningDaemon) -> AsyncIterator[Person]:
+    async with somebody(running) as subscribed:
+        yield subscribed
+
+
+@dataclass(slots=True)
+class Sandboxed:
+    """A command that has handed its listening socket over."""
+
+    handle: FakeHandle
+    wrap_id: str
+    port: int
+
+    async def connect(self) -> Wire:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def get(self, url: str) -> bytes:
+        request = f"GET {url} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        return await exchange(await self.connect(), request.encode())
+
+    async def tunnel(self, authority: str) -> tuple[bytes, Wire]:
+        reader, writer = await self.connect()
+        writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+        return await reader.readuntil(b"\r\n\r\n"), (reader, writer)
+
+
+async def start(client: RawClient, machine: FakeMachine, session_id: str, **more: Any) -> Sandboxed:
+    wrapped = await client.result("wrap", {"session_id": session_id, "argv": ["curl", "x"], **more})
+    handle = machine.backend.launches[-1]
+    listener = socket.create_server(("127.0.0.1", 0))
+    handle.observer.claimed(1)
+    handle.observer.listening(Listeners(http=listener))
+    handle.observer.started()
+    return Sandboxed(handle, wrapped["wrap_id"], listener.getsockname()[1])
+
+
+@pytest.fixture
+async def session_id(client: RawClient, running: RunningDaemon) -> str:
+    opened = await client.result("session.open", {"cwd": str(running.around.project)})
+    return str(opened["session_id"])
+
+
+@pytest.fixture
+async def command(client: RawClient, machine: FakeMachine, session_id: str) -> Sandboxed:
+    return await start(client, machine, session_id, command_id="c-1")
+
+
+def local_settings(running: RunningDaemon) -> Path:
+    return Path(running.daemon.policies.project(str(running.around.project)).locations.local_file)
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split()[1])
+
+
+def denied(answer: bytes, reason: str) -> bool:
+    return status(answer) == 403 and f"reason={reason}".encode() in answer
+
+
+# yes, and how far it reaches
+
+
+async def test_nothing_leaves_before_the_answer_and_then_the_waiting_connection_goes_on(
+    person: Person, command: Sandboxed, origin: Origin, session_id: str, running: RunningDaemon
+) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    assert (question["kind"], question["host"], question["port"]) == ("network", "ask.test", origin.port)
+    assert (question["command"], question["command_id"]) == ("curl x", "c-1")
+    assert (question["session_id"], question["project"]) == (session_id, str(running.around.project))
+    assert question["scopes"] == ["once", "command", "session", "always"]
+    assert {s["rule"] for s in question["suggestions"]} == {f"ask.test:{origin.port}"}
+    assert not waiting.done() and origin.connections == []
+    result = await person.answer(question, "allow")
+    assert (result["behavior"], result["scope"]) == ("allow", "once")
+    answer = await waiting
+    assert status(answer) == 200 and origin.body in answer
+    outcome = await person.told(RESOLVED)
+    assert (outcome["request_id"], outcome["behavior"], outcome["outcome"]) == (
+        question["request_id"], "allow", "answered",
+    )  # fmt: skip
+    assert outcome["by"].startswith("pid ")
+
+
+async def test_fifty_requests_at_once_are_one_question(person: Person, command: Sandboxed, origin: Origin) -> None:
+    """NW-22."""
+    waiting = [asyncio.create_task(command.get(origin.url("ask.test"))) for _ in range(50)]
+    question = await person.told(ASKED)
+    await wait_until_async(lambda: len(asking_tasks()) >= 50, "all fifty are waiting")
+    assert origin.connections == []
+    await person.answer(question, "allow")
+    assert [status(answer) for answer in await asyncio.gather(*waiting)] == [200] * 50
+    await person.told(RESOLVED)
+    assert person.heard == []
+
+
+def asking_tasks() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("http ")]
+
+
+@pytest.mark.parametrize(
+    ("scope", "same_command", "other_command"),
+    [("once", False, False), ("command", True, False), ("session", True, True), ("always", True, True)],
+)
+async def test_scopes(
+    client: RawClient, machine: FakeMachine, person: Person, command: Sandboxed, origin: Origin, session_id: str,
+    running: RunningDaemon, scope: str, same_command: bool, other_command: bool,
+) -> None:  # fmt: skip
+    """F272: how long an approval lasts is said in the answer."""
+    first = asyncio.create_task(command.get(origin.url("ask.test")))
+    await person.answer(await person.told(ASKED), "allow", scope=scope)
+    assert status(await first) == 200
+    other = await start(client, machine, session_id)
+    for asker, free in ((command, same_command), (other, other_command)):
+        again = asyncio.create_task(asker.get(origin.url("ask.test")))
+        if not free:
+            await person.answer(await person.told(ASKED), "allow")
+        assert status(await again) == 200
+    # neither is another port of the host
+    port = asyncio.create_task(command.get("http://ask.test:9/"))
+    assert (await person.answer(await person.told(ASKED), "deny"))["behavior"] == "deny"
+    assert denied(await port, "promptDenied")
+    local = local_settings(running)
+    rules = json.loads(local.read_text())["sandbox"]["network"]["allowedDomains"] if local.exists() else []
+    assert rules == ([f"ask.test:{origin.port}"] if scope == "always" else [])
+
+
+async def test_a_yes_for_one_command_is_not_one_for_another_that_waits_beside_it(
+    client: RawClient, machine: FakeMachine, person: Person, command: Sandboxed, origin: Origin, session_id: str
+) -> None:
+    first = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    other = await start(client, machine, session_id, command_id="c-2")
+    second = asyncio.create_task(other.get(origin.url("ask.test")))
+    await wait_until_async(lambda: len(asking_tasks()) >= 2, "both are waiting")
+    await person.answer(question, "allow", scope="command")
+    assert status(await first) == 200
+    again = await person.told(ASKED)
+    assert again["command_id"] == "c-2" and not second.done()
+    await person.answer(again, "deny")
+    assert denied(await second, "promptDenied")
+
+
+async def test_a_grant_ends_and_cuts_what_stands_on_it(
+    client: RawClient, person: Person, command: Sandboxed, origin: Origin, session_id: str
+) -> None:
+    """PD-09: grants expire, revoke closes, the list says who gave them."""
+    authority = f"ask.test:{origin.port}"
+    opening = asyncio.create_task(command.tunnel(authority))
+    await person.answer(await person.told(ASKED), "allow", scope="session")
+    head, (reader, writer) = await opening
+    assert status(head) == 200
+    [grant] = (await client.result("permission.list", {"session_id": session_id}))["grants"]
+    assert (grant["subject"], grant["scope"], grant["expires_at"]) == (authority, "session", None)
+    assert grant["by"].startswith("pid ")
+    await client.result("permission.revoke", {"session_id": session_id, "grant_id": grant["grant_id"]})
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    await finish(writer)
+
+    opening = asyncio.create_task(command.tunnel(authority))
+    await person.answer(await person.told(ASKED), "allow", scope="session", ttl_s=0.05)
+    head, (reader, writer) = await opening
+    assert status(head) == 200
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    await finish(writer)
+    assert (await client.result("permission.list"))["grants"] == []
+
+
+# no, in every form
+
+
+async def test_a_no_is_remembered_for_the_session(
+    client: RawClient, person: Person, command: Sandboxed, origin: Origin, session_id: str
+) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    await person.answer(await person.told(ASKED), "deny")
+    assert denied(await waiting, "promptDenied")
+    assert denied(await command.get(origin.url("ask.test")), "promptDenied")
+    await person.told(RESOLVED)
+    assert person.heard == [] and origin.connections == []
+
+
+async def test_deny_always_writes_a_rule(person: Person, command: Sandboxed, origin: Origin) -> None:
+    """F272."""
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    await person.answer(await person.told(ASKED), "deny", scope="always")
+    answer = await waiting
+    assert denied(answer, "hostDenied") and b"settings.local.json" in answer
+
+
+async def test_nobody_to_ask_is_no(command: Sandboxed, origin: Origin) -> None:
+    """F271."""
+    answer = await command.get(origin.url("ask.test"))
+    assert denied(answer, "hostNotListed") and b"nobody to ask" in answer
+    assert origin.connections == []
+
+
+async def test_nobody_in_time_is_no(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    running.daemon.permissions.prompts.timeout_s = 0.05
+    answer = await command.get(origin.url("ask.test"))
+    assert denied(answer, "promptUnanswered") and b"in time" in answer
+    question = await person.told(ASKED)
+    assert (await person.told(RESOLVED))["outcome"] == "timed_out"
+    assert await person.answer(question, "allow") == "question_closed"  # late
+    assert origin.connections == []
+
+
+async def test_the_last_subscriber_gone_is_no(running: RunningDaemon, command: Sandboxed, origin: Origin) -> None:
+    async with somebody(running) as first:
+        async with somebody(running) as second:
+            waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+            await first.told(ASKED)
+            await second.told(ASKED)
+        await wait_until_async(lambda: running.daemon.permissions.prompts.subscribers == 1, "one has gone")
+        assert not waiting.done()
+    answer = await waiting
+    assert denied(answer, "hostNotListed") and origin.connections == []
+
+
+async def test_the_first_answer_counts_and_everybody_hears_it(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    async with somebody(running) as other:
+        waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+        question = await person.told(ASKED)
+        assert (await other.told(ASKED))["request_id"] == question["request_id"]
+        assert (await person.answer(question, "deny"))["behavior"] == "deny"
+        assert await other.answer(question, "allow") == "question_closed"
+        assert await person.answer(question, "allow") == "question_closed"
+        assert (await other.told(RESOLVED))["behavior"] == (await person.told(RESOLVED))["behavior"] == "deny"
+        assert denied(await waiting, "promptDenied") and origin.connections == []
+
+
+async def test_answers_that_do_not_count(
+    client: RawClient, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    answer = {"request_id": question["request_id"], "behavior": "allow"}
+    error = await client.error("sandbox_permission_response", answer)  # not subscribed
+    assert error["data"]["slug"] == "not_permitted"
+    assert await person.answer({"request_id": "q-0"}, "allow") == "question_unknown"
+    assert await person.answer(question, "yes") == "invalid_params"
+    assert await person.answer(question, "allow", scope="forever") == "invalid_params"
+    for ttl in (0, -1, 1e12):
+        assert await person.answer(question, "allow", scope="session", ttl_s=ttl) == "scope_invalid"
+    assert await person.answer(question, "allow", scope="always", ttl_s=60) == "scope_invalid"
+    assert not waiting.done() and origin.connections == []
+    await person.answer(question, "deny")
+    assert denied(await waiting, "promptDenied")
+
+
+async def test_always_that_cannot_be_written_leaves_the_question_open(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    local = local_settings(running)
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.write_text("{ broken")
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    assert str(await person.answer(question, "allow", scope="always")).startswith("settings_")
+    assert not waiting.done() and origin.connections == []
+    assert local.read_text() == "{ broken"
+    await person.answer(question, "deny")
+    assert denied(await waiting, "promptDenied")
+
+
+async def test_a_denied_host_and_this_machine_are_never_asked_about(
+    person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    for host in ("denied.test", "127.0.0.1", "localhost", "169.254.169.254"):
+        assert status(await command.get(origin.url(host))) == 403
+    assert person.heard == [] and origin.connections == []
+
+
+async def test_a_session_that_asks_nobody(
+    client: RawClient, machine: FakeMachine, person: Person, running: RunningDaemon, origin: Origin
+) -> None:
+    """F273: whether people are asked is the session's own choice."""
+    opened = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "none"})
+    command = await start(client, machine, opened["session_id"])
+    assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
+    wish = {"kind": "network", "session_id": opened["session_id"], "host": "ask.test", "port": 1}
+    assert (await client.result("permission.request", wish))["behavior"] == "deny"
+    assert person.heard == [] and origin.connections == []
+
+
+@pytest.mark.parametrize(
+    "network", [{"onUnlisted": "deny"}, {"strictAllowlist": True}], ids=["onUnlisted", "strictAllowlist"]
+)
+async def test_settings_that_ask_nobody(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin, network: dict[str, Any]
+) -> None:
+    """F273."""
+    running.around.write(running.around.user_settings, {"sandbox": {"network": network}})
+    running.daemon.policies.reload()
+    assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
+    assert person.heard == [] and origin.connections == []
+
+
+async def test_where_only_managed_domains_count_nobody_can_open_one(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    running.around.write(
+        running.around.managed_settings, {"sandbox": {"network": {"allowManagedDomainsOnly": True}}}
+    )
+    running.daemon.policies.reload()
+    assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
+    assert person.heard == []
+
+
+# who waits goes away
+
+
+async def test_the_question_ends_with_the_connection(person: Person, command: Sandboxed, origin: Origin) -> None:
+    _, writer = await command.connect()
+    writer.write(f"CONNECT ask.test:{origin.port} HTTP/1.1\r\n\r\n".encode())
+    question = await person.told(ASKED)
+    writer.close()
+    outcome = await person.told(RESOLVED)
+    assert (outcome["behavior"], outcome["outcome"]) == ("deny", "withdrawn")
+    assert await person.answer(question, "allow", scope="session") == "question_closed"
+    assert origin.connections == []
+
+
+async def test_the_question_ends_with_the_command(person: Person, command: Sandboxed, origin: Origin) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    await person.told(ASKED)
+    command.handle.end()
+    assert (await person.told(RESOLVED))["outcome"] == "withdrawn"
+    with contextlib.suppress(ConnectionResetError):
+        assert await waiting == b""
+    assert origin.connections == []
+
+
+async def test_the_question_ends_with_the_session(
+    client: RawClient, person: Person, command: Sandboxed, origin: Origin, session_id: str
+) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    await person.told(ASKED)
+    await client.result("session.close", {"session_id": session_id})
+    assert (await person.told(RESOLVED))["outcome"] == "session_ended"
+    with contextlib.suppress(ConnectionResetError):
+        await waiting
+    assert origin.connections == []
+
+
+# too many
+
+
+async def test_a_flood_of_hosts_is_cut_off(person: Person, command: Sandboxed) -> None:
+    """NW-22: a command that asks about everything does not fill people's screens."""
+    waiting = [asyncio.create_task(command.get(f"http://h{number}.test:1/")) for number in range(40)]
+    await wait_until_async(lambda: sum(task.done() for task in waiting) == 24, "all but 16 were refused")
+    assert all(denied(task.result(), "promptUnanswered") for task in waiting if task.done())
+    asked = [await person.told(ASKED) for _ in range(16)]
+    assert len({question["host"] for question in asked}) == 16
+    for question in asked:
+        await person.answer(question, "deny")
+    assert all(status(answer) == 403 for answer in await asyncio.gather(*waiting))
+
+
+# what people see
+
+
+async def test_text_from_inside_is_neutralised(
+    client: RawClient, machine: FakeMachine, person: Person, origin: Origin, session_id: str
+) -> None:
+    """PD-08: a command cannot draw on the screen of whoever is asked."""
+    nasty = "x\x1b]52;c;aGk=\x07\u202e\U000e0041\nAllow? yes"
+    command = await start(client, machine, session_id, command_text=nasty, command_id="c\x1b[2J")
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    assert question["command"] == "x\\x1b]52;c;aGk=\\x07\\u202e\\U000e0041\\x0aAllow? yes"
+    assert all(str(value).isprintable() for value in question.values())
+    await person.answer(question, "deny")
+    await waiting
+    path = {"kind": "path", "session_id": session_id, "path": "/etc/\x1bc\u202e", "write": True}
+    asking = asyncio.create_task(client.result("permission.request", path))
+    question = await person.told(ASKED)
+    assert question["path"] == "/etc/\\x1bc\\u202e"
+    await person.answer(question, "deny")
+    assert (await asking)["behavior"] == "deny"
+
+
+async def test_people_are_told_what_a_yes_really_means(client: RawClient, person: Person, session_id: str) -> None:
+    """F276: allowing a host means that a program may send anything there."""
+    for host, word in (("a.pastebin.com", "sent there"), ("8.8.8.8", "address"), ("xn--bcher-kva.test", "scripts")):
+        wish = {"kind": "network", "session_id": session_id, "host": host, "port": 443}
+        asking = asyncio.create_task(client.result("permission.request", wish))
+        question = await person.told(ASKED)
+        assert word in " ".join(question["warnings"])
+        await person.answer(question, "deny")
+        assert (await asking)["behavior"] == "deny"
+
+
+# what programs ask for
+
+
+async def ask(client: RawClient, person: Person, wish: Any, behavior: str, **more: Any) -> tuple[Any, Any]:
+    asking = asyncio.create_task(client.result("permission.request", wish))
+    question = await person.told(ASKED)
+    await person.answer(question, behavior, **more)
+    return question, await asking
+
+
+async def test_a_command_outside_the_sandbox_is_never_allowed_without_a_person(
+    client: RawClient, running: RunningDaemon, session_id: str
+) -> None:
+    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    running.around.write(
+        running.around.user_settings,
+        {"sandbox": {"enabled": False, "excludedCommands": ["docker"]}, "permissions": {"allow": ["Bash(docker:*)"]}},
+    )
+    running.daemon.policies.reload()
+    assert (await client.result("permission.request", wish))["behavior"] == "deny"
+    async with somebody(running) as person:
+        question, result = await ask(client, person, wish, "allow")
+        assert (question["command"], question["scopes"]) == ("docker ps", ["once"])
+        assert (result["behavior"], result["scope"]) == ("allow", "once")
+        question, result = await ask(client, person, wish, "deny")
+        assert result["behavior"] == "deny"
+
+
+async def test_an_override_has_no_wider_scope(client: RawClient, person: Person, session_id: str) -> None:
+    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    asking = asyncio.create_task(client.result("permission.request", wish))
+    question = await person.told(ASKED)
+    for scope in ("command", "session", "always"):
+        assert await person.answer(question, "allow", scope=scope) == "scope_invalid"
+    assert await person.answer(question, "deny", scope="always") == "scope_invalid"
+    await person.answer(question, "deny")
+    assert (await asking)["behavior"] == "deny"
+
+
+async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
+    client: RawClient, running: RunningDaemon, person: Person, session_id: str
+) -> None:
+    running.around.write(running.around.user_settings, {"sandbox": {"allowUnsandboxedCommands": False}})
+    running.daemon.policies.reload()
+    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    result = await client.result("permission.request", wish)
+    assert (result["behavior"], result["by"]) == ("deny", "policy") and "allowUnsandboxedCommands" in result["text"]
+    assert person.heard == []
+
+
+async def test_a_path_is_opened_for_the_next_commands(
+    client: RawClient, machine: FakeMachine, person: Person, session_id: str
+) -> None:
+    wish = {"kind": "path", "session_id": session_id, "path": "/var/cache/x", "write": True, "reason": "the cache"}
+    question, result = await ask(client, person, wish, "allow")
+    assert (question["path"], question["write"], question["text"]) == ("/var/cache/x", True, "the cache")
+    assert (result["behavior"], result["scope"]) == ("allow", "once")
+
+    async def writable() -> list[str]:
+        await client.result("wrap", {"session_id": session_id, "argv": ["true"]})
+        return [rule.path for rule in machine.planner.asked[-1][0].files.allow_write]
+
+    assert "/var/cache/x" in await writable()
+    assert "/var/cache/x" not in await writable()  # it was for one
+    await ask(client, person, wish, "allow", scope="session")
+    assert "/var/cache/x" in await writable() and "/var/cache/x" in await writable()
+
+
+@pytest.mark.parametrize(
+    ("wish", "slug"),
+    [
+        ({"kind": "network"}, "question_invalid"),
+        ({"kind": "network", "host": "a b", "port": 1}, "host_invalid"),
+        ({"kind": "network", "host": "ok.test", "port": 70000}, "question_invalid"),
+        ({"kind": "path"}, "question_invalid"),
+        ({"kind": "path", "path": "rel"}, "question_invalid"),
+        ({"kind": "path", "path": "/home/*", "write": True}, "question_invalid"),
+        ({"kind": "path", "path": "/" + "x" * 2000}, "question_invalid"),
+        ({"kind": "sandbox_override", "command": " "}, "question_invalid"),
+        ({"kind": "sandbox_override", "command": "x" * 20000}, "question_invalid"),
+        ({"kind": "other"}, "invalid_params"),
+    ],
+)
+async def test_questions_that_make_no_sense(
+    client: RawClient, person: Person, session_id: str, wish: dict[str, Any], slug: str
+) -> None:
+    error = await client.error("permission.request", {"session_id": session_id, **wish})
+    assert error["data"]["slug"] == slug
+    assert person.heard == []
+
+
+async def test_what_the_policy_decides_is_not_asked(client: RawClient, person: Person, session_id: str) -> None:
+    for host, port in (("denied.test", 443), ("127.0.0.1", 80)):
+        wish = {"kind": "network", "session_id": session_id, "host": host, "port": port}
+        result = await client.result("permission.request", wish)
+        assert (result["behavior"], result["by"]) == ("deny", "policy")
+    inside = {"kind": "path", "session_id": session_id, "path": "/etc/hostname"}
+    assert (await client.result("permission.request", inside))["by"] == "policy"
+    error = await client.error("permission.request", {"kind": "network", "host": "ok.test", "port": 1})
+    assert error["data"]["slug"] == "question_invalid"
+    assert person.heard == []
+
+
+async def test_who_subscribes_later_sees_what_is_open(
+    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
+) -> None:
+    waiting = asyncio.create_task(command.get(origin.url("ask.test")))
+    question = await person.told(ASKED)
+    async with somebody(running) as late:
+        assert late.open == [question]
+        assert (await late.call("permission.list"))["result"]["open"] == [question]
+        await late.answer(question, "allow")
+    assert status(await waiting) == 200
