@@ -23,10 +23,12 @@ _DONT_FOLLOW, _MASK_ADD = 0x02000000, 0x20000000
 _NONBLOCK, _CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
 
+_NAMES = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _MASKS = {
     Watch.CONTENT: _MODIFY | _ATTRIB | _CLOSE_WRITE | _DELETE_SELF | _MOVE_SELF,
     Watch.PLACE: _ATTRIB | _DELETE_SELF | _MOVE_SELF,
-    Watch.NAMES: _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF,
+    Watch.NAMES: _NAMES,
+    Watch.ENTRY: _NAMES | _MODIFY | _ATTRIB | _CLOSE_WRITE,
 }
 
 
@@ -74,14 +76,14 @@ class Inotify:
             self._descriptor = -1
 
     def _add(self, path: WatchedPath) -> int | None:
-        mask = _MASKS[path.watch] | _MASK_ADD | (_DONT_FOLLOW if path.watch is not Watch.NAMES else 0)
+        mask = _MASKS[path.watch] | _MASK_ADD | (0 if path.names or path.watch is Watch.NAMES else _DONT_FOLLOW)
         watch: int = self._library.inotify_add_watch(self._descriptor, os.fsencode(path.path), mask)
         if watch >= 0:
             return watch
         code = ctypes.get_errno()
         if code in (errno.ENOSPC, errno.ENOMEM):
             raise HostError("watch_limit", "no more files can be watched", hint="raise fs.inotify.max_user_watches")
-        # Gone since we looked: look again. Not permitted: the watches on the way tell when that changes.
+        # Gone since we looked: look again. Not permitted since then: the watches on the way have told.
         return None if code in (errno.ENOENT, errno.ENOTDIR) else -1
 
     def _readable(self) -> None:

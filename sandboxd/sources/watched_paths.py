@@ -28,11 +28,13 @@ class Watch(Enum):
     """Moved or removed: a directory, or a symbolic link itself, on the way to a file."""
     NAMES = "names"
     """Entries appear, disappear or are replaced in a directory."""
+    ENTRY = "entry"
+    """The same, and whatever else happens to one that we may not read: inotify(7) wants read permission for a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedPath:
-    """`names` limits NAMES to these entries; empty means every entry ending in `.json`."""
+    """`names` limits NAMES and ENTRY to these entries; empty means every entry ending in `.json`."""
 
     path: str
     watch: Watch
@@ -69,7 +71,9 @@ def _follow(path: str, directory: bool, found: set[WatchedPath]) -> None:
             pending = [part for part in target.split("/") if part] + pending
             here = "/" if target.startswith("/") else here
             continue
-        if pending or stat.S_ISDIR(mode):
+        if not os.access(candidate, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            found.add(WatchedPath(here, Watch.ENTRY, frozenset({name})))
+        elif pending or stat.S_ISDIR(mode):
             found.add(WatchedPath(candidate, Watch.PLACE))
         else:
             found.add(WatchedPath(candidate, Watch.CONTENT))

@@ -133,7 +133,7 @@ class WatchfilesFeed:
     async def _follow(self, paths: frozenset[WatchedPath]) -> None:
         from watchfiles import awatch
 
-        concerned = {path.path for path in paths if path.watch is not Watch.NAMES}
+        concerned = {path.path for path in paths if path.watch in (Watch.CONTENT, Watch.PLACE)}
         concerned |= {os.path.join(path.path, name) for path in paths for name in path.names}
         listed = {path.path for path in paths if path.watch is Watch.NAMES and not path.names}
         directories = _existing_directories(concerned | listed)
