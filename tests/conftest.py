@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from itertools import count
@@ -32,6 +33,10 @@ hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 def pytest_configure(config: pytest.Config) -> None:
     processes.adopt_orphans()
+    # A shell starts its background jobs with these ignored, and whoever is started so hands that on: a command under
+    # test could not even set a trap.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if config.getoption("numprocesses", None):  # the process that starts the workers
         open_turns()
 
