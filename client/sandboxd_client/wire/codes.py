@@ -151,6 +151,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("passed_socket_unusable", HOST, "the service manager passed something that is not a listening socket"),
     ("launch_failed", LAUNCH, "the sandbox was to be started and was not"),
     ("plan_of_another_system", LAUNCH, "the plan was made for another operating system"),
+    ("mount_misplaced", LAUNCH, "a directory was replaced while a sandbox was made that mounts it"),
     ("link_not_pinned", LAUNCH, "a protected symbolic link cannot be kept from being replaced"),
     ("backend_not_ready", LAUNCH, "the back end was not asked whether it is ready"),
     ("stopping", BUSY, "the daemon is stopping"),

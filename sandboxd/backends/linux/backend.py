@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer, Refusal
@@ -21,8 +22,10 @@ from sandboxd.backends.linux.bridge_protocol import (
     Listener,
 )
 from sandboxd.backends.linux.bwrap import render
+from sandboxd.backends.linux.placement import misplaced
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.errors import LaunchError
+from sandboxd.plan.mounts import FileView
 from sandboxd.plan.plan import Plan
 
 HTTP_PORT = 3128
@@ -86,7 +89,7 @@ class LinuxBackend:
             filter=build_filter(self._machine),
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
-            flags=Flags.WAIT if plan.view.open_links else Flags(0),
+            flags=Flags.WAIT,
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
@@ -97,7 +100,7 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                partial(_pin, links=plan.view.open_links) if plan.view.open_links else None,
+                partial(_complete, view=plan.view),
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
@@ -105,6 +108,30 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
+
+
+async def _complete(pid: int, view: FileView) -> None:
+    """What is to be done to a sandbox before its command may start; `pid` is its process 1. Raises LaunchError."""
+    if (wrong := _misplaced(pid, view)) is not None:
+        raise LaunchError(
+            "mount_misplaced",
+            f"{wrong} was moved or replaced while the sandbox was made",
+            hint="try again; when it happens again, a command that still runs in the same place does this",
+            data={"path": wrong},
+        )
+    if view.open_links:
+        await _pin(pid, view.open_links)
+
+
+def _misplaced(pid: int, view: FileView) -> str | None:
+    """See `placement.misplaced`. Bubblewrap, the parent of process 1, stays where it was started."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes()
+        outer = int(state.rpartition(b")")[2].split()[1])
+        inside, outside = Path(f"/proc/{pid}/mountinfo").read_bytes(), Path(f"/proc/{outer}/mountinfo").read_bytes()
+    except OSError as error:
+        raise LaunchError("launch_failed", f"the sandbox ended before it was complete: {error.strerror}") from error
+    return misplaced(view.mounts, inside, outside)
 
 
 async def _pin(pid: int, links: tuple[str, ...]) -> None:
