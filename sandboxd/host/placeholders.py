@@ -20,11 +20,14 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sandboxd.errors import HostError
 
@@ -34,6 +37,9 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
 _TRIES = 100
+_INIT = b"sandboxd-init\n"
+"""What process 1 of a sandbox calls itself."""
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 LINGER = 0.2
 """Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
 in a row would cost more than everything else in a wrap."""
@@ -94,9 +100,11 @@ class Placeholders:
         self._sweeping: asyncio.TimerHandle | None = None
         self._held: dict[str, _Placeholder] = {}
         self._written: set[str] = set()
+        self._inherited: frozenset[str] = frozenset()
 
     def recover(self) -> tuple[str, ...]:
-        """Remove what an earlier daemon left; the paths that were removed. To be called before the first `hold`."""
+        """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs is
+        kept as long as this one lives. To be called before the first `hold`."""
         try:
             with open(self._journal, "rb") as file:
                 text = file.read()
@@ -104,9 +112,18 @@ class Placeholders:
             return ()
         # a last line without its end was cut off before its directory was made
         lines = sorted({os.fsdecode(line) for line in text.split(b"\0")[:-1] if line}, reverse=True)
+        # A command outlives its daemon, and a mount goes with the directory it stands on.
+        self._inherited = _in_use(lines, _mounted_in_sandboxes())
+        for path in self._inherited:
+            if (found := _take(path)) is not None:
+                self._held[path] = found
+                found.users = 1
         # the longest first: a directory is empty once what stood in it is gone
-        removed = tuple(path for path in lines if (found := _take(path)) is not None and _remove(found))
+        gone = [path for path in lines if path not in self._inherited]
+        removed = tuple(path for path in gone if (found := _take(path)) is not None and _remove(found))
         self._clear()
+        if self._inherited:
+            self._write(sorted(self._inherited))
         return removed
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
@@ -137,13 +154,20 @@ class Placeholders:
         return Hold(paths, watched, self._release)
 
     def close(self) -> None:
-        """Remove everything, whoever still holds it."""
+        """Remove everything, whoever still holds it; but what a command of an earlier daemon still needs stays, and in
+        the journal."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
+        left = _in_use(self._inherited, _mounted_in_sandboxes()) if self._inherited else frozenset()
         for path in sorted(self._held, reverse=True):
-            self._drop(path)
+            if path in left:
+                os.close(self._held.pop(path).lock)
+            else:
+                self._drop(path)
         self._clear()
+        if left:
+            self._write(sorted(left))
 
     def _hold(self, path: str) -> None:
         placeholder = self._held.get(path)
@@ -282,6 +306,25 @@ def _remove(placeholder: _Placeholder) -> bool:
     finally:
         os.close(placeholder.lock)
     return True
+
+
+def _in_use(paths: Iterable[str], mounted: frozenset[str]) -> frozenset[str]:
+    """Those on which something is mounted, or on something in them."""
+    above = {top for path in mounted for top in itertools.accumulate(path.split("/"), lambda a, b: f"{a}/{b}")}
+    return frozenset(path for path in paths if path.rstrip("/") in above)
+
+
+def _mounted_in_sandboxes() -> frozenset[str]:
+    """The mount points of all sandboxes that run, as proc_pid_mountinfo(5) has them. What ends meanwhile has none."""
+    found: set[str] = set()
+    for process in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process}/comm").read_bytes() != _INIT:
+                continue
+            for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines():
+                point = _ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
+                found.add(os.fsdecode(point))
+    return frozenset(found)
 
 
 def _move_aside(together: tuple[str, ...]) -> str | None:
