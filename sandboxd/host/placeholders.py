@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import itertools
@@ -25,6 +26,7 @@ import os
 import re
 import secrets
 import stat
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,10 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
 _TRIES = 100
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYS_OPENAT2 = 437  # on every architecture
+_AT_FDCWD = -100
+_RESOLVE_NO_SYMLINKS = 4
 _INIT = b"sandboxd-init\n"
 """What process 1 of a sandbox calls itself."""
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -237,16 +243,32 @@ def _make(path: str) -> _Placeholder:
     """Make one, or join another daemon's. Raises FileExistsError when something real is there."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
-            if path.endswith("/"):
-                os.mkdir(path, _MODE)
-            else:
-                os.close(os.open(path, _CREATE, _FILE_MODE))
+            parent, name = os.path.split(path.rstrip("/"))
+            directory = _open_without_links(parent)
+            try:
+                if path.endswith("/"):
+                    os.mkdir(name, _MODE, dir_fd=directory)
+                else:
+                    os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
+            finally:
+                os.close(directory)
         found = _take(path)
         if found is not None:
             return found
         if os.path.lexists(path.rstrip("/")) and not is_absent(path.rstrip("/")):
             break
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
+
+
+def _open_without_links(path: str) -> int:
+    """A descriptor of a directory, by openat2(2): a running sandbox may have put a symlink in the way, and what is made
+    for it would be made outside."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
+    descriptor: int = _libc.syscall(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return descriptor
 
 
 def _take(path: str) -> _Placeholder | None:

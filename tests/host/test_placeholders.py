@@ -136,3 +136,15 @@ def test_watched_names_are_moved_aside_when_all_are_there(work: Path, placeholde
     (work / "refs").mkdir()
     (moved,) = hold.release()
     assert moved.startswith(f"{work}/HEAD.refused-") and Path(moved).read_text() == "x"
+
+
+def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
+    """A running sandbox swaps a directory for a link: nothing may be made where that leads."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (work / "link").symlink_to(outside)
+    placeholders = Placeholders(str(tmp_path / "journal"), linger=0)
+    for path in (f"{work}/link/.vscode/", f"{work}/link/.gitconfig"):
+        with pytest.raises(HostError, match="cannot keep"):
+            placeholders.hold((path,))
+    assert list(outside.iterdir()) == []
