@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from support.daemons import DaemonProcess, StartDaemon
 from support.users import CHECKOUT
@@ -66,16 +67,27 @@ def test_every_command_exists(daemon: DaemonProcess) -> None:
         assert f"\n  {name})\n" in dev, name
 
 
+def headings(document: Path) -> set[str]:
+    """The anchors that a page has, as its headings make them."""
+    lines = [line.lstrip("# ").lower() for line in document.read_text().splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines}
+
+
 def test_every_link_leads_somewhere() -> None:
     for document in (CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")):
-        text = document.read_text()
-        headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
-                    for line in text.splitlines() if line.startswith("#")}  # fmt: skip
-        for target in re.findall(r"\]\(([^)]+)\)", text):
-            if target.startswith("#"):
-                assert target[1:] in headings, f"{document.name}: {target}"
-            elif not target.startswith("https://"):
-                assert (document.parent / target).exists(), f"{document.name}: {target}"
+        for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+            if target.startswith("https://"):
+                continue
+            file, _, anchor = target.partition("#")
+            page = document.parent / file if file else document
+            assert page.exists(), f"{document.name}: {target}"
+            assert not anchor or anchor in headings(page), f"{document.name}: {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (CHECKOUT / "docs" / "README.md").read_text()
+    for page in (CHECKOUT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index, page.name
 
 
 def test_it_promises_no_dependency_that_is_not_listed() -> None:
