@@ -27,6 +27,8 @@ from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import probe_options
+from sandboxd.backends.linux.stragglers import end_stragglers
+from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.permissions import Permissions, rule_writer
@@ -62,6 +64,7 @@ from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import PermissionMode, Planner, Session, SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
+from sandboxd.runtime.violations import ViolationFeed
 from sandboxd_client.wire.location import LocationError, socket_path
 
 EXIT_CANNOT_START = 125
@@ -237,6 +240,7 @@ async def run_daemon(
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
         prompts = Prompts(rule_writer(policies))
+        feed = ViolationFeed()
         place = _placing(config.home, directory, base.path, machine.daemon_paths)
         parts = SessionParts(
             backend=machine.backend,
@@ -245,6 +249,7 @@ async def run_daemon(
             place=place,
             make_proxies=_proxies(resolver, prompts),
             session_ended=prompts.end_session,
+            violations=feed,
         )
         sessions = await stack.enter_async_context(Sessions(parts))
         policies.on_change(lambda outcome: sessions.policy_changed())
@@ -261,6 +266,7 @@ async def run_daemon(
             config.platform,
         )
         permissions = Permissions(prompts, questions, sessions)
+        blocked = Blocked(feed, sessions, slow_reports=config.platform == "macos")
         daemon = Daemon(
             socket=config.socket,
             policies=policies,
@@ -269,6 +275,7 @@ async def run_daemon(
             sessions=sessions,
             questions=questions,
             permissions=permissions,
+            blocked=blocked,
             backend=machine.backend,
             steps=machine.steps,
             layers=machine.layers,
@@ -282,6 +289,7 @@ async def run_daemon(
 
         async def lost(connection: Connection) -> None:
             permissions.connection_lost(connection)
+            blocked.connection_lost(connection)
             await sessions.connection_lost(connection)
 
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
@@ -384,6 +392,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
+        for pid in await asyncio.to_thread(end_stragglers):
+            ground.log.info("process of a sandbox that was never completed ended", pid=pid)
         for path in await asyncio.to_thread(placeholders.recover):
             ground.log.info("placeholder of an earlier daemon removed", path=path)
         stack.callback(placeholders.close)

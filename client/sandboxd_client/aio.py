@@ -65,6 +65,12 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateResult,
+    ViolationClearResult,
+    ViolationListResult,
+    ViolationStripResult,
+)
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
 R = TypeVar("R")
@@ -287,6 +293,31 @@ class AsyncClient:
     async def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
         """Take a grant back; connections that stand on it are cut."""
         return await self.call(calls.permission_revoke(session_id, grant_id))
+
+    async def violation_list(
+        self, *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
+        return await self.call(calls.violation_list(session_id=session_id, command_id=command_id, since=since))
+
+    async def violation_subscribe(
+        self, *, session_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """The same; what is blocked later comes out of `notifications`."""
+        return await self.call(calls.violation_subscribe(session_id=session_id, since=since))
+
+    async def violation_clear(self, *, session_id: str | None = None) -> ViolationClearResult:
+        return await self.call(calls.violation_clear(session_id=session_id))
+
+    async def violation_annotate(
+        self, command_id: str, stderr: str, *, session_id: str | None = None
+    ) -> ViolationAnnotateResult:
+        """The standard error of a command with a block of what was blocked in it, for a model to read."""
+        return await self.call(calls.violation_annotate(command_id, stderr, session_id=session_id))
+
+    async def violation_strip(self, text: str) -> ViolationStripResult:
+        """The text without that block."""
+        return await self.call(calls.violation_strip(text))
 
     async def settings_get(
         self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None

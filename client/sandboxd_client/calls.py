@@ -69,6 +69,17 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateParams,
+    ViolationAnnotateResult,
+    ViolationClearParams,
+    ViolationClearResult,
+    ViolationListParams,
+    ViolationListResult,
+    ViolationStripParams,
+    ViolationStripResult,
+    ViolationSubscribeParams,
+)
 from sandboxd_client.wire.messages.wrap import (
     OverridesRecord,
     WrapOutcomeParams,
@@ -225,6 +236,34 @@ def permission_list(session_id: str | None = None) -> Call[PermissionListResult]
 def permission_revoke(session_id: str, grant_id: str) -> Call[PermissionRevokeResult]:
     params = PermissionRevokeParams(session_id, grant_id)
     return Call("permission.revoke", encode_params(params), PermissionRevokeResult, repeatable=False)
+
+
+def violation_list(
+    *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+) -> Call[ViolationListResult]:
+    params = ViolationListParams(session_id, command_id, since)
+    return Call("violation.list", encode_params(params), ViolationListResult)
+
+
+def violation_subscribe(*, session_id: str | None = None, since: str | None = None) -> Call[ViolationListResult]:
+    params = ViolationSubscribeParams(session_id, since)
+    return Call("violation.subscribe", encode_params(params), ViolationListResult)
+
+
+def violation_clear(*, session_id: str | None = None) -> Call[ViolationClearResult]:
+    params = ViolationClearParams(session_id)
+    return Call("violation.clear", encode_params(params), ViolationClearResult, repeatable=False)
+
+
+def violation_annotate(
+    command_id: str, stderr: str, *, session_id: str | None = None
+) -> Call[ViolationAnnotateResult]:
+    params = ViolationAnnotateParams(command_id, stderr, session_id)
+    return Call("violation.annotate", encode_params(params), ViolationAnnotateResult)
+
+
+def violation_strip(text: str) -> Call[ViolationStripResult]:
+    return Call("violation.strip", encode_params(ViolationStripParams(text)), ViolationStripResult)
 
 
 def settings_get(

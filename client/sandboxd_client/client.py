@@ -62,6 +62,12 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateResult,
+    ViolationClearResult,
+    ViolationListResult,
+    ViolationStripResult,
+)
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
 R = TypeVar("R")
@@ -302,6 +308,31 @@ class Client:
     def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
         """Take a grant back; connections that stand on it are cut."""
         return self.call(calls.permission_revoke(session_id, grant_id))
+
+    def violation_list(
+        self, *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
+        return self.call(calls.violation_list(session_id=session_id, command_id=command_id, since=since))
+
+    def violation_subscribe(
+        self, *, session_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """The same; what is blocked later comes out of `notifications`."""
+        return self.call(calls.violation_subscribe(session_id=session_id, since=since))
+
+    def violation_clear(self, *, session_id: str | None = None) -> ViolationClearResult:
+        return self.call(calls.violation_clear(session_id=session_id))
+
+    def violation_annotate(
+        self, command_id: str, stderr: str, *, session_id: str | None = None
+    ) -> ViolationAnnotateResult:
+        """The standard error of a command with a block of what was blocked in it, for a model to read."""
+        return self.call(calls.violation_annotate(command_id, stderr, session_id=session_id))
+
+    def violation_strip(self, text: str) -> ViolationStripResult:
+        """The text without that block."""
+        return self.call(calls.violation_strip(text))
 
     def settings_get(
         self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None

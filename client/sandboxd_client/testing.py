@@ -294,6 +294,20 @@ class FakeDaemon:
     def _permission_revoke(self, params: Mapping[str, Any]) -> Answer:
         return {"subject": "ok.test:443"}
 
+    def _violation_list(self, params: Mapping[str, Any]) -> Answer:
+        return {"violations": [], "total": 0, "hidden": 0, "cursor": "fake-0"}
+
+    _violation_subscribe = _violation_list
+
+    def _violation_clear(self, params: Mapping[str, Any]) -> Answer:
+        return {"cleared": 0}
+
+    def _violation_annotate(self, params: Mapping[str, Any]) -> Answer:
+        return {"stderr": params["stderr"], "violations": 0}
+
+    def _violation_strip(self, params: Mapping[str, Any]) -> Answer:
+        return {"text": params["text"]}
+
     def _settings_get(self, params: Mapping[str, Any]) -> Answer:
         return {"generation": 1, "values": []}
 

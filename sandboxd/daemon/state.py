@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sandboxd.backends.base import Backend
+    from sandboxd.daemon.blocked import Blocked
     from sandboxd.daemon.lifecycle import StopRequest
     from sandboxd.daemon.permissions import Permissions
     from sandboxd.daemon.policies import Policies
@@ -59,6 +60,7 @@ class Daemon:
     sessions: Sessions
     questions: Questions
     permissions: Permissions
+    blocked: Blocked
     backend: Backend
     steps: Callable[[], Awaitable[Sequence[Step]]]
     """Tries everything a sandbox needs on this host."""

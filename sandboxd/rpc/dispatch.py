@@ -29,6 +29,7 @@ from sandboxd.rpc.handlers import (
     settings,
     shutdown,
     status,
+    violations,
     wrap,
 )
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
@@ -56,6 +57,13 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateParams,
 )
 from sandboxd_client.wire.messages.status import ShutdownParams, StatusParams
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateParams,
+    ViolationClearParams,
+    ViolationListParams,
+    ViolationStripParams,
+    ViolationSubscribeParams,
+)
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapParams
 from sandboxd_client.wire.params import ParamsError, decode, encode
 
@@ -86,6 +94,11 @@ METHODS: dict[str, Method] = {
     "permission.request": Method(PermissionRequestParams, permissions.request, RUN),
     "permission.list": Method(PermissionListParams, permissions.list_permissions, ASK),
     "permission.revoke": Method(PermissionRevokeParams, permissions.revoke, CONTROL),
+    "violation.list": Method(ViolationListParams, violations.list_violations, ASK),
+    "violation.subscribe": Method(ViolationSubscribeParams, violations.subscribe, ASK),
+    "violation.clear": Method(ViolationClearParams, violations.clear, RUN),
+    "violation.annotate": Method(ViolationAnnotateParams, violations.annotate, ASK),
+    "violation.strip": Method(ViolationStripParams, violations.strip, ASK),
     "settings.get": Method(SettingsGetParams, settings.get, ASK),
     "settings.update": Method(SettingsUpdateParams, settings.update, CONTROL),
     "settings.exclude_command": Method(ExcludeCommandParams, settings.exclude_command, CONTROL),

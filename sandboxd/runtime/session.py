@@ -7,7 +7,7 @@ import enum
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend
@@ -20,7 +20,7 @@ from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.temporary import TemporaryRoot
-from sandboxd.runtime.violations import ViolationStore
+from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
 
 STOP_GRACE_S = 1.0
@@ -81,6 +81,7 @@ class SessionParts:
     temporary: TemporaryRoot
     place: Callable[[str, str, str, str], Place]
     make_proxies: Callable[[Callable[[], Policy], Command, Session], ProxyServer]
+    violations: ViolationFeed = field(default_factory=ViolationFeed)
     session_ended: Callable[[str], None] = lambda session_id: None
     """Called once for each session that ends, when its commands are about to."""
 
@@ -92,7 +93,7 @@ class Session:
         self.id = session_id
         self.spec = spec
         self.opened_at = time.time()
-        self.violations = ViolationStore(session_id)
+        self.violations = ViolationStore(session_id, feed=parts.violations)
         self.grants = Grants(self.recheck)
         self.closed = False
         self._policy = policy
@@ -209,4 +210,5 @@ class Session:
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        self._parts.violations.session_ended(self.violations)
         await self._parts.temporary.remove_session(self.id)

@@ -85,6 +85,10 @@ class Sessions:
         command, session = entry
         return await command.settled_outcome(), session.violations.list(command.command_id)
 
+    def commands_called(self, command_id: str) -> list[Command]:
+        """The commands that their callers know by this id, also those that have ended."""
+        return [command for command, _ in self._commands.values() if command.command_id == command_id]
+
     async def close(self, session_id: str) -> None:
         """End a session: its commands die. Raises CallerError `session_unknown`."""
         await self._end(self.get(session_id))

@@ -1,11 +1,16 @@
-"""What was blocked in one session: the last hundred in full, and how many there were in all. Never on disk."""
+"""What was blocked: the last hundred of each session in full, and how many there were in all. Never on disk.
+
+`ViolationFeed` numbers the violations of all sessions in one row, so that one number says what a subscriber has seen.
+"""
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from sandboxd.backends.base import Refusal
 from sandboxd.policy.decision import Decision
@@ -15,14 +20,85 @@ from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
 KEPT = 100
 
 
-class ViolationStore:
-    """`clock` gives seconds since the epoch."""
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Somebody had the violations of a session forgotten."""
 
-    def __init__(self, session_id: str, clock: Callable[[], float] = time.time) -> None:
+    session_id: str
+    count: int
+
+
+Tell = Callable[[Any, Violation | Cleared, str], None]
+"""Called with the subscriber, what happened and the cursor after it; never waits."""
+
+
+class ViolationFeed:
+    """One per daemon. A cursor is text that names the daemon too: one of an earlier daemon is known as such."""
+
+    def __init__(self) -> None:
+        self._epoch = secrets.token_hex(4)
+        self._last = 0
+        self._lost = 0
+        """The newest violation that went with its session."""
+        self._subscribers: dict[Any, dict[str | None, Tell]] = {}
+
+    def next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    @property
+    def cursor(self) -> str:
+        return self._cursor(self._last)
+
+    def _cursor(self, number: int) -> str:
+        return f"{self._epoch}-{number}"
+
+    def position(self, cursor: str | None) -> int | None:
+        """The id of the last violation a subscriber has seen; None when the cursor is not one of this daemon."""
+        epoch, _, number = (cursor or "").partition("-")
+        if epoch != self._epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
+            return None
+        return int(number)
+
+    def subscribe(self, subscriber: object, session_id: str | None, tell: Tell) -> None:
+        """Tell of the violations of one session, or with None of all; twice is once."""
+        self._subscribers.setdefault(subscriber, {})[session_id] = tell
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscribers)
+
+    def unsubscribe(self, subscriber: object) -> None:
+        self._subscribers.pop(subscriber, None)
+
+    def session_ended(self, store: ViolationStore) -> None:
+        self._lost = max(self._lost, store.newest)
+
+    def lost(self, stores: list[ViolationStore], *, all_sessions: bool) -> int:
+        """The newest violation of these sessions that can no longer be told."""
+        return max([store.lost for store in stores] + ([self._lost] if all_sessions else [0]))
+
+    def tell(self, event: Violation | Cleared) -> None:
+        cursor = self._cursor(event.id) if isinstance(event, Violation) else self.cursor
+        for subscriber, wanted in list(self._subscribers.items()):
+            tell = wanted.get(None) or wanted.get(event.session_id)
+            if tell is not None:
+                tell(subscriber, event, cursor)
+
+
+class ViolationStore:
+    """`clock` gives seconds since the epoch. `feed` numbers them and hears of each."""
+
+    def __init__(
+        self, session_id: str, clock: Callable[[], float] = time.time, feed: ViolationFeed | None = None
+    ) -> None:
         self._session_id = session_id
         self._clock = clock
         self._kept: deque[Violation] = deque(maxlen=KEPT)
-        self._ids = itertools.count(1)
+        self._feed = feed or ViolationFeed()
+        self.newest = 0
+        self.lost = 0
+        """The newest one that is not kept any more."""
         self.total = 0
         self.hidden = 0
         """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
@@ -32,7 +108,7 @@ class ViolationStore:
     ) -> Violation:
         """Record a connection that a proxy refused under the policy of this generation."""
         violation = Violation(
-            id=next(self._ids),
+            id=self._feed.next_id(),
             time=self._clock(),
             session_id=self._session_id,
             command_id=command_id,
@@ -46,8 +122,7 @@ class ViolationStore:
             hint=decision.hint,
             policy_generation=generation,
         )
-        self._kept.append(violation)
-        self.total += 1
+        self._keep(violation)
         return violation
 
     def add_refusal(
@@ -58,7 +133,7 @@ class ViolationStore:
             self.hidden += refusal.count
             return None
         violation = Violation(
-            id=next(self._ids),
+            id=self._feed.next_id(),
             time=self._clock(),
             session_id=self._session_id,
             command_id=command_id,
@@ -72,9 +147,24 @@ class ViolationStore:
             count=refusal.count,
             policy_generation=generation,
         )
-        self._kept.append(violation)
-        self.total += refusal.count
+        self._keep(violation)
         return violation
+
+    def _keep(self, violation: Violation) -> None:
+        if len(self._kept) == KEPT:
+            self.lost = self._kept[0].id
+        self._kept.append(violation)
+        self.newest = violation.id
+        self.total += violation.count
+        self._feed.tell(violation)
+
+    def clear(self) -> int:
+        """Forget the kept ones; how many. The total stays: they did happen."""
+        count = len(self._kept)
+        self._kept.clear()
+        self.lost = self.newest
+        self._feed.tell(Cleared(self._session_id, count))
+        return count
 
     def list(self, command_id: str | None = None) -> list[Violation]:
         """The kept ones, oldest first; of one command when its id is given."""

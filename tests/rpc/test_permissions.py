@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -410,7 +411,9 @@ async def test_the_question_ends_with_the_connection(person: Person, command: Sa
     _, writer = await command.connect()
     writer.write(f"CONNECT ask.test:{origin.port} HTTP/1.1\r\n\r\n".encode())
     question = await person.told(ASKED)
-    writer.close()
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    writer.transport.abort()
     outcome = await person.told(RESOLVED)
     assert (outcome["behavior"], outcome["outcome"]) == ("deny", "withdrawn")
     assert await person.answer(question, "allow", scope="session") == "question_closed"

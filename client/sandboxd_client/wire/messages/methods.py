@@ -56,6 +56,19 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateResult,
 )
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateParams,
+    ViolationAnnotateResult,
+    ViolationClearParams,
+    ViolationClearResult,
+    ViolationHappened,
+    ViolationListParams,
+    ViolationListResult,
+    ViolationsCleared,
+    ViolationStripParams,
+    ViolationStripResult,
+    ViolationSubscribeParams,
+)
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapOutcomeResult, WrapParams, WrapResult
 
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {
@@ -74,6 +87,11 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "permission.request": (PermissionRequestParams, PermissionRequestResult),
     "permission.list": (PermissionListParams, PermissionListResult),
     "permission.revoke": (PermissionRevokeParams, PermissionRevokeResult),
+    "violation.list": (ViolationListParams, ViolationListResult),
+    "violation.subscribe": (ViolationSubscribeParams, ViolationListResult),
+    "violation.clear": (ViolationClearParams, ViolationClearResult),
+    "violation.annotate": (ViolationAnnotateParams, ViolationAnnotateResult),
+    "violation.strip": (ViolationStripParams, ViolationStripResult),
     "settings.get": (SettingsGetParams, SettingsGetResult),
     "settings.update": (SettingsUpdateParams, SettingsUpdateResult),
     "settings.exclude_command": (ExcludeCommandParams, SettingsUpdateResult),
@@ -92,4 +110,6 @@ NOTIFICATIONS: dict[str, type[Any]] = {
     "settings_changed": SettingsChanged,
     "sandbox_permission_request": PermissionRequest,
     "sandbox_permission_resolved": PermissionResolved,
+    "sandbox_violation": ViolationHappened,
+    "sandbox_violations_cleared": ViolationsCleared,
 }

@@ -1,4 +1,4 @@
-"""Something that was blocked. The `violation.*` methods add their parameters here."""
+"""Something that was blocked, and the `violation.*` methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sandboxd_client.wire.messages.origins import OriginRecord
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
     """`kind` is one of read write connect unix-socket network, `source` of proxy seccomp seatbelt; `time` is seconds
-    since the epoch; `inferred` marks a guess from program output, `policy_generation` the policy that was in force. Texts
-    are neutralised for display."""
+    since the epoch; `inferred` marks a guess from program output, `policy_generation` the policy that was in force.
+    Texts are neutralised for display."""
 
     id: int
     time: float
@@ -29,3 +29,80 @@ class ViolationRecord:
     count: int = 1
     inferred: bool = False
     policy_generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationListParams:
+    session_id: str | None = None
+    command_id: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationListResult:
+    """Oldest first. `total` counts also those that are not kept, `hidden` those that nobody wants to see. `complete` is
+    False when something after the cursor `since` can no longer be told."""
+
+    violations: tuple[ViolationRecord, ...]
+    total: int
+    hidden: int
+    cursor: str
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationSubscribeParams:
+    session_id: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationHappened:
+    """Notification `sandbox_violation`. `cursor` is what to subscribe with after a lost connection."""
+
+    cursor: str
+    violation: ViolationRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationsCleared:
+    """Notification `sandbox_violations_cleared`."""
+
+    cursor: str
+    session_id: str
+    cleared: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationClearParams:
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationClearResult:
+    cleared: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationAnnotateParams:
+    command_id: str
+    stderr: str
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationAnnotateResult:
+    """`stderr` as it was when nothing was blocked."""
+
+    stderr: str
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationStripParams:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationStripResult:
+    text: str

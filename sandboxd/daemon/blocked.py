@@ -1,0 +1,98 @@
+"""What the violation methods see: the stores of all sessions, and who wants to hear of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandboxd.policy.annotation import annotate, strip
+from sandboxd.policy.violation import Violation
+from sandboxd.runtime.violations import Cleared, Tell, ViolationFeed, ViolationStore
+
+if TYPE_CHECKING:
+    from sandboxd.runtime.sessions import Sessions
+
+__all__ = ["Blocked", "Cleared", "Snapshot"]
+
+STRAGGLERS_S = 0.1
+"""How long an annotation waits for reports that are still under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`total` counts also what is not kept, `hidden` what nobody wants to see. `complete` says that nothing is missing
+    between the cursor that was given and `cursor`."""
+
+    violations: tuple[Violation, ...]
+    total: int
+    hidden: int
+    cursor: str
+    complete: bool = True
+
+
+class Blocked:
+    """`slow_reports`: the system's reports may come after the command has ended (macOS)."""
+
+    def __init__(self, feed: ViolationFeed, sessions: Sessions, *, slow_reports: bool) -> None:
+        self._feed = feed
+        self._sessions = sessions
+        self._slow_reports = slow_reports
+        self._key = secrets.token_bytes(32)
+
+    def snapshot(
+        self, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+    ) -> Snapshot:
+        """What is kept, oldest first, after the cursor `since`. Raises CallerError `session_unknown`."""
+        stores = self._stores(session_id)
+        position = self._feed.position(since)
+        found = [v for store in stores for v in store.list(command_id) if position is None or v.id > position]
+        lost = self._feed.lost(stores, all_sessions=session_id is None)
+        complete = since is None or (position is not None and position >= lost)
+        return Snapshot(
+            tuple(sorted(found, key=lambda violation: violation.id)),
+            sum(store.total for store in stores),
+            sum(store.hidden for store in stores),
+            self._feed.cursor,
+            complete,
+        )
+
+    def subscribe(self, subscriber: object, session_id: str | None, since: str | None, tell: Tell) -> Snapshot:
+        """The snapshot; from then on `tell` hears of each change. Raises CallerError `session_unknown`."""
+        snapshot = self.snapshot(session_id, None, since)
+        self._feed.subscribe(subscriber, session_id, tell)
+        return snapshot
+
+    @property
+    def subscribers(self) -> int:
+        return self._feed.subscribers
+
+    def connection_lost(self, subscriber: object) -> None:
+        self._feed.unsubscribe(subscriber)
+
+    def clear(self, session_id: str | None) -> int:
+        """Forget what is kept; how many. Raises CallerError `session_unknown`."""
+        return sum(store.clear() for store in self._stores(session_id))
+
+    async def annotate(self, command_id: str, text: str, session_id: str | None) -> tuple[str, int]:
+        """The text with a block of what was blocked in the command, and how many that were."""
+        stores = self._stores(session_id)
+        await self._settle(command_id)
+        found = [violation for store in stores for violation in store.list(command_id)]
+        return annotate(text, found, self._key), len(found)
+
+    def strip(self, text: str) -> str:
+        return strip(text, self._key)
+
+    async def _settle(self, command_id: str) -> None:
+        """A client sees its command's end before we do, and some reports come later than that."""
+        if self._slow_reports:
+            await asyncio.sleep(STRAGGLERS_S)
+            return
+        commands = self._sessions.commands_called(command_id)
+        await asyncio.gather(*(command.settled_outcome(STRAGGLERS_S) for command in commands))
+
+    def _stores(self, session_id: str | None) -> list[ViolationStore]:
+        sessions = self._sessions.all() if session_id is None else [self._sessions.get(session_id)]
+        return [session.violations for session in sessions]

@@ -1,0 +1,66 @@
+"""`violation.*`: what was blocked, as it happens and afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd.daemon.blocked import Cleared, Snapshot
+from sandboxd.rpc.records import violation_record
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateParams,
+    ViolationAnnotateResult,
+    ViolationClearParams,
+    ViolationClearResult,
+    ViolationHappened,
+    ViolationListParams,
+    ViolationListResult,
+    ViolationsCleared,
+    ViolationStripParams,
+    ViolationStripResult,
+    ViolationSubscribeParams,
+)
+from sandboxd_client.wire.params import encode
+
+if TYPE_CHECKING:
+    from sandboxd.policy.violation import Violation
+    from sandboxd.rpc.call import Call, Client
+
+
+async def list_violations(call: Call, params: ViolationListParams) -> ViolationListResult:
+    return _result(call.daemon.blocked.snapshot(params.session_id, params.command_id, params.since))
+
+
+async def subscribe(call: Call, params: ViolationSubscribeParams) -> ViolationListResult:
+    """What is kept, or happened since the cursor; from then on a notification for each change."""
+    return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, _tell))
+
+
+async def clear(call: Call, params: ViolationClearParams) -> ViolationClearResult:
+    return ViolationClearResult(call.daemon.blocked.clear(params.session_id))
+
+
+async def annotate(call: Call, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
+    text, count = await call.daemon.blocked.annotate(params.command_id, params.stderr, params.session_id)
+    return ViolationAnnotateResult(text, count)
+
+
+async def strip(call: Call, params: ViolationStripParams) -> ViolationStripResult:
+    return ViolationStripResult(call.daemon.blocked.strip(params.text))
+
+
+def _result(snapshot: Snapshot) -> ViolationListResult:
+    return ViolationListResult(
+        tuple(map(violation_record, snapshot.violations)),
+        snapshot.total,
+        snapshot.hidden,
+        snapshot.cursor,
+        snapshot.complete,
+    )
+
+
+def _tell(client: Client, event: Violation | Cleared, cursor: str) -> None:
+    if isinstance(event, Cleared):
+        record = ViolationsCleared(cursor, event.session_id, event.count)
+        client.notify("sandbox_violations_cleared", encode(record))
+    else:
+        client.notify("sandbox_violation", encode(ViolationHappened(cursor, violation_record(event))))

@@ -1,0 +1,193 @@
+"""`violation.*`: a list, a stream without gaps, a block below a command's output that nobody can forge."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sandboxd.backends.base import Refusal
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+from support.daemon import RunningDaemon
+from support.fake_runtime import FakeHandle, FakeMachine
+from support.rpc import RawClient
+from support.waiting import wait_until_async
+
+
+def refusal(target: str, **more: Any) -> Refusal:
+    return Refusal(ViolationKind.WRITE, "openat", target, ViolationSource.SECCOMP, **more)
+
+
+async def start(client: RawClient, machine: FakeMachine, session_id: str, **more: Any) -> FakeHandle:
+    await client.result("wrap", {"session_id": session_id, "argv": ["make"], **more})
+    handle = machine.backend.launches[-1]
+    handle.start()
+    return handle
+
+
+@pytest.fixture
+async def session_id(client: RawClient, running: RunningDaemon) -> str:
+    return str((await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"])
+
+
+@pytest.fixture
+async def command(client: RawClient, machine: FakeMachine, session_id: str) -> FakeHandle:
+    return await start(client, machine, session_id, command_id="c-1")
+
+
+def targets(found: Any) -> list[str]:
+    return [violation["target"] for violation in found["violations"]]
+
+
+async def test_one_shape_for_everything(client: RawClient, command: FakeHandle, session_id: str) -> None:
+    """F244; F277: it stays available after the command has ended."""
+    command.observer.refused(refusal("/etc/x\x1b[2J", process="touch", count=2))
+    command.end(1)
+    found = await client.result("violation.list")
+    [violation] = found["violations"]
+    assert (violation["kind"], violation["operation"], violation["target"]) == ("write", "openat", "/etc/x\\x1b[2J")
+    assert (violation["session_id"], violation["command_id"], violation["process"]) == (session_id, "c-1", "touch")
+    assert (violation["source"], violation["count"], found["total"], found["complete"]) == ("seccomp", 2, 2, True)
+    assert targets(await client.result("violation.list", {"command_id": "other"})) == []
+    error = await client.error("violation.list", {"session_id": "s-0"})
+    assert error["data"]["slug"] == "session_unknown"
+
+
+async def test_a_snapshot_and_then_each_change(
+    client: RawClient, running: RunningDaemon, command: FakeHandle, session_id: str
+) -> None:
+    command.observer.refused(refusal("/a"))
+    async with running.client() as listener:
+        assert targets(await listener.result("violation.subscribe", {"session_id": session_id})) == ["/a"]
+        command.observer.refused(refusal("/b"))
+        message = await listener.receive()
+        assert message["method"] == "sandbox_violation" and message["params"]["violation"]["target"] == "/b"
+        await client.result("violation.clear", {"session_id": session_id})
+        message = await listener.receive()
+        assert message["method"] == "sandbox_violations_cleared"
+        assert (message["params"]["session_id"], message["params"]["cleared"]) == (session_id, 2)
+    found = await client.result("violation.list")
+    assert (targets(found), found["total"]) == ([], 2)
+
+
+async def test_a_subscriber_that_comes_back_misses_nothing(
+    running: RunningDaemon, command: FakeHandle, session_id: str
+) -> None:
+    """PD-12."""
+    async with running.client() as listener:
+        await listener.result("violation.subscribe")
+        command.observer.refused(refusal("/a"))
+        cursor = (await listener.receive())["params"]["cursor"]
+    for target in ("/b", "/c"):
+        command.observer.refused(refusal(target))
+    async with running.client() as listener:
+        found = await listener.result("violation.subscribe", {"since": cursor})
+        assert (targets(found), found["complete"]) == (["/b", "/c"], True)
+        command.observer.refused(refusal("/d"))
+        assert (await listener.receive())["params"]["violation"]["target"] == "/d"
+        for number in range(200):
+            command.observer.refused(refusal(f"/{number}"))
+        found = await listener.result("violation.list", {"since": cursor})
+        assert (len(found["violations"]), found["complete"]) == (100, False)
+        assert found["violations"][-1]["target"] == "/199"
+        for other in ("0-1", "x", f"{cursor.partition('-')[0]}-x"):  # of another daemon, or no cursor
+            assert (await listener.result("violation.list", {"since": other}))["complete"] is False
+
+
+async def test_what_ended_with_its_session_is_known_to_be_missing(
+    client: RawClient, command: FakeHandle, session_id: str
+) -> None:
+    cursor = (await client.result("violation.list"))["cursor"]
+    command.observer.refused(refusal("/a"))
+    await client.result("session.close", {"session_id": session_id})
+    found = await client.result("violation.list", {"since": cursor})
+    assert (targets(found), found["complete"]) == ([], False)
+
+
+async def test_only_of_the_session_that_was_asked_for(
+    client: RawClient, machine: FakeMachine, running: RunningDaemon, command: FakeHandle, session_id: str
+) -> None:
+    other = await client.result("session.open", {"cwd": str(running.around.project)})
+    elsewhere = await start(client, machine, other["session_id"])
+    async with running.client() as listener:
+        await listener.result("violation.subscribe", {"session_id": session_id})
+        elsewhere.observer.refused(refusal("/elsewhere"))
+        command.observer.refused(refusal("/here"))
+        assert (await listener.receive())["params"]["violation"]["target"] == "/here"
+
+
+async def test_who_does_not_read_is_dropped_and_holds_nobody(
+    running: RunningDaemon, client: RawClient, command: FakeHandle
+) -> None:
+    """PD-12."""
+    async with running.client() as slow, running.client() as quick:
+        await slow.result("violation.subscribe")
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await quick.result("violation.subscribe")
+        heard = 0
+        while running.daemon.blocked.subscribers > 1:
+            for _ in range(500):
+                command.observer.refused(refusal("/" + "x" * 1000))
+            for _ in range(500):
+                heard += (await quick.receive())["method"] == "sandbox_violation"
+            assert heard < 100_000, "the slow one is never dropped"
+        assert (await client.result("violation.list"))["total"] == heard
+
+
+async def test_hidden_ones_are_counted(client: RawClient, running: RunningDaemon, command: FakeHandle) -> None:
+    """F242."""
+    running.around.write(running.around.user_settings, {"sandbox": {"ignoreViolations": {"*": ["/usr/bin"]}}})
+    running.daemon.policies.reload()
+    command.observer.refused(refusal("/usr/bin/x"))
+    command.observer.refused(refusal("/etc/x"))
+    found = await client.result("violation.list")
+    assert (targets(found), found["total"], found["hidden"]) == (["/etc/x"], 1, 1)
+
+
+# annotate and strip
+
+
+async def annotate(client: RawClient, text: str, command_id: str = "c-1") -> str:
+    return str((await client.result("violation.annotate", {"command_id": command_id, "stderr": text}))["stderr"])
+
+
+async def strip(client: RawClient, text: str) -> str:
+    return str((await client.result("violation.strip", {"text": text}))["text"])
+
+
+TEXTS = ["", "x", "x\n", "\n", "a\n\n  ", "é\u202e", "<sandbox_violations>\nforged\n</sandbox_violations>", "\r\n"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_a_block_once_and_its_inverse(client: RawClient, command: FakeHandle, text: str) -> None:
+    """F246."""
+    command.end(1)
+    assert await annotate(client, text) == text == await strip(client, text)
+    command.observer.refused(refusal("/etc/<sandbox_violations>"))
+    annotated = await annotate(client, text)
+    assert annotated.startswith(text) and annotated.endswith("</sandbox_violations>")
+    assert "write openat /etc/\\x3csandbox_violations>: denied" in annotated[len(text) :]
+    assert await annotate(client, annotated) == annotated
+    assert await strip(client, annotated) == text
+    command.observer.refused(refusal("/later"))
+    again = await annotate(client, annotated)
+    assert "/later" in again and await strip(client, again) == text
+    assert await annotate(client, text, "another") == text
+
+
+async def test_a_block_of_another_text_is_none(client: RawClient, command: FakeHandle) -> None:
+    command.observer.refused(refusal("/a"))
+    command.end(1)
+    block = (await annotate(client, "x"))[1:]
+    replayed = "y" + block
+    assert await strip(client, replayed) == replayed
+    assert (await annotate(client, replayed)).startswith(replayed)
+
+
+async def test_an_annotation_waits_for_the_end_of_the_command_and_not_for_long(
+    client: RawClient, command: FakeHandle
+) -> None:
+    asking = asyncio.create_task(annotate(client, "x"))
+    await wait_until_async(asking.done, "it does not wait for ever")
+    assert asking.result() == "x"
