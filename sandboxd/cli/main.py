@@ -29,6 +29,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("deny", "deny", "close a path, or a host"),
     ("enable", "enable", "switch the sandbox on"),
     ("disable", "disable", "switch the sandbox off"),
+    ("violations", "violations", "what was blocked, also as it happens"),
+    ("prompts", "prompts", "answer permission questions in this terminal"),
     ("serve", "serve", "the daemon, in the foreground"),
     ("service", "service", "let the system start the daemon"),
 )

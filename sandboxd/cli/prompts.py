@@ -1,0 +1,193 @@
+"""`sandboxd prompts`: answer permission questions in this terminal, one key each.
+
+Questions queue: one is shown at a time, and how many wait behind it. Nothing that was typed before a question was shown
+counts as its answer. Enter alone, an unknown key and the end of the input answer nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sandboxd.cli.arguments import NO_AUTOSTART, UsageError, parse, visible
+from sandboxd.cli.asking import client, no_words, show_help
+from sandboxd_client import Client, RpcError, SandboxdError
+from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope
+
+OPTIONS = (NO_AUTOSTART,)
+_KEYS: Final[dict[str, tuple[Answer, Scope]]] = {
+    "y": ("allow", "once"),
+    "c": ("allow", "command"),
+    "s": ("allow", "session"),
+    "a": ("allow", "always"),
+    "n": ("deny", "once"),
+    "d": ("deny", "always"),
+}
+_WORDS: Final = {
+    "y": "yes, once",
+    "c": "yes, for this command",
+    "s": "yes, for the session",
+    "a": "yes, always",
+    "n": "no",
+    "d": "no, never",
+}
+_INTERRUPT: Final = ("\x03", "\x04", "q")
+_TICK_S: Final = 0.2
+"""How often the keyboard's wait looks whether somebody else has answered."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, "prompts", "Answer permission questions in this terminal, one key each; q ends.", OPTIONS):
+        return 0
+    no_words(parsed)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("prompts needs a terminal", "programs answer with permission.subscribe over the socket")
+    with client(parsed) as box:
+        return _Desk(box).run()
+
+
+class _Desk:
+    """`open` are the questions that wait, the first one is shown. A thread of its own hears the daemon."""
+
+    def __init__(self, box: Client) -> None:
+        self._box = box
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, PermissionRequest] = OrderedDict()
+        self._ended: dict[str, PermissionResolved] = {}
+        self._lost: SandboxdError | None = None
+
+    def run(self) -> int:
+        self._open.update((one.request_id, one) for one in self._box.permission_subscribe().open)
+        threading.Thread(target=self._hear, name="questions", daemon=True).start()
+        _say("waiting for questions; q ends")
+        with _single_keys():
+            while self._lost is None:
+                request = self._first()
+                if request is None:
+                    if _key() in _INTERRUPT:
+                        return 0
+                elif not self._ask(request):
+                    return 0
+        raise self._lost
+
+    def _hear(self) -> None:
+        try:
+            for event in self._box.notifications():
+                with self._lock:
+                    if isinstance(event.params, PermissionRequest):
+                        self._open[event.params.request_id] = event.params
+                    elif isinstance(event.params, PermissionResolved):
+                        self._open.pop(event.params.request_id, None)
+                        self._ended[event.params.request_id] = event.params
+        except SandboxdError as error:
+            self._lost = error
+
+    def _first(self) -> PermissionRequest | None:
+        with self._lock:
+            self._ended.clear()
+            return next(iter(self._open.values()), None)
+
+    def _ask(self, request: PermissionRequest) -> bool:
+        """Whether to go on."""
+        with self._lock:
+            behind = len(self._open) - 1
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before was not about this
+        for line in lines_of(request, behind, time.time()):
+            _say(line)
+        keys = keys_of(request)
+        while self._lost is None:
+            with self._lock:
+                ended = self._ended.get(request.request_id)
+            if ended is not None:
+                _say(f"  {ended.behavior}: {ended.text}" + (f" ({ended.by})" if ended.by else ""))
+                return True
+            key = _key()
+            if key in _INTERRUPT:
+                return False
+            if key in keys:
+                self._answer(request, key)
+                return True
+        return True
+
+    def _answer(self, request: PermissionRequest, key: str) -> None:
+        behavior, scope = _KEYS[key]
+        try:
+            result = self._box.permission_respond(request.request_id, behavior, scope=scope)
+        except RpcError as error:
+            _say(f"  not taken: {error}")
+            return  # still open: it is shown again
+        _say(f"  {_WORDS[key]}")
+        for warning in result.warnings:
+            _say(f"  warning: {warning}")
+        with self._lock:
+            self._open.pop(request.request_id, None)
+
+
+def keys_of(request: PermissionRequest) -> list[str]:
+    """The keys that answer this question."""
+    denying = any(suggestion.behavior == "deny" for suggestion in request.suggestions)
+    return [
+        key
+        for key, (behavior, scope) in _KEYS.items()
+        if (scope in request.scopes if behavior == "allow" else scope == "once" or denying)
+    ]
+
+
+def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
+    """The question as it is shown. Every text of it is one printable line."""
+    what = {
+        "network": f"reach {request.host}:{request.port}",
+        "path": f"{'write' if request.write else 'read'} {request.path}",
+        "sandbox_override": "run OUTSIDE the sandbox",
+    }.get(request.kind, request.kind)
+    lines = ["", f"May a command {what}?" if request.kind != "sandbox_override" else f"May a command {what}:"]
+    if request.command:
+        lines.append(f"  command  {request.command}")
+    lines.append(f"  project  {request.project} ({request.session_id})")
+    if request.text:
+        lines.append(f"  because  {request.text}")
+    lines += [f"  careful  {warning}" for warning in request.warnings]
+    keys = keys_of(request)
+    rules = {s.behavior: f" (rule {s.rule} in {s.key})" for s in request.suggestions}
+    lines += [
+        f"  [{key}] {_WORDS[key]}{rules.get(_KEYS[key][0], '') if _KEYS[key][1] == 'always' else ''}" for key in keys
+    ]
+    ends = f"  no answer in {max(0, round(request.expires_at - now))} s means no"
+    lines.append(ends + (f"; {behind} more waiting" if behind else ""))
+    return [visible(line, 20000) for line in lines]
+
+
+@contextlib.contextmanager
+def _single_keys() -> Iterator[None]:
+    """Keys come one at a time and are not echoed; the terminal is as it was afterwards, whatever happens."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _key() -> str:
+    """The next key, empty when none came for a moment. An escape sequence (an arrow, a paste mark) is no answer."""
+    if not select.select([sys.stdin], [], [], _TICK_S)[0]:
+        return ""
+    typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
+    if not typed:
+        return "q"
+    return typed if len(typed) == 1 else ""
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

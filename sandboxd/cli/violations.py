@@ -1,0 +1,86 @@
+"""`sandboxd violations`: what was blocked, now and with `--follow` as it happens."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse, visible
+from sandboxd.cli.asking import client, no_words, print_json, show_help
+from sandboxd.cli.output import note, warn
+from sandboxd_client import Client
+from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord
+from sandboxd_client.wire.params import encode
+
+OPTIONS = (
+    Option("--follow", "go on, and print what is blocked as it happens (in a pipe: one JSON text a line)"),
+    Option("--session", "of this session only", value="ID"),
+    JSON,
+    NO_AUTOSTART,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, "violations [--follow] [--json] [--session ID]", "Tell what was blocked.", OPTIONS):
+        return 0
+    no_words(parsed)
+    session = parsed.get("session")
+    with client(parsed) as box:
+        if "follow" in parsed:
+            return _follow(box, session, as_json="json" in parsed or not sys.stdout.isatty())
+        found = box.violation_list(session_id=session)
+    if "json" in parsed:
+        print_json(found)
+        return 0
+    for violation in found.violations:
+        sys.stdout.write(line_of(violation) + "\n")
+    _say_what_is_missing(found)
+    if not found.violations:
+        sys.stdout.write("nothing was blocked\n" if not found.total else "")
+    return 0
+
+
+def _follow(box: Client, session: str | None, *, as_json: bool) -> int:
+    found = box.violation_subscribe(session_id=session)
+    for violation in found.violations:
+        _print(violation, as_json)
+    if not as_json:
+        _say_what_is_missing(found)
+    for event in box.notifications():
+        if isinstance(event.params, ViolationHappened):
+            _print(event.params.violation, as_json)
+    return 0
+
+
+def _print(violation: ViolationRecord, as_json: bool) -> None:
+    text = json.dumps(encode(violation), ensure_ascii=False) if as_json else line_of(violation)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def line_of(violation: ViolationRecord) -> str:
+    """One violation on one line of a terminal."""
+    at = datetime.datetime.fromtimestamp(violation.time).astimezone().strftime("%H:%M:%S")
+    line = f"{at} {violation.session_id} {violation.kind} {violation.operation} {violation.target}: {violation.outcome}"
+    if violation.count > 1:
+        line += f", {violation.count} times"
+    if violation.process:
+        line += f", by {violation.process}"
+    if violation.rule:
+        line += f", rule {violation.rule}"
+    if violation.origin is not None:
+        line += f" in {violation.origin}"
+    if violation.hint:
+        line += f" ({violation.hint})"
+    return visible(line, 2000)
+
+
+def _say_what_is_missing(found: ViolationListResult) -> None:
+    shown = sum(violation.count for violation in found.violations)
+    if found.total > shown:
+        note(f"{found.total - shown} earlier ones are not kept")
+    if found.hidden:
+        warn(f"{found.hidden} more are hidden by sandbox.ignoreViolations")
