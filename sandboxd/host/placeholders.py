@@ -27,7 +27,7 @@ import re
 import secrets
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,10 +97,13 @@ class Hold:
 
 
 class Placeholders:
-    """All placeholders of one daemon. `journal` is a file in a directory that survives the daemon."""
+    """All placeholders of one daemon. `journal` is the path, in a directory that survives the daemon, with which the
+    names of the journals begin: one for each daemon of this user, locked as long as that lives."""
 
     def __init__(self, journal: str, linger: float = LINGER) -> None:
-        self._journal = journal
+        self._journals = journal
+        self._journal = f"{journal}-{secrets.token_hex(6)}"
+        self._log = -1
         self._linger = linger
         self._idle: dict[str, None] = {}
         self._sweeping: asyncio.TimerHandle | None = None
@@ -111,13 +114,8 @@ class Placeholders:
     def recover(self) -> tuple[str, ...]:
         """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs is
         kept as long as this one lives. To be called before the first `hold`."""
-        try:
-            with open(self._journal, "rb") as file:
-                text = file.read()
-        except FileNotFoundError:
-            return ()
-        # a last line without its end was cut off before its directory was made
-        lines = sorted({os.fsdecode(line) for line in text.split(b"\0")[:-1] if line}, reverse=True)
+        text = b"".join(self._abandoned())
+        lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line}, reverse=True)
         # A command outlives its daemon, and a mount goes with the directory it stands on.
         self._inherited = _in_use(lines, _mounted_in_sandboxes())
         for path in self._inherited:
@@ -216,18 +214,38 @@ class Placeholders:
         if len(self._written) > _MOST_LINES and not self._held:
             self._clear()
         lines = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        fd = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(fd, lines)
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+        while self._log < 0:
+            log = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(log, fcntl.LOCK_EX)
+            if _is_at(self._journal, os.fstat(log)):
+                self._log = log
+            else:  # before it was locked another daemon took it for abandoned
+                os.close(log)
+        os.write(self._log, lines)
+        os.fdatasync(self._log)
         self._written.update(paths)
 
     def _clear(self) -> None:
         self._written.clear()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._journal)
+        if self._log >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._journal)
+            os.close(self._log)
+            self._log = -1
+
+    def _abandoned(self) -> Iterator[bytes]:
+        """The whole lines of the journals whose daemons have ended. They are removed."""
+        directory, start = os.path.split(self._journals)
+        for name in os.listdir(directory):
+            path = os.path.join(directory, name)
+            if name != start and not name.startswith(f"{start}-"):
+                continue
+            with contextlib.suppress(FileNotFoundError, BlockingIOError), open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                text = file.read()
+                os.unlink(path)
+                # a last line without its end was cut off before its directory was made
+                yield text[: text.rfind(b"\0") + 1]
 
 
 @dataclass(slots=True, eq=False)

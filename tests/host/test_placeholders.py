@@ -148,3 +148,24 @@ def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
         with pytest.raises(HostError, match="cannot keep"):
             placeholders.hold((path,))
     assert list(outside.iterdir()) == []
+
+
+def test_a_daemon_that_comes_and_goes_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
+    journal = str(tmp_path / "journal")
+    path = f"{work}/.vscode/"
+    subprocess.run([sys.executable, "-c", _WITH_ANOTHER, journal, path], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert Path(path).is_dir()
+    assert Placeholders(journal, linger=0).recover() == (path,)
+    assert list(tmp_path.glob("journal*")) == []
+
+
+_WITH_ANOTHER = """
+import os, sys
+from sandboxd.host.placeholders import Placeholders
+mine = Placeholders(sys.argv[1], linger=0)
+mine.hold((sys.argv[2],))
+other = Placeholders(sys.argv[1], linger=0)
+other.recover()
+other.close()
+os._exit(1)
+"""
