@@ -77,6 +77,8 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
     except NotADirectoryError:
         return empty
     except _Unreadable as fault:
+        if _keeps_absent(path):
+            return empty
         return broken_layer(error(fault.slug, fault.message, _at(location), hint=fault.hint), source, path)
     except OSError as fault:
         hint = "make it readable for the user who runs sandboxd" if fault.errno in (errno.EACCES, errno.EPERM) else ""
@@ -87,6 +89,21 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
         return empty
     seen.add(identity)
     return _parse(data, status, location, home)
+
+
+def _keeps_absent(path: str) -> bool:
+    """Whether it is the empty directory with which the daemon keeps this very name from being created by a sandbox, see
+    `host.placeholders`: with a command in the home directory, that is what stands for the user's settings."""
+    try:
+        status = os.lstat(path)
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and bool(status.st_mode & stat.S_ISVTX)
+            and status.st_uid == os.geteuid()
+            and not os.listdir(path)
+        )
+    except OSError:
+        return False
 
 
 def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
