@@ -48,6 +48,11 @@ class Wish:
     command_id: str | None = None
     reason: str = ""
 
+    @property
+    def why(self) -> str:
+        """The reason as people see it: it is a claim, and looks like one."""
+        return f"the program says: {self.reason}" if self.reason else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -119,7 +124,7 @@ class Permissions:
         )
         command = wish.command if running is None else running.text
         question = host_question(
-            host, wish.port, session.cwd, text=wish.reason or decision.text, command=command, command_id=wish.command_id
+            host, wish.port, session.cwd, text=wish.why or decision.text, command=command, command_id=wish.command_id
         )
         if running is None:
             question = replace(question, scopes=(Scope.ONCE, Scope.SESSION, Scope.ALWAYS))
@@ -154,7 +159,7 @@ class Permissions:
             write=wish.write,
             command=None if wish.command is None else neutralise(wish.command),
             command_id=wish.command_id,
-            text=neutralise(wish.reason or decision.text),
+            text=neutralise(wish.why or decision.text),
             suggestions=(
                 Suggestion(True, f"sandbox.filesystem.{kind}", path),
                 Suggestion(False, f"sandbox.filesystem.{opposite}", path),
@@ -192,7 +197,7 @@ class Permissions:
             project=session.cwd,
             command=shown,
             command_id=None if wish.command_id is None else neutralise(wish.command_id),
-            text=neutralise(wish.reason or "the program asks to run this outside the sandbox"),
+            text=neutralise(wish.why or "the program asks to run this outside the sandbox"),
             warnings=("outside the sandbox it can read, change and send whatever you can",),
             scopes=(Scope.ONCE,),
         )

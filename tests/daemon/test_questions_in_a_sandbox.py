@@ -1,0 +1,52 @@
+"""A question from inside a real sandbox: bubblewrap, the helper's sockets, the real gate, a loopback origin."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from support.daemon import running_daemon
+from support.origin import serve_origin
+from support.rpc import RawClient
+
+SETTINGS = {"sandbox": {"enabled": True}}
+
+
+async def told(client: RawClient, method: str) -> Any:
+    while (message := await client.receive()).get("method") != method:
+        pass
+    return message["params"]
+
+
+async def test_a_program_in_a_sandbox_waits_for_the_answer() -> None:
+    """F271, F276."""
+    with serve_origin() as origin:
+        async with running_daemon(settings=SETTINGS, resolve={"ask.test": "127.0.0.1"}) as running:
+            async with running.client() as agent, running.client() as person:
+                await person.result("permission.subscribe")
+                session = await agent.result("session.open", {"cwd": str(running.around.project)})
+                for behavior, status, connections in (("allow", 0, 1), ("deny", 22, 1)):
+                    port = origin.port if behavior == "allow" else 9
+                    argv = ["curl", "-sSf", f"http://ask.test:{port}/"]
+                    wrapped = await agent.result(
+                        "wrap", {"session_id": session["session_id"], "argv": argv, "command_id": behavior}
+                    )
+                    process = await asyncio.create_subprocess_exec(
+                        *wrapped["argv"],
+                        cwd=wrapped["cwd"],
+                        env={"PATH": "/usr/bin:/bin", **wrapped["env"]["set"]},
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=asyncio.subprocess.PIPE,
+                    )
+                    question = await told(person, "sandbox_permission_request")
+                    assert (question["host"], question["command"]) == ("ask.test", " ".join(argv))
+                    assert len(origin.connections) == (0 if behavior == "allow" else 1)
+                    answer = {"request_id": question["request_id"], "behavior": behavior}
+                    person.request("sandbox_permission_response", answer)
+                    output, errors = await process.communicate()
+                    assert process.returncode == status, errors
+                    assert (output == origin.body) is (behavior == "allow")
+                    assert len(origin.connections) == connections
+                    await told(person, "sandbox_permission_resolved")
+                found = await agent.result("violation.list", {"command_id": "deny"})
+                assert [v["outcome"] for v in found["violations"]] == ["promptDenied"]
