@@ -28,6 +28,7 @@ case "$*" in
     printf '#!/bin/sh\\necho "sandboxd $*"\\n' >"$last/bin/sandboxd"; chmod +x "$last/bin/sandboxd" ;;
   *"pip "*) echo pip >>"$LOG"; sleep 0.3 ;;
   *"docs/demo.py"*) echo "demo $*" ;;
+  *"macos/smoke.py"*) echo "smoke $*" ;;
 esac
 """
 
@@ -132,6 +133,14 @@ def test_started_through_a_link(complete: Checkout) -> None:
     assert done.stdout == f"demo {complete.root}/docs/demo.py\n", done
 
 
+def test_on_a_mac_nothing_is_missing(checkout: Checkout) -> None:
+    """Neither bubblewrap nor apt, and no flock."""
+    checkout.identity.write(checkout.stubs / "uname", "#!/bin/sh\necho Darwin\n", mode=0o755)
+    (checkout.stubs / "flock").unlink()
+    done = checkout.dev("mac-smoke", "--list")
+    assert (done.returncode, done.stdout) == (0, f"smoke {checkout.root}/tests/macos/smoke.py --list\n"), done
+
+
 def test_somebody_elses_checkout_stays_untouched(complete: Checkout) -> None:
     if os.geteuid() == 0:
         for folder in (complete.root, complete.root / "client"):
@@ -189,9 +198,9 @@ def test_an_old_python_is_refused(complete: Checkout) -> None:
 
 def test_usage_names_every_command(complete: Checkout) -> None:
     text = (complete.root / "dev").read_text()
-    commands = set(re.findall(r"^  ([a-z]+)\)$", text, re.MULTILINE))
-    assert {"demo", "test", "bench", "lint", "helper", "run"} <= commands
+    commands = set(re.findall(r"^  ([a-z-]+)\)$", text, re.MULTILINE))
+    assert {"demo", "test", "bench", "lint", "helper", "mac-smoke", "run"} <= commands
     usage = complete.dev("help")
-    assert commands <= set(re.findall(r"^  ([a-z]+) ", usage.stdout, re.MULTILINE))
+    assert commands <= set(re.findall(r"^  ([a-z-]+) ", usage.stdout, re.MULTILINE))
     wrong = complete.dev("nonsense")
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", usage.stdout)

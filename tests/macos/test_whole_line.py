@@ -9,86 +9,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sandboxd.app_macos import Parts, mac_machine
-from sandboxd.backends.macos.monitor import stream_command
 from sandboxd.backends.macos.spellings import real_spelling
-from support.daemon import RunningDaemon, running_daemon
-from support.mac_stubs import EnvironMembers, MacStubs, install_stubs
+from support.mac_line import Line, stub_parts, whole_line
+from support.mac_stubs import MacStubs, install_stubs
 from support.origin import Origin
 from support.processes import is_alive
 from support.waiting import wait_until_async
-
-SETTINGS = {"sandbox": {"network": {"allowedDomains": ["ok.test"]}}}
-
-
-@dataclass
-class Line:
-    """A daemon with the macOS back end, and how to use it."""
-
-    running: RunningDaemon
-    stubs: MacStubs
-    environment: dict[str, str] = field(repr=False)
-
-    @property
-    def project(self) -> Path:
-        return self.running.around.project
-
-    async def start(self, code: str, **keywords: Any) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, cwd=self.project, env=self.environment, stdin=pipe, stdout=pipe, stderr=pipe,
-            **keywords,
-        )  # fmt: skip
-
-    async def client(self, code: str) -> str:
-        """Runs code in which `box` is a client of the daemon; what it prints."""
-        process = await self.start(f"import json\nfrom sandboxd_client import Client\nwith Client() as box:\n {code}\n")
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-        assert process.returncode == 0, err.decode()
-        return out.decode()
-
-    async def cli(self, *arguments: str, text: str = "") -> tuple[int, str, str]:
-        """`sandboxd ARGUMENTS`: status, output, complaints."""
-        code = f"import sys; from sandboxd.cli.main import main; sys.argv[1:] = {list(arguments)!r}; sys.exit(main())"
-        process = await self.start(code)
-        out, err = await asyncio.wait_for(process.communicate(text.encode()), 60)
-        return process.returncode or 0, out.decode(), err.decode()
-
-    async def run(self, *command: str, options: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        return await self.cli("run", *options, "--", *command)
-
-
-@asynccontextmanager
-async def whole_line(stubs: MacStubs, settings: Mapping[str, Any] = SETTINGS, **parts: Any) -> AsyncIterator[Line]:
-    made = Parts(
-        **{
-            "sandbox_exec": stubs.sandbox_exec,
-            "log_command": lambda suffix: stream_command(suffix, stubs.log),
-            "members": EnvironMembers,
-            "log_pauses_s": (0.02,),
-            **parts,
-        }
-    )
-    pins = {"ok.test": "127.0.0.1", "no.test": "127.0.0.1"}
-    async with running_daemon(
-        settings=settings, resolve=pins, assemble=lambda ground: mac_machine(ground, made), platform="macos"
-    ) as running:
-        environment = {
-            "HOME": str(running.around.home),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "SANDBOXD_SOCKET": str(running.around.socket),
-        }
-        yield Line(running, stubs, environment)
 
 
 @pytest.fixture
@@ -98,7 +30,7 @@ def stubs(tmp_path: Path) -> MacStubs:
 
 @pytest.fixture
 async def line(stubs: MacStubs) -> AsyncIterator[Line]:
-    async with whole_line(stubs) as made:
+    async with whole_line(stub_parts(stubs)) as made:
         await wait_until_async(lambda: "violation-log" in made.running.daemon.layers(), "the log is read")
         yield made
 
@@ -141,7 +73,7 @@ async def test_refusals_become_violations_of_their_command(line: Line) -> None:
 async def test_ignored_violations_are_hidden_and_counted(stubs: MacStubs) -> None:
     """F242"""
     settings = {"sandbox": {"ignoreViolations": {"write": ["/outside"]}}}
-    async with whole_line(stubs, settings) as line:
+    async with whole_line(stub_parts(stubs), settings) as line:
         await wait_until_async(lambda: "violation-log" in line.running.daemon.layers(), "the log is read")
         out = await line.client(
             "session = box.session('.'); done = session.run(['write', '../outside', 'x'], capture_output=True); "
@@ -272,7 +204,7 @@ SETTLING = "done = box.run(['write', '../outside', 'x'], capture_output=True); p
 async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, mode: str) -> None:
     """F214, F243: the layer is missing, status says why, and the result comes all the same."""
     stubs.log_mode(mode)
-    async with whole_line(stubs) as line:
+    async with whole_line(stub_parts(stubs)) as line:
         assert await line.client(SETTLING) == "1\n"
         assert "violation-log" not in line.running.daemon.layers()
         words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has said nothing yet"}[mode]
@@ -309,7 +241,7 @@ async def test_without_a_sandbox_nothing_runs(stubs: MacStubs, tmp_path: Path, s
     if SCRIPTS[slug]:
         program.write_text(SCRIPTS[slug])
         program.chmod(0o755)
-    async with whole_line(stubs, sandbox_exec=str(program)) as line:
+    async with whole_line(stub_parts(stubs, sandbox_exec=str(program))) as line:
         status, out, err = await line.run("write", "x", "y")
         assert (status, out) == (125, "") and err.startswith("sandboxd: ") and "\nhint: " in err
         assert not (line.project / "x").exists()
@@ -320,9 +252,9 @@ async def test_without_a_sandbox_nothing_runs(stubs: MacStubs, tmp_path: Path, s
         assert step["code"] == slug and step["remedy"]
 
 
-async def test_a_ticket_is_good_once_and_not_after_its_session_has_ended(line: Line) -> None:
+async def test_a_ticket_is_good_once_and_not_after_its_session_has_ended(line: Line, stubs: MacStubs) -> None:
     once = json.loads(await line.client("print(json.dumps(box.wrap(argv=['write', 'x', 'y']).argv))"))
-    assert once[7] == line.stubs.sandbox_exec and "-p" in once
+    assert once[7] == stubs.sandbox_exec and "-p" in once
     ended = json.loads(
         await line.client("session = box.session('.'); print(json.dumps(session.wrap(argv=['write', 'z', 'y']).argv))")
     )
@@ -337,7 +269,7 @@ async def test_a_ticket_is_good_once_and_not_after_its_session_has_ended(line: L
 
 
 async def test_nothing_is_left_behind(stubs: MacStubs) -> None:
-    async with whole_line(stubs) as line:
+    async with whole_line(stub_parts(stubs)) as line:
         await line.run("sh", "-c", 'write "$TMPDIR/x" t')
         around = line.running.around
         assert (around.directory / "launch.sock").exists()

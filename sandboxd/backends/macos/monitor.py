@@ -8,10 +8,7 @@ for it. No refusals is never the same as nothing was refused: see `state`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import secrets
-import signal
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from enum import StrEnum
 from sandboxd.backends.base import Observer
 from sandboxd.backends.macos.log_lines import Denial, LogLines
 from sandboxd.backends.macos.refusals import refusal_of
+from sandboxd.backends.macos.spawning import PIPE, end, spawn
 
 LOG = "/usr/bin/log"
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -145,14 +143,12 @@ class LogMonitor:
         words = self._command(self.suffix)
         self._starts += 1
         try:
-            process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", _TIED, "sh", *words,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                limit=_CHUNK, start_new_session=True,
-            )  # fmt: skip
+            process = await spawn(
+                "/bin/sh", "-c", _TIED, "sh", *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_CHUNK
+            )
         except OSError as error:
             return f"{words[0]} cannot be started: {error.strerror}"
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None and process.stderr is not None
         complaints = asyncio.get_running_loop().create_task(process.stderr.read(), name="log-monitor-stderr")
         try:
             while data := await process.stdout.read(_CHUNK):
@@ -164,11 +160,8 @@ class LogMonitor:
             status = await process.wait()
             return _why(words[0], status, await complaints)
         finally:
-            process.stdin.close()
             complaints.cancel()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end(process)
 
     def _deliver(self, denial: Denial) -> None:
         observer = self._observers.get(denial.launch_id)

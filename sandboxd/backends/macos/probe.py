@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sandboxd.backends.macos.spawning import PIPE, end, spawn
 from sandboxd.backends.macos.spellings import real_spelling
 from sandboxd.errors import HostError
 
@@ -84,10 +85,7 @@ async def try_sandbox(sandbox_exec: str) -> None:
 async def _run(words: list[str]) -> tuple[int, str]:
     """Exit status and last line of the complaints. Raises HostError."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words, env={"PATH": _PATH}, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        process = await spawn(*words, env={"PATH": _PATH}, stderr=PIPE)
     except OSError as error:
         raise HostError(
             "sandbox_exec_missing",
@@ -98,8 +96,8 @@ async def _run(words: list[str]) -> tuple[int, str]:
         async with asyncio.timeout(TIMEOUT_S):
             _, errors = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="see: sandboxd check") from None
+    finally:
+        await end(process)
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     return process.returncode or 0, lines[-1][:_LAST_WORDS] if lines else ""
