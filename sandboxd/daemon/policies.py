@@ -19,6 +19,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from sandboxd.daemon.written_places import WrittenPlaces
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build import build_policy, check_settings
 from sandboxd.policy.policy import Policy
@@ -74,24 +75,45 @@ class Project:
     """The settings of one directory; those of the daemon itself when `directory` is None. `now` is the last good
     snapshot, `latest` what the files say (the same, unless they are broken), `problems` what is wrong with that."""
 
-    def __init__(self, directory: str | None, places: SettingsPlaces, next_generation: Callable[[], int]) -> None:
-        """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
+    def __init__(
+        self,
+        directory: str | None,
+        places: SettingsPlaces,
+        next_generation: Callable[[], int],
+        distrust: Callable[[str], str] = lambda directory: "",
+    ) -> None:
+        """`distrust` says why the project's local settings may only tighten, if so. Raises SettingsError when the
+        settings are broken: there is no last good policy to fall back on."""
         self.directory = directory
         self.locations = places.locations(directory)
         self.scope = places.scope(directory)
         self._next_generation = next_generation
-        self.latest = merge(read_layers(self.locations))
+        self._distrust = distrust
+        self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         self.error: SettingsError | None = None
         self.plain: SessionPolicy | None = None
         """That of sessions without settings of their own: the same for all of them."""
         self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
 
+    def _read(self) -> tuple[Layer, ...]:
+        layers = read_layers(self.locations)
+        reason = "" if self.directory is None else self._distrust(self.directory)
+        if not reason:
+            return layers
+        own = f"{self.directory}/".replace("//", "/")
+        return tuple(
+            replace(layer, source=Source.PROJECT, may_widen=False, distrust=reason)
+            if layer.source is Source.LOCAL and (layer.file or "").startswith(own)
+            else layer
+            for layer in layers
+        )
+
     def refresh(self) -> tuple[str, ...]:
         """Read the files again; return the keys whose effective value has changed. Broken files change nothing, and
         are then told in `error`. The same rules elsewhere in a file make a new policy, but no changed key."""
         before = self.now
-        self.latest = merge(read_layers(self.locations))
+        self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         try:
             policy = build_policy(self.latest, self.scope, before.policy.generation)
@@ -235,12 +257,17 @@ class Policies:
         self._after_reload: list[Callable[[], None]] = []
         if places.cli_file is not None:
             read_required(places.cli_file, places.home)
+        self.written = WrittenPlaces(places.home)
         self.own = Project(None, places, self._next_generation)
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Project] = OrderedDict()
         self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
         self.before_reading: Callable[[SettingsLocations], None] = lambda locations: None
         """Told of the files of a project before they are read for the first time."""
+
+    def _distrust(self, directory: str) -> str:
+        everywhere = self.own.now.policy.files.allow_write
+        return self.written.distrust(directory, (rule.path for rule in everywhere if not rule.glob))
 
     def _next_generation(self) -> int:
         self.generation += 1
@@ -252,7 +279,10 @@ class Policies:
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
-            project = self._projects[directory] = Project(directory, self.places, self._next_generation)
+            project = self._projects[directory] = Project(
+                directory, self.places, self._next_generation, self._distrust
+            )
+            self.written.note(directory)
         self._recent[directory] = project
         self._recent.move_to_end(directory)
         while len(self._recent) > PROJECTS_KEPT:

@@ -47,6 +47,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
     )
     if session is None:
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
+    call.daemon.policies.written.note(cwd)
     wrapped = await sessions.wrap(session, request)
     return WrapResult(
         wrap_id=wrapped.wrap_id,
