@@ -83,6 +83,29 @@ async def test_ignored_violations_are_hidden_and_counted(stubs: MacStubs) -> Non
         assert json.loads(out) == [1, 0, 1]
 
 
+TRUST = "com.apple.trustd.agent"
+WEAKER = {"sandbox": {"enableWeakerNetworkIsolation": True}}
+
+
+async def test_switches_of_the_settings_reach_the_profile(stubs: MacStubs) -> None:
+    """F110, F112. F111: the same switch whichever proxy is used."""
+    network = {"allowMachLookup": ["com.example.a"], "httpProxyPort": 3999}
+    settings = {"sandbox": {**WEAKER["sandbox"], "network": network}}
+    async with whole_line(stub_parts(stubs), settings) as line:
+        for name, status in ((TRUST, 0), ("com.example.a", 0), ("com.example.b", 1)):
+            assert (await line.run("lookup", name))[0] == status, name
+
+
+async def test_one_command_gets_a_switch_and_a_project_gets_none(line: Line, tmp_path: Path) -> None:
+    """F113"""
+    more = line.running.around.write(tmp_path / "more.json", WEAKER)
+    assert (await line.run("lookup", TRUST))[0] == 1
+    assert (await line.run("lookup", TRUST, options=("--settings", str(more))))[0] == 0
+    assert (await line.run("lookup", TRUST))[0] == 1
+    line.running.around.write(line.running.around.project_settings, WEAKER)
+    assert (await line.run("lookup", TRUST))[0] == 1
+
+
 async def test_the_proxy_and_its_password(line: Line, origin: Origin) -> None:
     url = f"http://ok.test:{origin.port}/"
     assert await line.run("fetch", url) == (0, origin.body.decode(), "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -184,15 +186,21 @@ def test_patterns_in_all_four_lists() -> None:
     assert problems(made) == []
 
 
+def documented(text: str) -> dict[str, list[str]]:
+    """The lists of the settings in docs/macos.md."""
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    sandbox = json.loads(block)["sandbox"]
+    lists = {**sandbox["filesystem"], **sandbox["network"]}
+    return {name: [path.replace("~", HOME, 1) for path in paths] for name, paths in lists.items()}
+
+
 def test_gpg_can_sign() -> None:
-    """F225: sockets and locks open, the secret keys closed, and closed last."""
+    """F225: sockets and locks open, the secret keys closed, and closed last. The settings are those of the page."""
     keys = f"{HOME}/.gnupg/private-keys-v1.d"
+    lists = documented((Path(__file__).parents[3] / "docs" / "macos.md").read_text())
     made = compiled(
-        FilePolicy(
-            allow_write=rules(f"{HOME}/.gnupg/*.lock", f"{HOME}/.gnupg/.#lk*", f"{HOME}/.gnupg/random_seed"),
-            deny_read=rules(keys),
-        ),
-        NetworkPolicy(allow_unix_sockets=sockets(f"{HOME}/.gnupg/S.gpg-agent")),
+        FilePolicy(allow_write=rules(*lists["allowWrite"]), deny_read=rules(*lists["denyRead"])),
+        NetworkPolicy(allow_unix_sockets=sockets(*lists["allowUnixSockets"])),
         host={f"{keys}/x.key": FILE, f"{HOME}/.gnupg/S.gpg-agent": FILE, f"{HOME}/.gnupg/random_seed": FILE},
     )
     assert made.allows(use_socket(f"{HOME}/.gnupg/S.gpg-agent")) and made.allows(AF_UNIX)
