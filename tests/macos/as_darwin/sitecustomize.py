@@ -146,7 +146,7 @@ def _system_proxies() -> None:
 
 _remove()
 _system_proxies()
-del selectors.EpollSelector
+vars(selectors).pop("EpollSelector", None)
 selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
 _credentials()
 _library()
