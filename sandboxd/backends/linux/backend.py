@@ -8,8 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux import pin_links
@@ -22,7 +22,8 @@ from sandboxd.backends.linux.bridge_protocol import (
     Listener,
 )
 from sandboxd.backends.linux.bwrap import render
-from sandboxd.backends.linux.placement import misplaced
+from sandboxd.backends.linux.placement import Expected as ExpectedMount
+from sandboxd.backends.linux.placement import expected_mounts, misplaced
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.errors import LaunchError
 from sandboxd.plan.mounts import FileView
@@ -110,28 +111,33 @@ class LinuxBackend:
         return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
 
 
-async def _complete(pid: int, view: FileView) -> None:
+_expected: WeakKeyDictionary[FileView, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
+"""Per view, for the mounts of the host that it was worked out from."""
+
+
+def _complete(pid: int, bubblewrap: int, view: FileView) -> Awaitable[None] | None:
     """What is to be done to a sandbox before its command may start; `pid` is its process 1. Raises LaunchError."""
-    if (wrong := _misplaced(pid, view)) is not None:
+    try:
+        inside, outside = _read(f"/proc/{pid}/mountinfo"), _read(f"/proc/{bubblewrap}/mountinfo")
+    except OSError as error:
+        raise LaunchError("launch_failed", f"the sandbox ended before it was complete: {error.strerror}") from error
+    known = _expected.get(view)
+    if known is None or known[0] != outside:
+        known = _expected[view] = outside, expected_mounts(view.mounts, outside)
+    if (wrong := misplaced(known[1], inside)) is not None:
         raise LaunchError(
             "mount_misplaced",
             f"{wrong} was moved or replaced while the sandbox was made",
             hint="try again; when it happens again, a command that still runs in the same place does this",
             data={"path": wrong},
         )
-    if view.open_links:
-        await _pin(pid, view.open_links)
+    return _pin(pid, view.open_links) if view.open_links else None
 
 
-def _misplaced(pid: int, view: FileView) -> str | None:
-    """See `placement.misplaced`. Bubblewrap, the parent of process 1, stays where it was started."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes()
-        outer = int(state.rpartition(b")")[2].split()[1])
-        inside, outside = Path(f"/proc/{pid}/mountinfo").read_bytes(), Path(f"/proc/{outer}/mountinfo").read_bytes()
-    except OSError as error:
-        raise LaunchError("launch_failed", f"the sandbox ended before it was complete: {error.strerror}") from error
-    return misplaced(view.mounts, inside, outside)
+def _read(path: str) -> bytes:
+    """In one piece, as the kernel makes it."""
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 async def _pin(pid: int, links: tuple[str, ...]) -> None:

@@ -56,6 +56,9 @@ class Peer(Protocol):
     def pid(self) -> int: ...
 
 
+BeforeStart = Callable[[int, int], Awaitable[None] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What waits for the owner of a ticket: the configuration for the helper, and the bubblewrap options when they are
@@ -64,9 +67,9 @@ class Expected:
     configuration: Configuration
     options: bytes | None
     observer: Observer
-    before_start: Callable[[int], Awaitable[None]] | None = None
-    """With Flags.WAIT: what has to be done to the sandbox, whose process 1 has this pid, before the command may start.
-    Raises SandboxdError; then it does not start."""
+    before_start: BeforeStart | None = None
+    """With Flags.WAIT: what has to be done before the command may start, given the pids of the sandbox's process 1 and
+    of bubblewrap. What it returns is awaited. Raises SandboxdError; then the command does not start."""
 
 
 class Bridge:
@@ -187,7 +190,7 @@ class Link:
         self._descriptors: list[int] = []
         self._status: int | None = None
         self._init_pid: int | None = None
-        self._before_start: Callable[[int], Awaitable[None]] | None = None
+        self._before_start: BeforeStart | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._closing = False
         self._init = -1  # pidfd of the helper's init stage, once it has spoken
@@ -307,21 +310,44 @@ class Link:
         received, self._descriptors = self._descriptors, []
         *listeners, namespace = received
         http, socks, *others = (socket.socket(fileno=number) for number in listeners)
-        self._tell().listening(Listeners(http, socks, namespace, others))
         if self._before_start is not None:
-            self._preparing = self._loop.create_task(self._prepare(self._before_start), name=f"prepare-{self.ticket}")
+            self._prepare(self._before_start)
+        if self._observer is not None:  # connections meanwhile wait in the backlog; the start of the command did not
+            self._observer.listening(Listeners(http, socks, namespace, others))
+        else:
+            for listener in (http, socks, *others):
+                listener.close()
+            os.close(namespace)
 
-    async def _prepare(self, before_start: Callable[[int], Awaitable[None]]) -> None:
+    def _prepare(self, before_start: BeforeStart) -> None:
         try:
             if self._init_pid is None:
                 raise ProtocolError("nobody has said which process is process 1")
-            await before_start(self._init_pid)
-            await self._loop.sock_sendall(self._connection, GO)
+            more = before_start(self._init_pid, self._pid)
+        except SandboxdError as error:
+            self._give_up(error)
+            return
+        if more is None:
+            self._go()
+        else:
+            self._preparing = self._loop.create_task(self._prepare_more(more), name=f"prepare-{self.ticket}")
+
+    async def _prepare_more(self, more: Awaitable[None]) -> None:
+        try:
+            await more
         except (SandboxdError, OSError) as error:
-            self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
-            if self._observer is not None:
-                self._observer.failed(f"the sandbox could not be completed: {error}")
-            self._finish()  # its helper waits for GO, sees the connection close instead, and ends with status 125
+            self._give_up(error)
+        else:
+            self._go()
+
+    def _go(self) -> None:
+        with contextlib.suppress(OSError):  # reading will meet the end of the connection and say so
+            self._connection.send(GO)
+
+    def _give_up(self, error: Exception) -> None:
+        self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
+        self._tell().failed(f"the sandbox could not be completed: {error}")
+        self._finish()  # its helper waits for GO, sees the connection close instead, and ends with status 125
 
     def _finish(self) -> None:
         """The connection is over. A dying process 1 closes its descriptors before the kernel has killed the rest of its

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sandboxd.plan.mounts import Mount, Operation
 
@@ -18,38 +19,62 @@ _APART = ("/dev/", "/proc/")
 """The sandbox's own file systems: nobody else can change anything there."""
 
 _Shown = tuple[bytes, bytes, bytes]
-"""Device, path of the root in its file system, type of the file system."""
+"""Device, path of the root in its file system, and the rest of the line."""
 
 
-def misplaced(mounts: Iterable[Mount], inside: bytes, outside: bytes) -> str | None:
-    """The target of a mount that is not there or shows something else; None when all is well. `inside` are the mounts
-    of the sandbox, `outside` those of the process that became bubblewrap."""
-    within, around = _table(inside), _table(outside)
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One mount as mountinfo has to show it. `shows` are (device, root) pairs of which one must be there, None for an
+    empty file system of the sandbox's own; with `only` nothing else may be at that point."""
+
+    target: str
+    point: bytes
+    shows: frozenset[tuple[bytes, bytes]] | None
+    only: frozenset[tuple[bytes, bytes]] | None = None
+
+
+def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[Expected, ...]:
+    """What must be seen in a sandbox with these mounts; `outside` are the mounts of the process that became bubblewrap.
+    The same for every command of a place as long as `outside` is."""
+    around = _table(outside)
+    found = []
     for mount in mounts:
         if mount.target == "/" or mount.target.startswith(_APART):
             continue
-        shown = within.get(_escape(mount.target), [])
+        point = _escape(mount.target)
         if mount.operation in _EMPTY:
-            right = any(root == b"/" and kind == b"tmpfs" for _, root, kind in shown)
+            found.append(Expected(mount.target, point, None))
         elif mount.operation in _BINDS:
-            expected = _origin(_escape(mount.source), around)
-            right = any(one[:2] == expected for one in shown)
+            origin = _origin(_escape(mount.source), around)
+            shows = frozenset() if origin is None else frozenset({origin})
+            only = None
             if mount.source == mount.target:  # also from a mount point of the host the same must be seen
-                allowed = {expected, *(one[:2] for one in around.get(_escape(mount.target), []))}
-                right = right and all(one[:2] in allowed for one in shown)
+                only = shows.union(one[:2] for one in around.get(point, []))
+            found.append(Expected(mount.target, point, shows, only))
+    return tuple(found)
+
+
+def misplaced(expected: Iterable[Expected], inside: bytes) -> str | None:
+    """The target of a mount that is not there or shows something else; None when all is well. `inside` are the mounts
+    of the sandbox."""
+    within = _table(inside)
+    for one in expected:
+        shown = within.get(one.point, ())
+        if one.shows is None:
+            right = any(root == b"/" and rest.partition(b" - ")[2].startswith(b"tmpfs ") for _, root, rest in shown)
         else:
-            continue
+            seen = {(device, root) for device, root, _ in shown}
+            right = not one.shows.isdisjoint(seen) and (one.only is None or seen <= one.only)
         if not right:
-            return mount.target
+            return one.target
     return None
 
 
 def _table(text: bytes) -> dict[bytes, list[_Shown]]:
     found: dict[bytes, list[_Shown]] = {}
     for line in text.splitlines():
-        fields, _, rest = line.partition(b" - ")
-        _, _, device, root, point, *_ = fields.split(b" ")
-        found.setdefault(point, []).append((device, root, rest.split(b" ", 1)[0]))
+        _, _, device, root, point, rest = line.split(b" ", 5)
+        found.setdefault(point, []).append((device, root, rest))
     return found
 
 

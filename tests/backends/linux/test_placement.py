@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.backends.linux.placement import misplaced
+from sandboxd.backends.linux.placement import expected_mounts, misplaced
 from sandboxd.plan.mounts import Mount, Operation
 
 HOST = b"""\
@@ -39,7 +39,7 @@ def bind(path: str, source: str | None = None) -> Mount:
     ],
 )
 def test_where_it_should_be(mount: Mount, shown: bytes) -> None:
-    assert misplaced([mount], shown, HOST) is None
+    assert misplaced(expected_mounts([mount], HOST), shown) is None
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_where_it_should_be(mount: Mount, shown: bytes) -> None:
     ],
 )
 def test_elsewhere(mount: Mount, shown: bytes) -> None:
-    assert misplaced([bind("/"), mount], shown, HOST) == mount.target
+    assert misplaced(expected_mounts([bind("/"), mount], HOST), shown) == mount.target
