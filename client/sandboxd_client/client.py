@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -95,6 +96,7 @@ class Client:
         self._lock = threading.Lock()
         self._shared: SharedConnection | None = None
         self._owner = os.getpid()
+        self._unasked: weakref.WeakSet[Completed] = weakref.WeakSet()
         self.connections = 0
         """How many connections there have been: another number means that sessions of the connection have ended."""
 
@@ -113,6 +115,13 @@ class Client:
 
     def close(self) -> None:
         """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
+        self._autostart, autostart = False, self._autostart
+        try:
+            for done in tuple(self._unasked):  # whoever still holds one may look at its violations later
+                _ = done.violations
+        finally:
+            self._autostart = autostart
+            self._unasked.clear()
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:
@@ -424,6 +433,7 @@ class Client:
         input, timeout, check, spawning = run_arguments(options)
         process = start(self._launch(command, spawning), spawning, self.wrap_outcome)
         done = complete(process, input, timeout)
+        self._unasked.add(done)
         if check:
             done.check_returncode()
         return done

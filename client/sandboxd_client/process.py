@@ -29,8 +29,8 @@ _AFTER_KILL_S = 2.0
 
 
 class Completed(subprocess.CompletedProcess[Any]):
-    """`returncode` is the command's own, 128+N when it died of signal N. `violations` is what was blocked meanwhile;
-    `sandboxed` is False only where a decision (`decide=True`) let the command run bare."""
+    """`returncode` is the command's own, 128+N when it died of signal N. `sandboxed` is False only where a decision
+    (`decide=True`) let the command run bare. `outcome` is what the daemon said, or asks it."""
 
     def __init__(
         self,
@@ -38,12 +38,20 @@ class Completed(subprocess.CompletedProcess[Any]):
         returncode: int,
         stdout: Any,
         stderr: Any,
-        outcome: WrapOutcomeResult | None,
+        outcome: WrapOutcomeResult | Callable[[], WrapOutcomeResult | None] | None,
     ) -> None:
         super().__init__(launch.args, returncode, stdout, stderr)
         self.wrap: WrapResult | None = launch.wrap
         self.decision: ShouldSandboxResult | None = launch.decision
-        self.violations: tuple[ViolationRecord, ...] = () if outcome is None else outcome.violations
+        self._outcome = outcome
+
+    @property
+    def violations(self) -> tuple[ViolationRecord, ...]:
+        """What was blocked meanwhile. Asked for when it is first looked at, since most never look and the question is a
+        good part of what a short command costs; at the latest when the client closes."""
+        if callable(self._outcome):
+            self._outcome = self._outcome()
+        return () if self._outcome is None else self._outcome.violations
 
     @property
     def sandboxed(self) -> bool:
@@ -52,7 +60,7 @@ class Completed(subprocess.CompletedProcess[Any]):
     def __repr__(self) -> str:
         parts = [f"args={self.args!r}", f"returncode={self.returncode!r}"]
         parts += [f"{name}={value!r}" for name, value in (("stdout", self.stdout), ("stderr", self.stderr)) if value]
-        if self.violations:
+        if not callable(self._outcome) and self.violations:
             parts.append("violations=" + repr([f"{v.operation} {v.target}" for v in self.violations]))
         return f"Completed({', '.join(parts)})"
 
@@ -219,7 +227,7 @@ def complete(process: Process, input: Any, timeout: float | None) -> Completed:
             process.kill()
             raise
     status = process._ended(stderr)
-    return Completed(process.launch, status, stdout, stderr, process.outcome())
+    return Completed(process.launch, status, stdout, stderr, process.outcome)
 
 
 def _end_and_collect(process: Process) -> tuple[Any, Any]:

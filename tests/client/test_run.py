@@ -350,7 +350,21 @@ def test_a_decision_for_the_sandbox_is_followed(box: Client, fake: FakeDaemon, t
     assert fake.calls[0].params == {
         "command": "ls 'a b'", "cwd": str(tmp_path), "dangerously_disable_sandbox": False,
     }  # fmt: skip
-    assert methods(fake) == ["should_sandbox", "wrap", "wrap.outcome"]
+    assert methods(fake) == ["should_sandbox", "wrap"]
+
+
+def test_violations_are_asked_for_when_somebody_looks_and_at_the_latest_at_the_end(fake: FakeDaemon) -> None:
+    with Client(fake.socket) as box:
+        looked = box.run(["true"])
+        kept = box.run(["true"])
+        box.run(["true"])
+        assert methods(fake) == ["wrap"] * 3
+        assert looked.violations == ()
+        assert looked.violations == ()
+        assert methods(fake) == [*["wrap"] * 3, "wrap.outcome"]
+    assert methods(fake) == [*["wrap"] * 3, "wrap.outcome", "wrap.outcome"]
+    assert kept.violations == ()
+    assert methods(fake) == [*["wrap"] * 3, "wrap.outcome", "wrap.outcome"]
 
 
 @pytest.mark.parametrize("command", ["echo $SANDBOX_RUNTIME; exit 3", ["sh", "-c", "echo $SANDBOX_RUNTIME; exit 3"]])
