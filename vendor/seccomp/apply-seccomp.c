@@ -1,16 +1,12 @@
-/* apply-seccomp: the process that stands between bubblewrap and a sandboxed command.
- * THEORY OF OPERATION. Two stages and no policy: what there is to decide the daemon has decided, and it arrives as
- * bytes, described in docs/helper.md. No C library is linked, only its headers are used: this file is all there is.
- * Its last function, begin(), is the first that runs.
- * launch (on the host): `apply-seccomp launch SOCKET TICKET -- BWRAP ARGUMENT...`
- *     Connects to the daemon, says which ticket it holds, and becomes bubblewrap (same pid) with these descriptors:
- *     3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs), 6 a pidfd
- *     of itself (bubblewrap from then on). `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
- * init (in the sandbox, as process 1 of its pid namespace): `/proc/self/fd/4 init`
- *     Reads the configuration from 3; opens the listening sockets it names and hands them out, with the network
- *     namespace; waits for GO where that was asked for; forks. The child closes everything, installs the filter and
- *     becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status.
- *
+/* apply-seccomp: the process between bubblewrap and a sandboxed command. docs/helper.md describes the bytes.
+ * THEORY OF OPERATION. Two stages and no policy: what is to be decided the daemon has decided. No C library is linked:
+ * this file is all there is, and its last function, begin(), is the first that runs.
+ * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
+ *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
+ *     6 a pidfd of itself. `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
+ * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
+ *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, installs the
+ *     filter, becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status.
  * PROMISES
  *  1. The command runs under exactly the filter of the configuration, or not at all. "No filter" must be said with a
  *     flag; every contradiction, excess or shortage of bytes in the configuration is an error.
@@ -20,16 +16,12 @@
  *     SIGHUP stays ignored: nohup), no_new_privs, and no capability: init stops when it still holds one.
  *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does init, upon which the kernel kills all
  *     that is left in the namespace. A stopped command has not ended. If the daemon dies, the command goes on alone.
- *  5. The command cannot reach init: it is not dumpable, so its memory, environment and descriptors are closed to the
- *     same user too, and signals from inside its namespace are only read, never acted upon by the kernel.
+ *  5. The command cannot reach init, which is not dumpable; signals from inside are only read, never acted upon.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
  *  7. What the owner hands over acts in the sandbox only: bubblewrap sees none of its environment (LD_PRELOAD), and a
  *     directory as standard stream is refused, since through it the host's mounts can be reached.
- * Trusted: the daemon, bubblewrap, the kernel. Not trusted: all that runs after the exec. So the checks of the
- * configuration guard against mistakes; the guard against attack is that init takes nothing from the command but its
- * exit status. (A signal inside can be made to look as if sent from outside; it reaches only those whom its sender may
- * signal anyway.) Not promised: to notice an owner who died before launch could open a pidfd of it. */
+ * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec, of which init takes only the status. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -46,7 +38,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-
 enum { BRIDGE = 3, EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 /* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
@@ -59,7 +50,6 @@ struct configuration {
     uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length;
     struct listener listener[]; /* then the filter, then the arguments with a zero byte after each */
 };
-
 /* ---- The machine: where a process begins, and how it calls the kernel ------------------------------------------ */
 /* An interrupted call is made once more: there are no signal handlers, the process has been stopped and continued. */
 #if defined __x86_64__
@@ -86,9 +76,7 @@ static long system_call(long number, long a, long b, long c, long d, long e) {
 /* The compiler asks for these two by name; volatile, lest it make them of each other. */
 void *memset(void *to, int byte, size_t n) { while (n--) ((volatile char *)to)[n] = (char)byte; return to; }
 void *memcpy(void *restrict to, const void *restrict from, size_t n) {
-    while (n--) ((volatile char *)to)[n] = ((const char *)from)[n];
-    return to;
-}
+    while (n--) ((volatile char *)to)[n] = ((const char *)from)[n]; return to; }
 static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
 static unsigned length_of(const char *text) {
     for (unsigned n = 0;; n++)
@@ -98,7 +86,6 @@ static const char *after(const char *start, const char *text) { /* the rest of a
     while (*start && *text == *start) text++, start++;
     return *start ? NULL : text;
 }
-
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 static int command;                               /* its pid in the namespace; 0 until it has been forked */
@@ -162,7 +149,6 @@ static void receive_options(void) {
     if (!got || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS)
         refuse("the daemon sent no options for bubblewrap", 0, try_again);
 }
-
 /* The owner's environment is the command's. bubblewrap, still on the host, would obey LD_PRELOAD and the like in it, so
  * until init every entry has a byte in front that no name begins with. (A change of bytes would not do: some other name
  * would become LD_PRELOAD by it.) bubblewrap adds a PWD of its own, which then counts. */
@@ -182,7 +168,6 @@ static void unveil(char **environment) {
         if (**one != VEIL || !own || !after("PWD=", *one + 1)) *kept++ = *one + (**one == VEIL);
     *kept = NULL;
 }
-
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct { uint32_t version; char ticket[64]; } hello = {.version = VERSION};
@@ -217,7 +202,6 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     error = call(execve, bwrap[0], bwrap, environment);
     fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
 }
-
 /* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
 enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4 };
 static const uint64_t ending_signals = /* those with which one asks a job to end */
@@ -239,7 +223,6 @@ static int wait_for_news(int child, struct timespec *left) {
     if (ready < 0) refuse("cannot wait", ready, see_check);
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD;
 }
-
 /* Reads exactly `size` bytes from the daemon; returns 0 when it may not wait and there is nothing to read. */
 static int read_before_start(void *to, unsigned long size, int may_wait) {
     struct timespec left = {may_wait ? ANSWER_WITHIN_S : 0, 0};
@@ -256,7 +239,6 @@ static int read_before_start(void *to, unsigned long size, int may_wait) {
     }
     return 1;
 }
-
 static struct configuration *read_configuration(struct sock_fprog *filter, char ***arguments) {
     struct configuration head;
     const uint32_t one = sizeof(struct sock_filter);
@@ -282,7 +264,6 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     if (text != stop || found != head.arguments) refuse("the configuration is malformed", 0, restart);
     return given;
 }
-
 static void hand_out_sockets(const struct configuration *given) {
     int handed[MAX_LISTENERS + 1], n = 0;
     for (const struct listener *one = given->listener; n < (int)given->listeners; n++, one++) {
@@ -303,7 +284,6 @@ static void hand_out_sockets(const struct configuration *given) {
     if (call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL) < 0) refuse("cannot hand the sockets to the daemon", 0, try_again);
     while (n) call(close, handed[--n]);
 }
-
 /* execvp(3): searches PATH, and would rather report the file that may not be executed than those that are not there. */
 static long search_and_exec(char **arguments, char **environment) {
     const char *name = arguments[0], *path = "/usr/local/bin:/usr/bin:/bin", *end;
@@ -327,7 +307,6 @@ static long search_and_exec(char **arguments, char **environment) {
     }
     return refused;
 }
-
 /* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */
 static _Noreturn void become_command(struct sock_fprog *filter, char **arguments, char **environment, int report) {
     long error = call(dup3, report, REPORT, O_CLOEXEC);
@@ -347,7 +326,6 @@ static _Noreturn void become_command(struct sock_fprog *filter, char **arguments
          : error == -E2BIG ? "arguments and environment are too long; a single argument may have 128 KiB"
                            : "check that it is a program, and that the policy lets it be read and executed");
 }
-
 static void forward_signals(void) {
     for (struct signalfd_siginfo info; call(read, signals, &info, sizeof info) > 0;) {
         /* Only what was sent from outside the namespace: that sender has no number in here. What the terminal sends the
@@ -359,7 +337,6 @@ static void forward_signals(void) {
         if (to_all) call(kill, -1, SIGCONT);
     }
 }
-
 static _Noreturn void supervise(uint32_t grace_ms, int report) {
     struct timespec left = {grace_ms / 1000, grace_ms % 1000 * 1000000L}, *killing = NULL;
     for (;;) {
@@ -384,7 +361,6 @@ static _Noreturn void supervise(uint32_t grace_ms, int report) {
         if (killing && (!news || !(left.tv_sec | left.tv_nsec))) leave(KILLED, SIGKILL);
     }
 }
-
 static _Noreturn void init(char **environment) {
     call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL), call(prctl, PR_SET_NAME, "sandboxd-init");
     if (call(getpid) != 1) refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
@@ -415,7 +391,6 @@ static _Noreturn void init(char **environment) {
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given->grace_ms, report[0]);
 }
-
 __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
     if (stack[0] == 2 && after("init", argument[1])) init(environment);
