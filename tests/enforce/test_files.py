@@ -369,16 +369,22 @@ def test_fs42_and_fs43_devices_and_shared_memory_are_private(lab: Lab) -> None:
     assert not Path("/dev/shm/x").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a device node")
 def test_f021_a_listed_device_can_be_used(lab: Lab) -> None:
-    node = Path(f"/dev/sandboxd-test-{os.getpid()}")
-    os.mknod(node, 0o20666, os.makedev(1, 3))
-    node.chmod(0o666)
+    """A node of its own where one can be made; otherwise one that every Linux has and the sandbox's /dev has not."""
+    if os.geteuid() == 0:
+        node = Path(f"/dev/sandboxd-test-{os.getpid()}")
+        os.mknod(node, 0o20666, os.makedev(1, 3))
+        node.chmod(0o666)
+    else:
+        node = next(path for path in map(Path, ("/dev/net/tun", "/dev/fuse", "/dev/kmsg")) if path.exists())
     try:
-        assert lab.run(f"echo x > {node}", allow_write=[str(node)]).ok
+        assert lab.run(f"test -c {node}", allow_write=[str(node)]).ok
         assert lab.run(f"test ! -e {node}").ok
+        if os.geteuid() == 0:
+            assert lab.run(f"echo x > {node}", allow_write=[str(node)]).ok
     finally:
-        node.unlink()
+        if os.geteuid() == 0:
+            node.unlink()
 
 
 def test_the_daemons_own_files_are_out_of_reach(lab: Lab) -> None:
