@@ -182,7 +182,8 @@ class FakeDaemon:
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            connection.sendall(encode_line(message))
+            with contextlib.suppress(OSError):  # one that was hung up on is in the list until its thread has noticed
+                connection.sendall(encode_line(message))
 
     # dispatch
 
