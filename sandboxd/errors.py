@@ -19,9 +19,7 @@ class SandboxdError(Exception):
     that says what to do (empty when there is nothing to advise), `data` further JSON values for programs.
     """
 
-    def __init__(
-        self, slug: str, message: str, *, hint: str = "", data: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, slug: str, message: str, *, hint: str = "", data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.slug = slug
         self.message = message

@@ -156,8 +156,10 @@ def impurities(module: str, text: str) -> Iterator[str]:
     """What pure code does that depends on more than its arguments."""
     for found in imports_of(module, text, is_package=False):
         top, _, name = found.target.partition(".")
-        if top in TOUCHES_THE_WORLD and found.target not in ("urllib.parse",) and not found.target.startswith(
-            "urllib.parse."
+        if (
+            top in TOUCHES_THE_WORLD
+            and found.target not in ("urllib.parse",)
+            and not found.target.startswith("urllib.parse.")
         ):
             yield f"{module}:{found.line} imports {found.target}"
         if top == "pathlib" and name not in PURE_PATHLIB:

@@ -224,9 +224,7 @@ def permission_request(
         command_id=command_id,
         reason=reason,
     )
-    return Call(
-        "permission.request", encode_params(params), PermissionRequestResult, repeatable=False, patient=True
-    )
+    return Call("permission.request", encode_params(params), PermissionRequestResult, repeatable=False, patient=True)
 
 
 def permission_list(session_id: str | None = None) -> Call[PermissionListResult]:
@@ -255,9 +253,7 @@ def violation_clear(*, session_id: str | None = None) -> Call[ViolationClearResu
     return Call("violation.clear", encode_params(params), ViolationClearResult, repeatable=False)
 
 
-def violation_annotate(
-    command_id: str, stderr: str, *, session_id: str | None = None
-) -> Call[ViolationAnnotateResult]:
+def violation_annotate(command_id: str, stderr: str, *, session_id: str | None = None) -> Call[ViolationAnnotateResult]:
     params = ViolationAnnotateParams(command_id, stderr, session_id)
     return Call("violation.annotate", encode_params(params), ViolationAnnotateResult)
 

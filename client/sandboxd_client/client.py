@@ -324,9 +324,7 @@ class Client:
         """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
         return self.call(calls.violation_list(session_id=session_id, command_id=command_id, since=since))
 
-    def violation_subscribe(
-        self, *, session_id: str | None = None, since: str | None = None
-    ) -> ViolationListResult:
+    def violation_subscribe(self, *, session_id: str | None = None, since: str | None = None) -> ViolationListResult:
         """The same; what is blocked later comes out of `notifications`."""
         return self.call(calls.violation_subscribe(session_id=session_id, since=since))
 

@@ -7,13 +7,14 @@ sessions, proxies or RPC: what happens to a command is told to its `Observer`.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from sandboxd.plan.plan import Plan
 
@@ -57,12 +58,32 @@ class Refusal:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectAttempt:
+    """A connect() inside a sandbox that waits for an answer. For the Internet families `address` is the address as
+    text and `port` its port; for a Unix socket `address` is the path after every symbolic link, `port` 0. `pid` is the
+    process by its number in the sandbox, `process` its name, not yet fit for display."""
+
+    family: int
+    address: str
+    port: int
+    pid: int
+    process: str
+
+
+Answer = Callable[[int], None]
+"""An error number for the program, or 0: go on. To be called exactly once, now or later; after the attempt is over
+(the program was interrupted, the sandbox has ended) it does nothing."""
+
+
 class Observer(Protocol):
     """Hears what becomes of one launch, in this order: claimed, listening, started or failed, ended. `ended` is always
     the last of these, and comes exactly once for a launch that was claimed or has expired. `refused` may come at any
-    time, also later: a system's log is slow."""
+    time, also later: a system's log is slow. `connecting` comes between started and ended; the answer is a courtesy
+    for Internet addresses, where the gate stands behind the connection itself, and the decision for Unix sockets."""
 
     def refused(self, refusal: Refusal) -> None: ...
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None: ...
     def claimed(self, pid: int) -> None: ...
     def listening(self, listeners: Listeners) -> None: ...
     def started(self) -> None: ...

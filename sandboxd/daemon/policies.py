@@ -279,9 +279,7 @@ class Policies:
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
-            project = self._projects[directory] = Project(
-                directory, self.places, self._next_generation, self._distrust
-            )
+            project = self._projects[directory] = Project(directory, self.places, self._next_generation, self._distrust)
             self.written.note(directory)
         self._recent[directory] = project
         self._recent.move_to_end(directory)

@@ -66,9 +66,7 @@ class Changes:
         if self._mounts >= 0:
             os.close(self._mounts)
 
-    def register(
-        self, directory: str, matters: Matters, on_change: OnChange, *, contents: bool = False
-    ) -> Interest:
+    def register(self, directory: str, matters: Matters, on_change: OnChange, *, contents: bool = False) -> Interest:
         """From now on `on_change` hears of names that come, go or are replaced; with `contents` also of files that were
         written. Raises the OSError that says why the directory cannot be looked at."""
         interest = Interest(directory, matters, on_change)

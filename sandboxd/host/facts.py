@@ -114,9 +114,7 @@ class HostFacts:
         stamp.globs.append(glob)
         return glob.expand(names)
 
-    def _scan(
-        self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch
-    ) -> Scan | None:
+    def _scan(self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch) -> Scan | None:
         if root.kind is not Kind.DIRECTORY or root.real in needs.apart:
             return None
         tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
@@ -140,9 +138,7 @@ class HostFacts:
         worktree = worktree_of(root.real, names) if need.follow_worktree else None
         if worktree is not None and not worktree.refused:
             git_dirs += git_directories(worktree.common, needs.git_names, names)
-        return Scan(
-            root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable)
-        )
+        return Scan(root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable))
 
     def _tree(self, key: _ScanKey, stamp: _Stamp) -> TreeScan:
         with self._scans_lock:

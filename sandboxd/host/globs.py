@@ -155,6 +155,3 @@ def _is_ours(path: str) -> bool:
 
 def _join(directory: str, name: str) -> str:
     return directory + name if directory == "/" else f"{directory}/{name}"
-
-
-

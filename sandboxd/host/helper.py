@@ -36,6 +36,4 @@ def find_helper(package: Path = _PACKAGE) -> str:
         if not os.access(path, os.X_OK):
             raise HostError("helper_not_executable", f"{path} is not executable", hint=f"run: chmod a+rx {path}")
         return str(path)
-    raise HostError(
-        "helper_missing", f"the helper for {machine} is missing from {package}", hint="reinstall sandboxd"
-    )
+    raise HostError("helper_missing", f"the helper for {machine} is missing from {package}", hint="reinstall sandboxd")

@@ -14,7 +14,6 @@ MAX_LINKS = 40
 """As the kernel has it (path_resolution(7))."""
 
 
-
 class Names(Protocol):
     """Is told what an answer depends on. `host.names.NameWatch`, or nothing in particular in a test."""
 

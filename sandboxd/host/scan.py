@@ -143,9 +143,7 @@ class TreeScan:
                     self._dirty.pop(below, None)
                     todo.append((below, depth + 1, self._tails.get(name)))
 
-    def _read(
-        self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None
-    ) -> Record | None:
+    def _read(self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None) -> Record | None:
         """One directory; None when it is no longer there."""
         record = Record(depth, tail, interest=interest)
         try:

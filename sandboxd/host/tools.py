@@ -93,7 +93,8 @@ def _version(path: str) -> tuple[int, ...]:
     match = _VERSION.search(text)
     if done.returncode or match is None:
         raise HostError(
-            "bwrap_broken", f"{path} --version gives no version (exit status {done.returncode})",
+            "bwrap_broken",
+            f"{path} --version gives no version (exit status {done.returncode})",
             hint="reinstall bubblewrap",
         )
     return tuple(int(part or 0) for part in match.groups())

@@ -40,9 +40,7 @@ class PointMap:
         point.marks |= reason.mark
         self.reasons.setdefault(path, []).append(reason)
 
-    def add_absent(
-        self, resolved: Resolved, reason: Reason, *, top_only: bool = False, file: bool = False
-    ) -> None:
+    def add_absent(self, resolved: Resolved, reason: Reason, *, top_only: bool = False, file: bool = False) -> None:
         """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
         `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
         if resolved.problem:

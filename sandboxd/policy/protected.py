@@ -67,21 +67,45 @@ _TOP = Absent.REFUSE_TOP
 
 PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(
-        Where.HOME, "a shell runs it at its next start",
-        ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
-        ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout",
-        ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout",
+        Where.HOME,
+        "a shell runs it at its next start",
+        ".bashrc",
+        ".bash_profile",
+        ".bash_login",
+        ".bash_logout",
+        ".bash_aliases",
+        ".profile",
+        ".zshrc",
+        ".zshenv",
+        ".zprofile",
+        ".zlogin",
+        ".zlogout",
+        ".kshrc",
+        ".mkshrc",
+        ".cshrc",
+        ".tcshrc",
+        ".login",
+        ".logout",
         file=True,
     ),
     *_rows(Where.HOME, "a shell runs it at its next start", ".config/fish"),
     *_rows(
-        Where.HOME, "the next login or desktop session runs or obeys it",
-        ".pam_environment", ".xprofile", ".xinitrc", ".xsession", ".xsessionrc",
+        Where.HOME,
+        "the next login or desktop session runs or obeys it",
+        ".pam_environment",
+        ".xprofile",
+        ".xinitrc",
+        ".xsession",
+        ".xsessionrc",
         file=True,
     ),
     *_rows(
-        Where.HOME, "the next login or desktop session runs or obeys it",
-        ".config/autostart", ".config/environment.d", ".config/systemd/user", "Library/LaunchAgents",
+        Where.HOME,
+        "the next login or desktop session runs or obeys it",
+        ".config/autostart",
+        ".config/environment.d",
+        ".config/systemd/user",
+        "Library/LaunchAgents",
     ),
     *_rows(Where.HOME, "programs in it shadow those of the system", ".local/bin"),
     *_rows(Where.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
@@ -93,9 +117,14 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(Where.WORKSPACE, "agents start the servers it names", ".mcp.json"),
     *_rows(Where.WORKSPACE, "editors run tasks and settings found in it", ".vscode", ".idea", ".cursor"),
     *_rows(
-        Where.WORKSPACE, "agents obey the rules, hooks and commands in it",
-        ".claude/settings.json", ".claude/settings.local.json",
-        ".claude/commands", ".claude/agents", ".claude/hooks", ".claude/skills",
+        Where.WORKSPACE,
+        "agents obey the rules, hooks and commands in it",
+        ".claude/settings.json",
+        ".claude/settings.local.json",
+        ".claude/commands",
+        ".claude/agents",
+        ".claude/hooks",
+        ".claude/skills",
         absent=_TOP,
     ),
     *_rows(Where.WORKSPACE, "agents obey it", ".claude/settings*.json", absent=Absent.LEAVE),
@@ -103,15 +132,15 @@ PROTECTED: tuple[ProtectedName, ...] = (
     ProtectedName("config", Where.GIT_DIR, "git runs commands that it names", git_config=True),
     ProtectedName("config.worktree", Where.GIT_DIR, "git runs commands that it names", git_config=True, file=True),
     ProtectedName(
-        "commondir", Where.GIT_DIR, "it moves the configuration that git reads",
+        "commondir",
+        Where.GIT_DIR,
+        "it moves the configuration that git reads",
         # a directory of that name makes every git command fail, so the name is watched instead of taken
         Absent.LEAVE,
     ),
 )
 
-SETTINGS_FILE = ProtectedName(
-    "", Where.WORKSPACE, "it is a settings file of sandboxd", Absent.REFUSE_TOP
-)
+SETTINGS_FILE = ProtectedName("", Where.WORKSPACE, "it is a settings file of sandboxd", Absent.REFUSE_TOP)
 """What holds for every settings file that is read, wherever it is."""
 
 SKIPPED_DIRECTORIES = frozenset({"node_modules"})

@@ -34,4 +34,3 @@ def activated_sockets(name: str = SOCKET_NAME, library: Any = None) -> tuple[int
         return tuple(descriptors[index] for index in range(count.value))
     finally:
         free(ctypes.cast(descriptors, ctypes.c_void_p))
-

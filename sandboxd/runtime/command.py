@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import errno
 import os
+import socket
 import time
 from collections.abc import Callable
 
-from sandboxd.backends.base import LaunchHandle, Listeners, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Refusal
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.runtime.violations import ViolationStore
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
@@ -103,6 +105,10 @@ class Command:
     def refused(self, refusal: Refusal) -> None:
         hidden = self._is_hidden(self.text, refusal.operation, refusal.target)
         self._violations.add_refusal(self.command_id, refusal, hidden=hidden, generation=self._generation)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        """Internet: the connection comes in by a listener of ours, where the gate decides. Unix sockets: closed."""
+        answer(errno.EACCES if attempt.family == socket.AF_UNIX else 0)
 
     def ended(self, status: int | None) -> None:
         if self.state is State.ENDED:

@@ -189,7 +189,11 @@ def test_f292_settings_of_an_agent_in_four_disguises(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "attempt",
     [
-        "cat p", "cat hard", "cat /proc/self/root/$PWD/secret", "cat /proc/self/cwd/secret", "cat ./x/../secret",
+        "cat p",
+        "cat hard",
+        "cat /proc/self/root/$PWD/secret",
+        "cat /proc/self/cwd/secret",
+        "cat ./x/../secret",
         "cat //$PWD//secret",
     ],
 )

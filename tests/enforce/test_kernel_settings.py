@@ -48,7 +48,7 @@ def test_they_can_be_read_and_stay(daemon: DaemonProcess, name: str) -> None:
     path = Path("/proc/sys") / name
     before = path.read_text()
     # the same value: where this is not refused, the machine must survive the test
-    done = daemon.run("run", "-c", f"value=$(cat {path}) && echo read && printf %s \"$value\" > {path} && echo written")
+    done = daemon.run("run", "-c", f'value=$(cat {path}) && echo read && printf %s "$value" > {path} && echo written')
     assert done.stdout.split() == ["read"], done.stderr
     assert path.read_text() == before
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from sandboxd.backends.base import Listeners, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import Configuration, Flags, Listener
 from sandboxd.backends.linux.seccomp import build_filter
@@ -69,6 +69,9 @@ class Observer:
 
     source: random.Random
     told: list[str] = field(default_factory=list)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(0)
 
     def refused(self, refusal: Refusal) -> None:
         self.told.append("refused")

@@ -147,7 +147,7 @@ async def test_f256_a_version_is_no_proof(tmp_path: Path) -> None:
 
 async def test_a_proof_is_kept_and_a_failure_tried_again(tmp_path: Path) -> None:
     count = tmp_path / "count"
-    counted = f'echo x >> {count}\n{GOOD}'
+    counted = f"echo x >> {count}\n{GOOD}"
     probe = SandboxProbe(OPTIONS)
     directory = stub(tmp_path / "bin", fails("no"))
     for _ in range(2):

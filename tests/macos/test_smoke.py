@@ -27,7 +27,7 @@ async def test_a_sandbox_that_refuses_nothing_is_found_out(tmp_path: Path) -> No
     stubs = install_stubs(tmp_path / "state")
     program = tmp_path / "sandbox-exec"
     program.write_text(
-        "#!/bin/sh\ncase \"$*\" in *sandboxd-probe-*) exit 1;; esac\n"
+        '#!/bin/sh\ncase "$*" in *sandboxd-probe-*) exit 1;; esac\n'
         f'PATH={tmp_path}/bin:$PATH; while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
     )
     program.chmod(0o755)

@@ -252,7 +252,7 @@ async def test_check_says_what_works(line: Line) -> None:
 SCRIPTS = {
     "seatbelt_nested": "#!/bin/sh\necho 'sandbox-exec: sandbox_apply: Operation not permitted' >&2; exit 71\n",
     "seatbelt_failed": "#!/bin/sh\necho 'sandbox-exec: <input string>:1: broken' >&2; exit 65\n",
-    "seatbelt_open": "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
+    "seatbelt_open": '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n',
     "sandbox_exec_missing": "",
 }
 

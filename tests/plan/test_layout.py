@@ -141,9 +141,7 @@ def test_the_root_as_working_directory_is_not_writable() -> None:
         (FilePolicy(deny_read=rules("/dev/urandom")), {}, "device_basic"),
     ],
 )
-def test_what_cannot_be_had_is_an_error_with_advice(
-    files: FilePolicy, changes: dict[str, str], slug: str
-) -> None:
+def test_what_cannot_be_had_is_an_error_with_advice(files: FilePolicy, changes: dict[str, str], slug: str) -> None:
     with pytest.raises(PolicyError) as caught:
         layout(FakeHost({"/home/u/other/": ""}), files, **changes)
     assert caught.value.slug == slug and caught.value.hint

@@ -288,9 +288,7 @@ async def test_nobody_to_ask_is_no(command: Sandboxed, origin: Origin) -> None:
     assert origin.connections == []
 
 
-async def test_nobody_in_time_is_no(
-    running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
-) -> None:
+async def test_nobody_in_time_is_no(running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin) -> None:
     running.daemon.permissions.prompts.timeout_s = 0.05
     answer = await command.get(origin.url("ask.test"))
     assert denied(answer, "promptUnanswered") and b"in time" in answer
@@ -326,9 +324,7 @@ async def test_the_first_answer_counts_and_everybody_hears_it(
         assert denied(await waiting, "promptDenied") and origin.connections == []
 
 
-async def test_answers_that_do_not_count(
-    client: RawClient, person: Person, command: Sandboxed, origin: Origin
-) -> None:
+async def test_answers_that_do_not_count(client: RawClient, person: Person, command: Sandboxed, origin: Origin) -> None:
     waiting = asyncio.create_task(command.get(origin.url("ask.test")))
     question = await person.told(ASKED)
     answer = {"request_id": question["request_id"], "behavior": "allow"}
@@ -396,9 +392,7 @@ async def test_settings_that_ask_nobody(
 async def test_where_only_managed_domains_count_nobody_can_open_one(
     running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin
 ) -> None:
-    running.around.write(
-        running.around.managed_settings, {"sandbox": {"network": {"allowManagedDomainsOnly": True}}}
-    )
+    running.around.write(running.around.managed_settings, {"sandbox": {"network": {"allowManagedDomainsOnly": True}}})
     running.daemon.policies.reload()
     assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
     assert person.heard == []

@@ -67,9 +67,7 @@ async def test_a_session_opened_by_a_client_that_has_gone_does_not_stay(running:
         assert await last.result("session.list") == {"sessions": []}
 
 
-async def test_commands_end_with_their_session(
-    client: RawClient, running: RunningDaemon, machine: FakeMachine
-) -> None:
+async def test_commands_end_with_their_session(client: RawClient, running: RunningDaemon, machine: FakeMachine) -> None:
     session = await open_session(client, running)
     wrapped = await client.result("wrap", {"command": "sleep 1", "session_id": session})
     (launch,) = machine.backend.launches

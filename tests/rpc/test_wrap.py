@@ -171,9 +171,7 @@ async def test_one_implicit_session_for_each_directory(client: RawClient, runnin
     assert all(s["implicit"] for s in listed)
 
 
-async def test_a_session_of_another_connection_can_be_used_by_its_id(
-    client: RawClient, running: RunningDaemon
-) -> None:
+async def test_a_session_of_another_connection_can_be_used_by_its_id(client: RawClient, running: RunningDaemon) -> None:
     session = (await client.result("session.open", in_project(running)))["session_id"]
     async with running.client() as other:
         await other.result("wrap", {"command": "x", "session_id": session})

@@ -32,8 +32,9 @@ class DaemonProcess:
         """That of a client of this daemon."""
         return self.identity.environment(SANDBOXD_SOCKET=str(self.socket), **changes)
 
-    def run(self, *arguments: str, cwd: Path | None = None, input: str | None = None,
-            env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, cwd: Path | None = None, input: str | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Our command line, as a person at a terminal types it: `daemon.run("run", "--", "true")`."""
         return self.identity.run(
             self.identity.command(*arguments), cwd=cwd, input=input, env=self.environment(**(env or {}))

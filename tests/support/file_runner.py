@@ -120,9 +120,7 @@ class Runner:
         """One shell line. Paths in rules are absolute."""
         rules_of = {
             name: tuple(
-                PathRule(
-                    rule["path"], Origin(Source(rule["source"]), "sandbox.filesystem"), rule["glob"], rule["path"]
-                )
+                PathRule(rule["path"], Origin(Source(rule["source"]), "sandbox.filesystem"), rule["glob"], rule["path"])
                 for rule in request[name]
             )
             for name in ("allow_write", "deny_write", "deny_read", "allow_read")

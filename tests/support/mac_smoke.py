@@ -262,7 +262,7 @@ _SCRIPTS = {
     "lookup": f"exec '{sys.executable}' -c '"
     "import ctypes, sys; library = ctypes.CDLL(None); port = ctypes.c_uint(); "
     'own = ctypes.c_uint.in_dll(library, "bootstrap_port"); '
-    "sys.exit(library.bootstrap_look_up(own, sys.argv[1].encode(), ctypes.byref(port)) and 1)' \"$1\"",
+    'sys.exit(library.bootstrap_look_up(own, sys.argv[1].encode(), ctypes.byref(port)) and 1)\' "$1"',
 }
 
 

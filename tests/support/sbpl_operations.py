@@ -91,9 +91,7 @@ CONSTANTS = frozenset(
     has-multiple-names is-sugid developer-mode""".split()
 )
 
-PATH_FILTERS = frozenset(
-    {"literal", "path", "path-literal", "subpath", "path-prefix", "prefix", "regex", "path-regex"}
-)
+PATH_FILTERS = frozenset({"literal", "path", "path-literal", "subpath", "path-prefix", "prefix", "regex", "path-regex"})
 
 # Filters that compare one attribute of the request: exactly, by prefix or by regular expression.
 NAME_FILTERS: dict[str, tuple[str, str]] = {

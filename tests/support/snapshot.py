@@ -31,8 +31,11 @@ class Snapshot:
         before, after = self.facts, later.facts
         lines = [f"- {name} {before[name]}" for name in before.keys() - after.keys() if not name.startswith("shared ")]
         lines += [f"+ {name} {after[name]}" for name in after.keys() - before.keys()]
-        lines += [f"! {name} {before[name]} -> {after[name]}" for name in before.keys() & after.keys()
-                  if before[name] != after[name]]
+        lines += [
+            f"! {name} {before[name]} -> {after[name]}"
+            for name in before.keys() & after.keys()
+            if before[name] != after[name]
+        ]
         return sorted(lines)
 
 

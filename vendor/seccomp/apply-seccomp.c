@@ -1,6 +1,6 @@
 /* apply-seccomp: the process between bubblewrap and a sandboxed command. docs/helper.md describes the bytes.
  * THEORY OF OPERATION. Two stages and no policy: what is to be decided the daemon has decided. No C library is linked:
- * this file is all there is, and its last function, begin(), is the first that runs.
+ * these few files are all there is, and the last function here, begin(), is the first that runs.
  * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
  *     6 a pidfd of itself. `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
@@ -38,6 +38,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include "kernel.h"
 enum { BRIDGE = 3, EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 /* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
@@ -50,42 +51,16 @@ struct configuration {
     uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length;
     struct listener listener[]; /* then the filter, then the arguments with a zero byte after each */
 };
-/* ---- The machine: where a process begins, and how it calls the kernel ------------------------------------------ */
-/* An interrupted call is made once more: there are no signal handlers, the process has been stopped and continued. */
+/* ---- The machine: where a process begins ------------------------------------------------------------------------ */
 #if defined __x86_64__
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
-static long system_call(long number, long a, long b, long c, long d, long e) {
-    register long rax, r10 __asm__("r10") = d, r8 __asm__("r8") = e;
-    do __asm__ volatile("syscall" : "=a"(rax) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-                                  : "rcx", "r11", "memory"); while (rax == -EINTR);
-    return rax;
-}
 #elif defined __aarch64__
 __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
-static long system_call(long number, long a, long b, long c, long d, long e) {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0"), x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d, x4 __asm__("x4") = e;
-    do { x0 = a; __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory"); }
-    while (x0 == -EINTR);
-    return x0;
-}
 #endif
-/* call(name, up to five arguments): a result, or minus an error number. */
-#define CALL(n, a, b, c, d, e, ...) system_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
-#define call(name, ...) CALL(SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
 /* The compiler asks for these two by name; volatile, lest it make them of each other. */
 void *memset(void *to, int byte, size_t n) { while (n--) ((volatile char *)to)[n] = (char)byte; return to; }
 void *memcpy(void *restrict to, const void *restrict from, size_t n) {
     while (n--) ((volatile char *)to)[n] = ((const char *)from)[n]; return to; }
-static void dispose(int signal, void (*how)(int)) { call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8); }
-static unsigned length_of(const char *text) {
-    for (unsigned n = 0;; n++)
-        if (!text[n]) return n;
-}
-static const char *after(const char *start, const char *text) { /* the rest of a text with that start, otherwise NULL */
-    while (*start && *text == *start) text++, start++;
-    return *start ? NULL : text;
-}
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 static int command;                               /* its pid in the namespace; 0 until it has been forked */
@@ -105,12 +80,6 @@ static void add(const char *text) { while (*text && line_length < sizeof line) l
 static void add_name(const char *name) { /* somebody's bytes: only those that are printable everywhere are printed */
     for (const char *end = name + 160; *name && name < end; name++)
         add(*name >= ' ' && *name < 127 ? (char[]){*name, 0} : "?");
-}
-static const char *decimal(unsigned number) {
-    static char digits[12];
-    char *p = digits + sizeof digits - 1;
-    do *--p = (char)('0' + number % 10); while (number /= 10);
-    return p;
 }
 static _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint) {
     line_length = 0, add("sandboxd: "), add(what), add(*name ? " " : ""), add_name(name), add(error ? ": " : "");

@@ -6,7 +6,7 @@
 
 The compiler is that of the package `ziglang` in exactly the version below, which brings the kernel's and musl's headers
 for both processors: the same bytes come out on every machine, whatever the paths, the user and the time. Musl itself is
-not linked, nor any other library: the binary is the one source file, and a build takes about a second.
+not linked, nor any other library: the binary is these few source files, and a build takes about a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ZIGLANG = "0.13.0"
 HERE = Path(__file__).resolve().parent
-SOURCE = "apply-seccomp.c"
+SOURCES = ("apply-seccomp.c",)
 NAME = "apply-seccomp"
 
 # Processor, and the name that the kernel gives to the folder of its headers.
@@ -66,9 +66,10 @@ def compile_for(processor: str, target: Path) -> None:
             subprocess.run(command, cwd=HERE, env={**os.environ, **caches}, check=True)
 
         # In two steps, since a single one would build and link zig's own runtime library.
-        compiled = f"{scratch}/apply-seccomp.o"
-        zig("cc", "-target", f"{processor}-linux-musl", *includes, *COMPILE, "-c", "-o", compiled, SOURCE)
-        zig("ld.lld", *LINK, "-o", str(target.absolute()), compiled)
+        compiled = [f"{scratch}/{source}.o" for source in SOURCES]
+        for source, made in zip(SOURCES, compiled, strict=True):
+            zig("cc", "-target", f"{processor}-linux-musl", *includes, *COMPILE, "-c", "-o", made, source)
+        zig("ld.lld", *LINK, "-o", str(target.absolute()), *compiled)
     target.chmod(0o755)
 
 

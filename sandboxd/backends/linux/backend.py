@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux import pin_links
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
@@ -174,6 +174,9 @@ class _Launching:
 
     def refused(self, refusal: Refusal) -> None:
         self._observer.refused(refusal)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        self._observer.connecting(attempt, answer)
 
     def failed(self, reason: str) -> None:
         self._observer.failed(reason)

@@ -80,7 +80,12 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.PROCESSES: lambda m: ("--proc", m.target),
     Operation.MASK_FILE: lambda m: ("--ro-bind", m.source, m.target),
     Operation.MASK_DIRECTORY: lambda m: (
-        "--perms", "0111" if m.passage else "0000", "--size", _NAME_SIZE, "--tmpfs", m.target,
+        "--perms",
+        "0111" if m.passage else "0000",
+        "--size",
+        _NAME_SIZE,
+        "--tmpfs",
+        m.target,
     ),
     Operation.SHELF: lambda m: ("--perms", "0555", "--tmpfs", m.target),
     Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),

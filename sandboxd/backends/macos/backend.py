@@ -41,9 +41,7 @@ class SeatbeltBackend:
 
     name = "macos"
 
-    def __init__(
-        self, reception: Reception, monitor: LogMonitor, find_tools: Callable[[], Awaitable[Tools]]
-    ) -> None:
+    def __init__(self, reception: Reception, monitor: LogMonitor, find_tools: Callable[[], Awaitable[Tools]]) -> None:
         self._reception = reception
         self._monitor = monitor
         self._find_tools = find_tools

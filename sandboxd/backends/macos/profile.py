@@ -183,9 +183,7 @@ def _ports(ranges: tuple[PortRange, ...]) -> list[int]:
     return sorted(ports)
 
 
-def _unix_sockets(
-    text: _Text, network: NetworkPolicy, closed: tuple[str, ...], real: Callable[[str], str]
-) -> None:
+def _unix_sockets(text: _Text, network: NetworkPolicy, closed: tuple[str, ...], real: Callable[[str], str]) -> None:
     listed = list(
         dict.fromkeys(
             spelled

@@ -94,5 +94,3 @@ def _kind(operation: str, target: str) -> ViolationKind:
     if kind is ViolationKind.CONNECT and target.startswith("/"):
         return ViolationKind.UNIX_SOCKET
     return kind
-
-

@@ -99,9 +99,7 @@ async def list_permissions(call: Call, params: PermissionListParams) -> Permissi
         )
         for session_id, grant in permissions.grants(params.session_id)
     )
-    asked = tuple(
-        _request(one) for one in permissions.prompts.open() if params.session_id in (None, one.session_id)
-    )
+    asked = tuple(_request(one) for one in permissions.prompts.open() if params.session_id in (None, one.session_id))
     return PermissionListResult(grants, asked, permissions.prompts.subscribers)
 
 

@@ -37,9 +37,7 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
         case "path":
             explained = await questions.explain_path(params.target, params.session_id, directory, write=params.write)
         case _:
-            answer = await questions.explain_command(
-                params.target, params.session_id, directory, uid=call.caller.uid
-            )
+            answer = await questions.explain_command(params.target, params.session_id, directory, uid=call.caller.uid)
             explained = Explained(params.target, answer.decision, answer.sandboxed)
     decision = explained.decision
     return ExplainResult(

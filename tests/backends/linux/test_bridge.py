@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Listeners, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     OPTIONS,
@@ -59,6 +59,9 @@ class Recorder:
 
     def failed(self, reason: str) -> None:
         self.heard.append(("failed", reason))
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(0)
 
     def refused(self, refusal: Refusal) -> None:
         self.heard.append(("refused", refusal))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Launch, Listeners, Observer, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Launch, Listeners, Observer, Refusal
 from sandboxd.backends.macos.backend import STAGE, SeatbeltBackend, Tools, open_listeners
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState
 from sandboxd.backends.macos.planner import SeatbeltPlan, SeatbeltPlanner
@@ -37,6 +37,9 @@ class Heard:
     words: list[str] = field(default_factory=list)
     listeners: Listeners | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(0)
 
     def refused(self, refusal: Refusal) -> None:
         self.words.append(f"refused {refusal.target}")

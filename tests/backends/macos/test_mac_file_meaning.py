@@ -49,9 +49,7 @@ def prefixes(path: str) -> list[str]:
 
 def names(listed: tuple[PathRule, ...], path: str) -> bool:
     """Whether one of the rules names exactly this path."""
-    return any(
-        glob_matches(parts(one.path), parts(path)) if one.glob else one.path == path for one in listed
-    )
+    return any(glob_matches(parts(one.path), parts(path)) if one.glob else one.path == path for one in listed)
 
 
 def parts(path: str) -> tuple[str, ...]:
@@ -89,16 +87,12 @@ def worlds(draw: st.DrawFn) -> tuple[FilePolicy, dict[str, str], str, str]:
 
 
 def opposite_patterns(files: FilePolicy) -> bool:
-    return any(one.glob for one in files.deny_read) and any(
-        one.glob for one in (*files.allow_read, *files.allow_write)
-    )
+    return any(one.glob for one in files.deny_read) and any(one.glob for one in (*files.allow_read, *files.allow_write))
 
 
 @settings(max_examples=200)
 @given(worlds(), st.lists(st.one_of(PATH, PATH.map(lambda path: path + "/new")), min_size=3, max_size=12))
-def test_profiles_agree_with_the_model(
-    world: tuple[FilePolicy, dict[str, str], str, str], paths: list[str]
-) -> None:
+def test_profiles_agree_with_the_model(world: tuple[FilePolicy, dict[str, str], str, str], paths: list[str]) -> None:
     files, present, project, cwd = world
     model = Model(files, project, cwd)
     if not model.decide(cwd)[0]:

@@ -85,11 +85,11 @@ def launchctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         "#!/bin/sh\n"
         f'cd {state}; echo "$*" >> calls\n'
-        'case $1 in\n'
+        "case $1 in\n"
         '  bootstrap) [ -e known ] && { echo "Bootstrap failed: 5: Input/output error" >&2; exit 5; }\n'
         '    cp "$3" known;;\n'
         '  bootout) [ -e known ] || { echo "Boot-out failed: 3: No such process" >&2; exit 3; }; rm known;;\n'
-        '  print) [ -e known ];;\n'
+        "  print) [ -e known ];;\n"
         "esac\n"
     )
     program.chmod(0o755)
@@ -100,9 +100,7 @@ def launchctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-def test_install_status_and_uninstall(
-    launchctl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "home" / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     assert execute(["service", "status"]) == 1
     for _ in range(2):  # again is the same as once

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Listeners, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.macos import monitor as monitor_module
 from sandboxd.backends.macos.log_lines import make_tag
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, stream_command
@@ -27,6 +27,9 @@ QUICK = (0.01,)
 @dataclass
 class Recorder:
     refusals: list[Refusal] = field(default_factory=list)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(0)
 
     def refused(self, refusal: Refusal) -> None:
         self.refusals.append(refusal)

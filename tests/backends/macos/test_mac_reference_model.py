@@ -33,9 +33,7 @@ def entry(kind: str) -> str:
 
 
 def path_rules(texts: list[str]) -> tuple[PathRule, ...]:
-    return tuple(
-        PathRule(here(text.removeprefix("glob:")), BUILT_IN, text.startswith("glob:"), text) for text in texts
-    )
+    return tuple(PathRule(here(text.removeprefix("glob:")), BUILT_IN, text.startswith("glob:"), text) for text in texts)
 
 
 def profile_of(case: Case) -> Compiled:

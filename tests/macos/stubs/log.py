@@ -37,7 +37,7 @@ def main(state: Path, arguments: list[str]) -> int:
                 time.sleep(60)
         if mode == "garbage":
             os.write(1, b"\xff\xfe\x00 garbage without end " * 200)
-        os.write(1, f"Filtering the log data using \"{arguments[-1]}\"\n".encode())
+        os.write(1, f'Filtering the log data using "{arguments[-1]}"\n'.encode())
         os.write(1, b"Timestamp               Ty Process[PID:TID]\n")
         return follow(messages, predicate[1].encode(), mode)
 
