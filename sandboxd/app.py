@@ -23,11 +23,6 @@ from structlog.typing import FilteringBoundLogger
 import sandboxd
 import sandboxd_client
 from sandboxd.backends.base import Backend
-from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
-from sandboxd.backends.linux.backend import LinuxBackend, Tools
-from sandboxd.backends.linux.bridge import Bridge
-from sandboxd.backends.linux.bwrap import probe_options
-from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
@@ -39,12 +34,6 @@ from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
 from sandboxd.errors import CallerError, HostError, SandboxdError
 from sandboxd.host.directories import TEMPORARY_PARENT, temporary_base
-from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import SandboxProbe, check_host
-from sandboxd.host.helper import find_helper, machine_name
-from sandboxd.host.placeholders import Placeholders
-from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
-from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
@@ -55,7 +44,6 @@ from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.rpc.connection import Connection
 from sandboxd.rpc.dispatch import Dispatcher
-from sandboxd.rpc.peer import Identity, identify
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
 from sandboxd.runtime.asking import asking
@@ -365,49 +353,6 @@ def _proxies(
     return make
 
 
-@asynccontextmanager
-async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
-    """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
-    Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
-    helper, machine = find_helper(), machine_name()
-    search_path = ground.environment.get("PATH") or os.defpath
-    strict, weaker = probe_options(), probe_options(weaker=True)
-    probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
-    own = Identity.own()
-
-    async def tools() -> Tools:
-        wanted = ground.policy().platform
-        try:
-            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path)
-        except HostError:
-            if not wanted.weaker_nested_sandbox:
-                raise
-        return Tools(helper, (await weaker_probe.ready(wanted.bwrap_path, search_path)).path, weaker_nesting=True)
-
-    async def steps() -> Sequence[Step]:
-        return await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
-
-    facts = HostFacts()
-    placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
-    bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
-    async with AsyncExitStack() as stack:
-        stack.callback(facts.close)
-        for pid in await asyncio.to_thread(end_stragglers):
-            ground.log.info("process of a sandbox that was never completed ended", pid=pid)
-        for path in await asyncio.to_thread(placeholders.recover):
-            ground.log.info("placeholder of an earlier daemon removed", path=path)
-        stack.callback(placeholders.close)
-        bridge.open()
-        stack.callback(bridge.close)
-        yield Machine(
-            backend=LinuxBackend(bridge, machine, tools, placeholders),
-            planner=HostPlanner(facts),
-            steps=steps,
-            layers=lambda: (*PLAN_LAYERS, *LINUX_LAYERS),
-            daemon_paths=own_paths(helper),
-        )
-
-
 def own_paths(helper: str) -> tuple[str, ...]:
     """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
     return tuple(dict.fromkeys((*own_code(), os.path.dirname(os.path.dirname(helper)))))
@@ -431,4 +376,6 @@ def machine_of(platform: str) -> Assemble:
         from sandboxd.app_macos import mac_machine  # what it imports is of no use elsewhere
 
         return mac_machine
+    from sandboxd.app_linux import linux_machine
+
     return linux_machine

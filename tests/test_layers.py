@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # What the service manager is given is text, made where everything about that system is.
     "sandboxd.cli.service": ("sandboxd.__version__", "sandboxd_client", "sandboxd.backends.macos.launchd"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
     "sandboxd_client": (),

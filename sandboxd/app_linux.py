@@ -1,0 +1,67 @@
+"""The Linux back end, put together: bubblewrap, our helper, and the bridge where sandboxes meet the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from sandboxd.app import Ground, Machine, own_paths
+from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
+from sandboxd.backends.linux.backend import LinuxBackend, Tools
+from sandboxd.backends.linux.bridge import Bridge
+from sandboxd.backends.linux.bwrap import probe_options
+from sandboxd.backends.linux.stragglers import end_stragglers
+from sandboxd.daemon.state import Step
+from sandboxd.errors import HostError
+from sandboxd.host.facts import HostFacts
+from sandboxd.host.features import SandboxProbe, check_host
+from sandboxd.host.helper import find_helper, machine_name
+from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
+from sandboxd.plan.planner import Planner as HostPlanner
+from sandboxd.rpc.peer import Identity, identify
+
+
+@asynccontextmanager
+async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
+    """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
+    Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
+    helper, machine = find_helper(), machine_name()
+    search_path = ground.environment.get("PATH") or os.defpath
+    strict, weaker = probe_options(), probe_options(weaker=True)
+    probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
+    own = Identity.own()
+
+    async def tools() -> Tools:
+        wanted = ground.policy().platform
+        try:
+            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path)
+        except HostError:
+            if not wanted.weaker_nested_sandbox:
+                raise
+        return Tools(helper, (await weaker_probe.ready(wanted.bwrap_path, search_path)).path, weaker_nesting=True)
+
+    async def steps() -> Sequence[Step]:
+        return await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
+
+    facts = HostFacts()
+    placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
+    bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
+    async with AsyncExitStack() as stack:
+        stack.callback(facts.close)
+        for pid in await asyncio.to_thread(end_stragglers):
+            ground.log.info("process of a sandbox that was never completed ended", pid=pid)
+        for path in await asyncio.to_thread(placeholders.recover):
+            ground.log.info("placeholder of an earlier daemon removed", path=path)
+        stack.callback(placeholders.close)
+        bridge.open()
+        stack.callback(bridge.close)
+        yield Machine(
+            backend=LinuxBackend(bridge, machine, tools, placeholders),
+            planner=HostPlanner(facts),
+            steps=steps,
+            layers=lambda: (*PLAN_LAYERS, *LINUX_LAYERS),
+            daemon_paths=own_paths(helper),
+        )
