@@ -125,7 +125,7 @@ Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
 def main(options: ServeOptions) -> int:
     """Run the daemon until it is asked to stop; returns the exit status. What keeps it from starting goes to stderr."""
     environment = dict(os.environ)
-    log_format = choose_format(options.log_format, sys.stderr)
+    log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
     level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
     log = make_logger(sys.stderr, log_format, level)
     try:
@@ -183,18 +183,30 @@ async def _serve(config: DaemonConfig, log: FilteringBoundLogger) -> None:
 
     def reload() -> None:
         if running is not None:
+            manager.reloading()
             running.reloading.reload()
+            manager.ready(_state(running))
 
     with signals_handled(stop, reload):  # from the start, so that a signal during it is not lost
         async with run_daemon(config, log, stop=stop) as daemon:
             running = daemon
             gc.collect()
             gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
-            manager.ready(f"listening at {daemon.socket}")
+            manager.ready(_state(daemon))
             log.info("ready", socket=daemon.socket, pid=os.getpid())
-            log.info("stopping", reason=await stop.wait())
+            with manager.watchdog_fed():
+                log.info("stopping", reason=await stop.wait())
             manager.stopping()
     log.info("stopped")
+
+
+def _state(daemon: Daemon) -> str:
+    """For `systemctl status`."""
+    own = daemon.policies.own
+    problems = len(own.complaints)
+    return f"listening at {daemon.socket}, settings generation {daemon.policies.generation}" + (
+        f", {problems} warnings (see: sandboxd status)" if problems else ""
+    )
 
 
 @asynccontextmanager

@@ -38,6 +38,11 @@ def test_the_wheel_brings_the_helper_for_both_machines(wheel: zipfile.ZipFile) -
         assert entry.external_attr >> 16 & 0o777 == 0o755, "pip keeps the mode: it has to be executable"
 
 
+def test_the_wheel_brings_the_units(wheel: zipfile.ZipFile) -> None:
+    for unit in ("sandboxd.service", "sandboxd.socket"):
+        assert wheel.read(f"sandboxd/systemd/{unit}") == (CHECKOUT / "systemd" / unit).read_bytes()
+
+
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert "sandboxd" in tops

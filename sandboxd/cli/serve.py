@@ -10,11 +10,16 @@ from sandboxd.cli.asking import no_words, show_help
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
 
-SYNTAX = "serve [--socket P] [--settings F] [--log-format console|json] [--resolve NAME=ADDR]…"
+SYNTAX = "serve [--socket P] [--settings F] [--log-format console|json|journal] [--resolve NAME=ADDR]…"
 OPTIONS = (
     Option("--socket", "listen here", value="PATH"),
     Option("--settings", "a settings file that only managed settings can overrule", value="FILE"),
-    Option("--log-format", "how to log (console on a terminal, else json)", value="FORMAT", only=("console", "json")),
+    Option(
+        "--log-format",
+        "how to log (console on a terminal, journal below systemd, else json)",
+        value="FORMAT",
+        only=("console", "json", "journal"),
+    ),
     Option("--resolve", "pin a host name to an address", value="NAME=ADDR", many=True),
 )
 

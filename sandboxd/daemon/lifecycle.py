@@ -1,16 +1,20 @@
 """How the daemon lives with its surroundings: signals, the service manager, and the limit of open files.
 
 It stays in the foreground and logs to stderr (daemon(7), "new-style daemons"). SIGTERM and SIGINT end it in good order,
-SIGHUP reloads the settings. Nothing here runs on a timer: a daemon nobody uses does not wake up.
+SIGHUP reloads the settings. Nothing here runs on a timer unless the service manager asks for a watchdog: a daemon
+nobody uses does not wake up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
+import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, MutableMapping
 
 
@@ -63,12 +67,41 @@ class ServiceManager:
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         # Removed from the environment, so that no child can speak for us.
         self._address = environment.pop("NOTIFY_SOCKET", "")
+        self.watchdog_s = _watchdog(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        """After how long a silence it takes us for hung, sd_watchdog_enabled(3); None when it does not look."""
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
 
+    def reloading(self) -> None:
+        """To be followed by `ready`. The time tells the manager which of its requests is being answered."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading the settings")
+
     def stopping(self) -> None:
-        self._send("STOPPING=1")
+        self._send("STOPPING=1", "STATUS=ending sessions and their commands")
+
+    @contextlib.contextmanager
+    def watchdog_fed(self) -> Iterator[None]:
+        """While the context lasts, the event loop says that it turns, twice in the time that the manager allows. Not
+        asked for it is no timer at all. A loop that hangs is ended with SIGABRT: then the log has where it was."""
+        if self.watchdog_s is None or not self._address:
+            yield
+            return
+        loop, period = asyncio.get_running_loop(), self.watchdog_s / 2
+        next_time: asyncio.TimerHandle
+
+        def feed() -> None:
+            nonlocal next_time
+            self._send("WATCHDOG=1")
+            next_time = loop.call_later(period, feed)
+
+        faulthandler.enable()
+        feed()
+        try:
+            yield
+        finally:
+            next_time.cancel()
 
     def _send(self, *lines: str) -> None:
         if not self._address:
@@ -78,6 +111,11 @@ class ServiceManager:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.setblocking(False)
             manager.sendto("\n".join(lines).encode(), address)
+
+
+def _watchdog(microseconds: str, pid: str) -> float | None:
+    meant = pid in ("", str(os.getpid()))
+    return int(microseconds) / 1e6 if meant and microseconds.isdecimal() and int(microseconds) > 0 else None
 
 
 def raise_descriptor_limit() -> int:

@@ -12,7 +12,9 @@ libraries say through `logging`, so that one stream has everything.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from enum import StrEnum
@@ -50,6 +52,7 @@ _LONGEST_EXCEPTION_LINE = 2000
 class LogFormat(StrEnum):
     CONSOLE = "console"
     JSON = "json"
+    JOURNAL = "journal"
 
 
 def redact_secrets(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
@@ -117,11 +120,39 @@ STEPS: tuple[Processor, ...] = (
 """What every record goes through before it is dated and written."""
 
 
-def choose_format(asked: str | None, stream: TextIO) -> LogFormat:
-    """The format asked for, else console on a terminal and JSON elsewhere."""
+def choose_format(asked: str | None, stream: TextIO, journal_stream: str = "") -> LogFormat:
+    """The format asked for, else console on a terminal, that of the journal where `stream` leads there
+    ($JOURNAL_STREAM, systemd.exec(5)), and JSON elsewhere."""
     if asked is not None:
         return LogFormat(asked)
-    return LogFormat.CONSOLE if _is_terminal(stream) else LogFormat.JSON
+    if _is_terminal(stream):
+        return LogFormat.CONSOLE
+    return LogFormat.JOURNAL if journal_stream and journal_stream == _device_and_inode(stream) else LogFormat.JSON
+
+
+def _device_and_inode(stream: TextIO) -> str:
+    try:
+        state = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return ""
+    return f"{state.st_dev}:{state.st_ino}"
+
+
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+def journal_line(_logger: WrappedLogger, _method: str, record: EventDict) -> str:
+    """`<priority>event key=value …` of sd-daemon(3), one line whatever is in it, since each line would be an entry of
+    its own. The journal itself keeps the time and who wrote it."""
+    priority = _PRIORITIES.get(str(record.pop("level", "info")), 6)
+    event = " ".join(str(record.pop("event", "")).split())
+    return " ".join([f"<{priority}>{event}", *(f"{key}={_word(value)}" for key, value in record.items())])
+
+
+def _word(value: object) -> str:
+    if isinstance(value, str) and value and not re.search(r'[\s"=]', value):
+        return value
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO) -> FilteringBoundLogger:
@@ -131,6 +162,8 @@ def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO) -> F
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         )
+    elif form is LogFormat.JOURNAL:
+        last = (journal_line,)
     else:
         last = (
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),

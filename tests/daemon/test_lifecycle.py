@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import resource
 import signal
 import socket
@@ -52,9 +54,52 @@ def test_the_service_manager_hears_of_each_step(tmp_path: Path, abstract: bool) 
         service = ServiceManager(environment)
         assert environment == {"HOME": "/"}  # no child can speak for us
         service.ready("listening")
+        service.reloading()
         service.stopping()
         assert manager.recv(100) == b"READY=1\nSTATUS=listening"
-        assert manager.recv(100) == b"STOPPING=1"
+        assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+\nSTATUS=.+", manager.recv(100))
+        assert manager.recv(100).startswith(b"STOPPING=1\n")
+
+
+def watchdog_environment(tmp_path: Path, **variables: str) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": str(tmp_path / "notify"), **variables}
+
+
+async def test_the_watchdog_is_fed_while_the_loop_turns(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        environment = watchdog_environment(tmp_path, WATCHDOG_USEC="40000", WATCHDOG_PID=str(os.getpid()))
+        service = ServiceManager(environment)
+        assert (list(environment), service.watchdog_s) == ([], 0.04)
+        loop = asyncio.get_running_loop()
+        with service.watchdog_fed():
+            heard = [await asyncio.wait_for(loop.sock_recv(manager, 100), 30) for _ in range(3)]
+        assert heard == [b"WATCHDOG=1"] * 3
+        with contextlib.suppress(BlockingIOError):
+            while manager.recv(100):
+                pass
+        await asyncio.sleep(0.1)
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"WATCHDOG_USEC": "0"},
+        {"WATCHDOG_USEC": "-1"},
+        {"WATCHDOG_USEC": "x"},
+        {"WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"},
+        {"WATCHDOG_PID": "1"},
+    ],
+)
+async def test_without_a_watchdog_there_is_no_timer(tmp_path: Path, variables: dict[str, str]) -> None:
+    service = ServiceManager(watchdog_environment(tmp_path, **variables))
+    with service.watchdog_fed():
+        assert service.watchdog_s is None
+        assert not asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "/no/such/socket"}])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +162,32 @@ def test_the_form_follows_the_stream_unless_asked_for() -> None:
     assert choose_format(None, io.StringIO()) is LogFormat.JSON
     assert choose_format(None, Terminal()) is LogFormat.CONSOLE
     assert choose_format("json", Terminal()) is LogFormat.JSON
+
+
+def test_below_systemd_it_is_that_of_the_journal() -> None:
+    with tempfile.TemporaryFile("w") as stream:
+        state = os.fstat(stream.fileno())
+        assert choose_format(None, stream, f"{state.st_dev}:{state.st_ino}") is LogFormat.JOURNAL
+        # Inherited by a program whose standard error has been led elsewhere.
+        assert choose_format(None, stream, f"{state.st_dev}:1") is LogFormat.JSON
+        assert choose_format("console", stream, f"{state.st_dev}:{state.st_ino}") is LogFormat.CONSOLE
+    assert choose_format(None, io.StringIO(), "1:2") is LogFormat.JSON
+
+
+def test_an_entry_of_the_journal_is_one_line_with_its_priority() -> None:
+    stream = io.StringIO()
+    log = make_logger(stream, LogFormat.JOURNAL)
+    log.info("ready", pid=3, ok=True, none=None, path="/a b", plain="/x", names=["a", "b"], empty="")
+    log.error("one\ntwo <3>", text='a="b"\nnext')
+    try:
+        raise ValueError("<0>forged\n<0>entry")
+    except ValueError:
+        log.exception("failed")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == '<6>ready pid=3 ok=true none=null path="/a b" plain=/x names=["a", "b"] empty=""'
+    assert lines[1].startswith("<3>one\\x0atwo <3> text=")
+    assert lines[2].startswith("<3>failed exception=")
+    assert len(lines) == 3
 
 
 def test_a_closed_stream_does_not_stop_the_daemon() -> None:

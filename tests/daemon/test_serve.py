@@ -192,11 +192,15 @@ def test_the_service_manager_is_told(identity: Identity) -> None:
             pass_fds=[listener.fileno()],
             stderr=subprocess.DEVNULL,
         )
-        assert manager.recv(1000).decode().splitlines() == ["READY=1", f"STATUS=listening at {path}"]
+        ready, status = manager.recv(1000).decode().splitlines()
+        assert (ready, status) == ("READY=1", f"STATUS=listening at {path}, settings generation 1")
         daemon = DaemonProcess(identity, process, path, identity.base / "daemon.log")
         assert ask(daemon, "status")["socket"] == str(path)
+        process.send_signal(signal.SIGHUP)
+        assert manager.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        assert manager.recv(1000).startswith(b"READY=1\n")
         process.terminate()
-        assert manager.recv(1000) == b"STOPPING=1"
+        assert manager.recv(1000).startswith(b"STOPPING=1\n")
         assert process.wait(30) == 0
         assert path.exists()
 

@@ -207,7 +207,7 @@ def code_for(kind: str, scratch: Path) -> Code:
     if person.pw_uid == os.geteuid() or _works(checkout, person):
         return checkout
     tree, libraries = scratch / "tree", scratch / "libraries"
-    for name in ("sandboxd", "client", "vendor", "docs", "bench"):
+    for name in ("sandboxd", "client", "vendor", "systemd", "docs", "bench"):
         shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for source, target in _library_files():
         (libraries / target).parent.mkdir(parents=True, exist_ok=True)
