@@ -6,11 +6,13 @@ sessions, proxies or RPC: what happens to a command is told to its `Observer`.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 if TYPE_CHECKING:
@@ -31,17 +33,51 @@ class Launch:
     """Variables beside those of the plan, or in their place. May hold a password: never logged."""
 
 
+class Inside(Protocol):
+    """The network of one sandbox, from outside. Whoever received it closes it. `fileno` is the descriptor of the
+    namespace, which it owns; -1 once it is closed."""
+
+    def fileno(self) -> int: ...
+
+    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
+        """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError, and LaunchError
+        when the sandbox has ended."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Listeners:
-    """The listening sockets of one sandbox, handed over by it. They live in the sandbox's network namespace; the
-    receiver owns them. `namespace` is a descriptor of that network namespace, or -1. With `check` the sockets can be
-    reached by others too, and a client has to give a user name and a password that it accepts."""
+    """The listening sockets of one sandbox. They live in the sandbox's network namespace; the receiver owns them, and
+    `inside` as well. With `check` the sockets can be reached by others too, and a client has to give a user name and a
+    password that it accepts.
+
+    `captured` accept the TCP connections that programs make to any address; the own address of an accepted socket
+    (getsockname) is the destination. `dns_datagram` and `dns_stream` receive what is sent to port 53 of any address: of
+    a datagram the ancillary data say to which (IP_PKTINFO, IPV6_RECVPKTINFO), and the answer has to come from there.
+    All sockets are non-blocking. `namespace` is a descriptor of the network namespace, or -1 where there is none or
+    `inside` owns it."""
 
     http: socket.socket | None = None
     socks: socket.socket | None = None
     namespace: int = -1
     others: list[socket.socket] = field(default_factory=list)
     check: Callable[[bytes, bytes], bool] | None = None
+    captured: list[socket.socket] = field(default_factory=list)
+    dns_datagram: list[socket.socket] = field(default_factory=list)
+    dns_stream: list[socket.socket] = field(default_factory=list)
+    inside: Inside | None = None
+
+    def close(self) -> None:
+        """Close all of it, for a receiver that has no use for it."""
+        for one in (self.http, self.socks, *self.others, *self.captured, *self.dns_datagram, *self.dns_stream):
+            if one is not None:
+                one.close()
+        if self.namespace >= 0:
+            os.close(self.namespace)
+            self.namespace = -1
+        if self.inside is not None:
+            self.inside.close()
 
 
 @dataclass(frozen=True, slots=True)

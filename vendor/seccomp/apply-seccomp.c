@@ -39,6 +39,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "kernel.h"
+_Noreturn void namespaces(void); /* a third stage, in a file of its own */
 enum { BRIDGE = 3, EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 /* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
@@ -363,6 +364,7 @@ static _Noreturn void init(char **environment) {
 __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
     if (stack[0] == 2 && after("init", argument[1])) init(environment);
+    if (stack[0] == 2 && after("namespaces", argument[1])) namespaces();
     if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4]))
         launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
     refuse("wrong arguments for apply-seccomp", 0, not_by_hand);

@@ -1,0 +1,135 @@
+"""What is to be done in the network namespace of a sandbox, as steps and as bytes. Pure; docs/helper.md describes them.
+
+A program goes to `apply-seccomp namespaces` (see `netns.py`), which does the steps in order and stops at the first that
+fails. The answer names that step by its number. Sockets come back in the order of their steps.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sandboxd.backends.linux.netlink import Batch, Family
+from sandboxd.errors import InternalError
+from sandboxd.policy.hosts import IPAddress
+
+MAX_PROGRAM = 64 * 1024
+MAX_SOCKETS = 64
+STREAM, DATAGRAM = 1, 2
+"""SOCK_STREAM, SOCK_DGRAM."""
+
+SocketOption = tuple[int, int, int]
+"""Level, name and value, as setsockopt(2) has them; the value is an int."""
+
+_HEAD = struct.Struct("=II")
+_NETLINK = struct.Struct("=II")
+_OPEN = struct.Struct("=6I28s")
+_OPTION = struct.Struct("=IIi")
+_ANSWER = struct.Struct("=II")
+ANSWER_SIZE = _ANSWER.size
+
+
+class Then(IntEnum):
+    """What becomes of a new socket: bound, bound and listening, or connected (or about to be: it does not block)."""
+
+    BIND = 0
+    LISTEN = 1
+    CONNECT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Send these netlink messages; each has to be acknowledged. `purpose` is for the message when one is refused."""
+
+    batch: Batch
+    purpose: str
+
+    def encode(self) -> bytes:
+        return _step(1, _NETLINK.pack(self.batch.protocol, self.batch.acknowledgements) + self.batch.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSocket:
+    """A socket of the namespace, non-blocking. `options` are set first."""
+
+    kind: int
+    address: IPAddress
+    port: int
+    then: Then
+    backlog: int = 0
+    options: tuple[SocketOption, ...] = ()
+
+    @property
+    def purpose(self) -> str:
+        verb = {Then.BIND: "bind", Then.LISTEN: "listen", Then.CONNECT: "connect"}[self.then]
+        return f"{verb} at {self.address}, port {self.port}"
+
+    def encode(self) -> bytes:
+        if self.address.version == 4:
+            family, address = Family.V4, struct.pack("=H", Family.V4) + struct.pack(">H", self.port)
+            address += self.address.packed + bytes(8)
+        else:
+            family, address = Family.V6, struct.pack("=H", Family.V6) + struct.pack(">HI", self.port, 0)
+            address += self.address.packed + bytes(4)
+        body = _OPEN.pack(family, self.kind, 0, self.then, self.backlog, len(address), address)
+        return _step(2, body + b"".join(_OPTION.pack(*option) for option in self.options))
+
+
+Step = Configure | OpenSocket
+
+
+def _step(kind: int, body: bytes) -> bytes:
+    padding = bytes(-len(body) % 4)
+    return _HEAD.pack(kind, len(body) + len(padding)) + body + padding
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps, and their bytes. Raises InternalError for more than the other side takes."""
+
+    steps: tuple[Step, ...]
+    encoded: bytes
+    sockets: int
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Program:
+        encoded = b"".join(step.encode() for step in steps)
+        sockets = sum(isinstance(step, OpenSocket) for step in steps)
+        if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
+            raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
+        return cls(tuple(steps), encoded, sockets)
+
+    def describe(self, stage: int) -> str:
+        """What failed at this stage of an answer."""
+        if FIRST_STEP <= stage < FIRST_STEP + len(self.steps):
+            return f"cannot {self.steps[stage - FIRST_STEP].purpose}"
+        return STAGES.get(stage, f"an unknown stage ({stage}) failed")
+
+
+COMPLETE = 0
+FIRST_STEP = 16
+STAGES = {
+    1: "cannot start a process for it",
+    2: "cannot find the user namespace that owns it",
+    3: "cannot enter the user namespace that owns it",
+    4: "cannot enter it",
+    5: "the helper does not understand the program: it may be of another version",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`stage` COMPLETE, or where it failed; `errno` why."""
+
+    stage: int
+    errno: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Answer:
+        """ValueError when it is not whole."""
+        try:
+            return cls(*_ANSWER.unpack(data))
+        except struct.error:
+            raise ValueError(f"an answer of {len(data)} bytes") from None

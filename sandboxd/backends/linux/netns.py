@@ -1,0 +1,285 @@
+"""The daemon's hands in the network namespaces of its sandboxes.
+
+`NamespaceWorker` owns a process `apply-seccomp namespaces`, which lives as long as the worker and is replaced when it
+dies. A request is a program (`namespace_program.py`), the namespace, and one end of a socket pair for the answer; the
+other side forks for each, so requests neither wait for nor hurt each other. An end without an answer means that the
+fork died.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable
+
+from sandboxd.backends.linux.namespace_program import (
+    ANSWER_SIZE,
+    COMPLETE,
+    MAX_SOCKETS,
+    STREAM,
+    Answer,
+    OpenSocket,
+    Program,
+    Then,
+)
+from sandboxd.errors import LaunchError
+from sandboxd.policy.hosts import IPAddress
+
+ANSWER_WITHIN_S = 15.0
+"""A fork gives itself 10 s."""
+
+_ANCILLARY = socket.CMSG_SPACE(MAX_SOCKETS * array.array("i").itemsize)
+
+
+class NamespaceError(LaunchError):
+    """Something could not be done in a sandbox's network namespace. `number` is the error number, 0 without one."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        why = f": {os.strerror(number)}" if number else ""
+        super().__init__(
+            "network_not_set_up",
+            f"the network of the sandbox could not be set up: {message}{why}",
+            hint="sandboxd check says what this machine lacks; sandbox.network.transparent: false does without",
+        )
+        self.number = number
+
+
+class NamespaceWorker:
+    """`helper` is the path of apply-seccomp. `log(event, **values)` hears when the process had to be replaced."""
+
+    def __init__(self, helper: str, log: Callable[..., None]) -> None:
+        self._helper = helper
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._requests: socket.socket | None = None
+        self._waiting: deque[_Request] = deque()
+        self._ended = asyncio.Event()
+        self._closed = False
+
+    def open(self) -> None:
+        """Start the process, which takes a millisecond. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours.setblocking(False)
+            self._process = subprocess.Popen(
+                [self._helper, "namespaces"],
+                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._requests = ours
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._ended.clear()
+        self._loop.add_reader(self._pidfd, self._process_ended)
+
+    async def aclose(self) -> None:
+        """End the process. Whoever waits for an answer gets NamespaceError."""
+        self._closed = True
+        self._hang_up()
+        if self._process is not None:
+            await self._ended.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self, namespace: int, program: Program) -> asyncio.Future[list[socket.socket]]:
+        """Send a program off; the sockets that it opened, owned by whoever awaits them. The future raises
+        NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call."""
+        request = _Request(program, self._loop)
+        if self._closed:
+            request.fail("the daemon is ending")
+            return request.future
+        try:
+            request.attach(namespace)
+            if self._requests is None:
+                self.open()
+        except OSError as error:
+            request.fail("the helper cannot be started", error.errno or 0)
+            return request.future
+        self._waiting.append(request)
+        if len(self._waiting) == 1:
+            self._send_waiting()
+        return request.future
+
+    async def perform(self, namespace: int, program: Program) -> list[socket.socket]:
+        """The same, waited for."""
+        return await self.start(namespace, program)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            if self._requests is None:
+                try:
+                    self.open()
+                except OSError as error:
+                    self._fail_waiting("the helper cannot be started", error.errno or 0)
+                    return
+            assert self._requests is not None
+            try:
+                self._waiting[0].send(self._requests)
+            except BlockingIOError:
+                self._loop.add_writer(self._requests, self._send_waiting)
+                return
+            except OSError:  # it has died: the next one takes over what was not sent
+                self._log("namespace_worker_died")
+                self._hang_up()
+                continue
+            self._waiting.popleft()
+        if self._requests is not None:
+            self._loop.remove_writer(self._requests)
+
+    def _process_ended(self) -> None:
+        assert self._process is not None
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._process.wait()
+        self._process = None
+        self._ended.set()
+
+    def _hang_up(self) -> None:
+        if self._requests is not None:
+            self._loop.remove_writer(self._requests)
+            self._requests.close()
+            self._requests = None
+        if self._closed:
+            self._fail_waiting("the daemon is ending")
+
+    def _fail_waiting(self, reason: str, number: int = 0) -> None:
+        while self._waiting:
+            self._waiting.popleft().fail(reason, number)
+
+
+class _Request:
+    """Owns the descriptors that go out with it until they have gone, and the end that the answer comes to."""
+
+    def __init__(self, program: Program, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[list[socket.socket]] = loop.create_future()
+        self._program = program
+        self._loop = loop
+        self._namespace = -1
+        self._theirs: socket.socket | None = None
+        self._answers: socket.socket | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+
+    def attach(self, namespace: int) -> None:
+        """Raises OSError."""
+        self._answers, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._answers.setblocking(False)
+        self._loop.add_reader(self._answers, self._answered)
+        self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
+        self.future.add_done_callback(self._done)
+        self._namespace = os.dup(namespace)
+
+    def send(self, requests: socket.socket) -> None:
+        """Raises OSError; then it can be tried again."""
+        if self._theirs is None:  # given up meanwhile
+            return
+        rights = array.array("i", [self._namespace, self._theirs.fileno()])
+        requests.sendmsg([self._program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        self._release_sent()
+
+    def fail(self, reason: str, number: int = 0) -> None:
+        if not self.future.done():
+            self.future.set_exception(NamespaceError(reason, number))
+
+    def _answered(self) -> None:
+        assert self._answers is not None
+        if self.future.done():
+            return
+        sockets: list[socket.socket] = []
+        try:
+            data, ancillary, _, _ = self._answers.recvmsg(ANSWER_SIZE + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            for _, _, payload in ancillary:
+                sockets += [socket.socket(fileno=number) for number in array.array("i", payload)]
+            if not data:
+                self.fail("the process that did it has died")
+                return
+            answer = Answer.decode(data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            self.fail(str(error))
+            return
+        if answer.stage == COMPLETE and len(sockets) == self._program.sockets:
+            self.future.set_result(sockets)
+            return
+        for one in sockets:
+            one.close()
+        self.fail(self._program.describe(answer.stage) if answer.stage else "sockets are missing", answer.errno)
+
+    def _done(self, future: asyncio.Future[list[socket.socket]]) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        if self._answers is not None:
+            self._loop.remove_reader(self._answers)
+            self._answers.close()
+        self._release_sent()
+
+    def _release_sent(self) -> None:
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
+        if self._theirs is not None:
+            self._theirs.close()
+            self._theirs = None
+
+
+class NamespaceHold:
+    """A sandbox's network namespace, kept open to open further sockets in it. Owns the descriptor `namespace`."""
+
+    def __init__(self, worker: NamespaceWorker, namespace: int) -> None:
+        self._worker = worker
+        self._namespace = namespace
+
+    def fileno(self) -> int:
+        return self._namespace
+
+    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
+        """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError; NamespaceError when
+        it never came to that."""
+        if self._namespace < 0:
+            raise NamespaceError("the sandbox has ended")
+        step = OpenSocket(STREAM, address, port, Then.CONNECT)
+        try:
+            (sock,) = await self._worker.start(self._namespace, Program.of((step,)))
+        except NamespaceError as error:
+            if error.number:
+                raise OSError(error.number, os.strerror(error.number)) from error
+            raise
+        try:
+            await _connected(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def close(self) -> None:
+        if self._namespace >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._namespace)
+            self._namespace = -1
+
+
+async def _connected(sock: socket.socket) -> None:
+    """Wait until a connect() that was begun has ended. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    writable = loop.create_future()
+    number = sock.fileno()
+    loop.add_writer(number, lambda: writable.done() or writable.set_result(None))
+    try:
+        await writable
+    finally:
+        loop.remove_writer(number)
+    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,180 @@
+"""Programs in network namespaces, from outside: the real helper and real namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from ipaddress import IPv4Address, ip_address
+from typing import Any
+
+import pytest
+
+from sandboxd.backends.linux import capture_rules, netlink
+from sandboxd.backends.linux.namespace_program import STREAM, Configure, OpenSocket, Program, Then
+from sandboxd.backends.linux.netlink import Family
+from sandboxd.backends.linux.netns import NamespaceError, NamespaceHold, NamespaceWorker
+from sandboxd.host.helper import find_helper
+
+LOOPBACK = IPv4Address("127.0.0.1")
+ROUTES = Configure(netlink.everything_is_local((Family.V4,)), "add routes")
+
+
+def listen(port: int) -> OpenSocket:
+    return OpenSocket(STREAM, LOOPBACK, port, Then.LISTEN, backlog=16)
+
+
+@pytest.fixture
+def namespace() -> Iterator[int]:
+    """A descriptor of a network namespace with a user namespace of its own, as bubblewrap makes them."""
+    made = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--net", "/bin/sh", "-c", "ip link set lo up; echo; exec sleep 1000"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert made.stdout is not None and made.stdout.read(1)
+        descriptor = os.open(f"/proc/{made.pid}/ns/net", os.O_RDONLY)
+        yield descriptor
+        os.close(descriptor)
+    finally:
+        made.kill()
+        made.communicate()
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[NamespaceWorker]:
+    logged: list[Any] = []
+    worker = NamespaceWorker(find_helper(), lambda event, **values: logged.append(event))
+    worker.open()
+    pid = worker.pid
+    before = len(os.listdir("/proc/self/fd"))
+    yield worker
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors are left over"
+    await worker.aclose()
+    assert pid is not None and not os.path.exists(f"/proc/{pid}")
+
+
+async def test_sockets_come_back_in_order_and_live_in_the_namespace(worker: NamespaceWorker, namespace: int) -> None:
+    sockets = await worker.perform(namespace, Program.of((ROUTES, listen(81), listen(5000))))
+    assert [one.getsockname() for one in sockets] == [("127.0.0.1", 81), ("127.0.0.1", 5000)]
+    with socket.socket() as outside:
+        outside.settimeout(5)
+        assert outside.connect_ex(("127.0.0.1", 81)) == errno.ECONNREFUSED
+    inside = NamespaceHold(worker, os.dup(namespace))
+    peer = await inside.connect_inside(LOOPBACK, 5000)
+    assert peer.getpeername() == ("127.0.0.1", 5000)
+    with pytest.raises(ConnectionRefusedError):
+        await inside.connect_inside(LOOPBACK, 5001)
+    inside.close()
+    with pytest.raises(NamespaceError):
+        await inside.connect_inside(LOOPBACK, 5000)
+    for one in (*sockets, peer):
+        one.close()
+
+
+async def test_the_step_that_failed_is_named(worker: NamespaceWorker, namespace: int) -> None:
+    with pytest.raises(NamespaceError, match=r"listen at 127\.0\.0\.1, port 81: Address already in use") as caught:
+        await worker.perform(namespace, Program.of((listen(80), listen(81), listen(81))))
+    assert caught.value.number == errno.EADDRINUSE
+    # nothing of the failed one is left: its ports are free again
+    (sock, other) = await worker.perform(namespace, Program.of((listen(80), listen(81))))
+    sock.close()
+    other.close()
+
+
+async def test_a_refused_netlink_message_is_an_error(worker: NamespaceWorker, namespace: int) -> None:
+    with_jump_to_nowhere = netlink.Table(
+        "t", Family.V4, (netlink.Chain("c", ((netlink.jump("nowhere"),),), hook=3, priority=0),)
+    )
+    program = Program.of((Configure(netlink.new_tables((with_jump_to_nowhere,)), "install the rules"), listen(80)))
+    with pytest.raises(NamespaceError, match="install the rules: No such file"):
+        await worker.perform(namespace, program)
+
+
+async def test_the_network_of_the_host_is_out_of_reach(worker: NamespaceWorker) -> None:
+    host = os.open("/proc/self/ns/net", os.O_RDONLY)
+    try:
+        with pytest.raises(NamespaceError, match="user namespace that owns it"):
+            await worker.perform(host, Program.of((listen(81),)))
+        with open("/proc/self/stat", "rb") as no_namespace, pytest.raises(NamespaceError, match="cannot find"):
+            await worker.perform(no_namespace.fileno(), Program.of((listen(81),)))
+    finally:
+        os.close(host)
+
+
+async def test_a_worker_that_dies_is_replaced(worker: NamespaceWorker, namespace: int) -> None:
+    first = worker.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    for port in (6000, 6001):  # the first may still have gone to the dying one
+        try:
+            (sock,) = await worker.perform(namespace, Program.of((listen(port),)))
+            sock.close()
+        except NamespaceError as error:
+            assert "died" in str(error)
+    (sock,) = await worker.perform(namespace, Program.of((listen(6002),)))
+    sock.close()
+    assert worker.pid not in (None, first)
+
+
+async def test_many_at_once_and_some_given_up(worker: NamespaceWorker, namespace: int) -> None:
+    """More than fit into the socket to the worker."""
+    big = Configure(
+        netlink.Batch(netlink.NETLINK_ROUTE, ROUTES.batch.messages * 200, 200), "add the same route many times"
+    )
+    waiting = [worker.start(namespace, Program.of((big, listen(port)))) for port in range(7000, 7060)]
+    for one in waiting[::7]:
+        one.cancel()
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    kept = [one for number, one in enumerate(done) if number % 7]
+    assert all(isinstance(one, list) for one in kept), kept
+    assert all(isinstance(one, asyncio.CancelledError) for one in done[::7])
+    for one in kept:
+        assert isinstance(one, list)
+        one[0].close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_signals_do_not_end_it(worker: NamespaceWorker, namespace: int, number: signal.Signals) -> None:
+    """Ctrl-C in the terminal of `sandboxd serve` reaches it as well."""
+    pid = worker.pid
+    assert pid is not None
+    os.kill(pid, number)
+    (sock,) = await worker.perform(namespace, Program.of((listen(81),)))
+    sock.close()
+    assert worker.pid == pid
+
+
+async def test_every_connection_is_captured(worker: NamespaceWorker, namespace: int) -> None:
+    """The rules in a real kernel; what programs see is in tests/enforce."""
+    both = (Family.V4, Family.V6)
+    listeners = [
+        OpenSocket(STREAM, address, capture_rules.LISTENER_PORT, Then.LISTEN, 16, (option,))
+        for address, option in (
+            (capture_rules.LOOPBACK[Family.V4], (socket.SOL_IP, 19, 1)),
+            (capture_rules.LOOPBACK[Family.V6], (socket.IPPROTO_IPV6, 75, 1)),
+        )
+    ]
+    rules = netlink.new_tables(capture_rules.tables(both, [(5432, 5432), (8000, 8010)]))
+    sockets = await worker.perform(
+        namespace,
+        Program.of((Configure(netlink.everything_is_local(both), "r"), Configure(rules, "t"), *listeners)),
+    )
+    inside = NamespaceHold(worker, os.dup(namespace))
+    loop = asyncio.get_running_loop()
+    for address, port in (("192.0.2.7", 443), ("2001:db8::7", 22), ("127.0.0.1", 5432), ("::1", 8003)):
+        client = await inside.connect_inside(ip_address(address), port)
+        accepted, _ = await loop.sock_accept(sockets[":" in address])
+        assert accepted.getsockname()[:2] == (address, port) == client.getpeername()[:2]
+        accepted.close(), client.close()
+    for address, port in (("127.0.0.1", 80), ("127.0.0.2", 5432), ("::1", 443), ("192.0.2.7", 53)):
+        with pytest.raises(ConnectionRefusedError):
+            await inside.connect_inside(ip_address(address), port)
+    inside.close()
+    for one in sockets:
+        one.close()

@@ -1,0 +1,122 @@
+/* apply-seccomp namespaces: sets up the networks of sandboxes from outside. docs/helper.md describes the bytes.
+ * THEORY OF OPERATION. The daemon starts one such process and keeps it. Standard input is a SOCK_SEQPACKET socket, each
+ * message of it a request: a program (steps, below), a descriptor of a network namespace, a socket for the answer.
+ * A process enters a user namespace for good, so each request gets a fork: it enters the user namespace that owns the
+ * network namespace (it may, since the daemon's user made it), then the network namespace; does the steps, answers,
+ * ends. The program says what is to be done; nothing is decided here.
+ * PROMISES
+ *  1. The answer is {stage, error number} and, when all went well (0, 0), the sockets in the order of their steps. It
+ *     comes from the fork alone; a fork that dies closes its end without a word. A fork that hangs is ended by a timer.
+ *  2. Nothing of a request outlives its fork but the sockets that were handed out and the state of the kernel.
+ *  3. What belongs to the daemon's own user namespace (the host's network) is refused: the kernel lets nobody enter the
+ *     user namespace that one is in.
+ *  4. It ends when the daemon closes the socket, or ends in whatever way; signals do not end it before.
+ * Trusted: the daemon and the kernel. Nothing here reads what a sandboxed process has written. */
+#include <linux/netlink.h>
+#include <linux/nsfs.h>
+#include <linux/sched.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include "kernel.h"
+enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
+/* Where it failed: before the program, or in which of its steps. */
+enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, FIRST_STEP = 16 };
+enum { NETLINK = 1, OPEN = 2 };
+enum { BIND, LISTEN, CONNECT };
+struct step { uint32_t kind, length; /* of what follows the head; a multiple of 4 */ };
+struct netlink_step { uint32_t protocol, acknowledgements; uint8_t messages[]; };
+struct open_step {
+    uint32_t family, type, protocol, then, backlog, address_length;
+    uint8_t address[28];
+    struct { uint32_t level, name, value; } option[]; /* set before anything else */
+};
+static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
+static int answers, sockets[MAX_SOCKETS];
+static unsigned opened;
+static _Noreturn void answer(uint32_t stage, long error) {
+    uint32_t said[] = {stage, (uint32_t)-error};
+    struct { struct cmsghdr head; int sockets[MAX_SOCKETS]; } control = {
+        .head = {.cmsg_len = CMSG_LEN(opened * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    for (unsigned n = 0; n < opened; n++) control.sockets[n] = sockets[n];
+    struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1};
+    if (opened && stage == COMPLETE) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
+    call(sendmsg, answers, &text, MSG_NOSIGNAL);
+    for (;;) call(exit_group, 0);
+}
+/* Sends the messages as one, and reads until each has been acknowledged or one was refused. */
+static long converse(const struct netlink_step *step, unsigned length) {
+    long fd = call(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, step->protocol), error;
+    if (fd < 0) return fd;
+    if ((error = call(sendto, fd, step->messages, length - sizeof *step, 0)) < 0) return error;
+    for (uint32_t missing = step->acknowledgements; missing;) {
+        long got = call(recvfrom, fd, replies, sizeof replies, 0);
+        if (got <= 0) return got ? got : -EPROTO;
+        for (struct nlmsghdr *one = (void *)replies; NLMSG_OK(one, got) && missing; one = NLMSG_NEXT(one, got)) {
+            if (one->nlmsg_type != NLMSG_ERROR) continue;
+            if ((error = ((struct nlmsgerr *)NLMSG_DATA(one))->error)) return error;
+            missing--;
+        }
+    }
+    return call(close, fd);
+}
+static long open_socket(const struct open_step *step, unsigned length) {
+    long fd = call(socket, step->family, step->type | SOCK_CLOEXEC | SOCK_NONBLOCK, step->protocol), error = 0;
+    if (fd < 0) return fd;
+    sockets[opened++] = (int)fd;
+    for (unsigned n = 0; n < (length - sizeof *step) / sizeof *step->option && !error; n++)
+        error = call(setsockopt, fd, step->option[n].level, step->option[n].name, &step->option[n].value, 4);
+    if (!error && step->then == CONNECT) error = call(connect, fd, step->address, step->address_length);
+    else if (!error) error = call(bind, fd, step->address, step->address_length);
+    if (!error && step->then == LISTEN) error = call(listen, fd, step->backlog);
+    return error == -EINPROGRESS ? 0 : error; /* whoever gets it sees how that ends */
+}
+/* The fork. `length` is that of the program. */
+static _Noreturn void perform(int network, long length) {
+    call(setitimer, ITIMER_REAL, (&(struct itimerval){.it_value = {WITHIN_S, 0}}), NULL);
+    long owner = call(ioctl, network, NS_GET_USERNS), error;
+    if (owner < 0) answer(NO_OWNER, owner);
+    if ((error = call(setns, owner, CLONE_NEWUSER))) answer(ENTERING_USER, error);
+    if ((error = call(setns, network, CLONE_NEWNET))) answer(ENTERING_NETWORK, error);
+    uint8_t *at = (uint8_t *)program, *end = at + length;
+    for (uint32_t number = FIRST_STEP; at < end; number++) {
+        const struct step *step = (const void *)at;
+        const void *body = step + 1;
+        unsigned long left = (unsigned long)(end - at);
+        if (left < sizeof *step || step->length > left - sizeof *step || step->length % 4) answer(MALFORMED, 0);
+        if (step->kind == NETLINK && step->length >= sizeof(struct netlink_step)) error = converse(body, step->length);
+        else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS &&
+                 ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address)
+            error = open_socket(body, step->length);
+        else answer(MALFORMED, 0);
+        if (error) answer(number, error);
+        at += sizeof *step + step->length;
+    }
+    answer(COMPLETE, 0);
+}
+_Noreturn void namespaces(void) {
+    call(prctl, PR_SET_NAME, "sandboxd-netns"), call(prctl, PR_SET_DUMPABLE, 0);
+    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8), dispose(SIGALRM, SIG_DFL);
+    dispose(SIGCHLD, SIG_IGN); /* the kernel reaps */
+    dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN), dispose(SIGTERM, SIG_IGN), dispose(SIGHUP, SIG_IGN);
+    call(close_range, 3, ~0u);
+    for (;;) {
+        struct { struct cmsghdr head; int network, answers; } control = {0};
+        struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program}, .msg_iovlen = 1,
+                              .msg_control = &control, .msg_controllen = sizeof control};
+        long got = call(recvmsg, REQUESTS, &text, MSG_CMSG_CLOEXEC);
+        if (got <= 0) for (;;) call(exit_group, 0);
+        if (control.head.cmsg_len < CMSG_LEN(2 * sizeof(int))) continue;
+        long child = call(clone, SIGCHLD);
+        if (child <= 0) answers = control.answers;
+        if (!child && text.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) answer(MALFORMED, 0);
+        if (!child) perform(control.network, got);
+        if (child < 0) {
+            uint32_t said[] = {CANNOT_FORK, (uint32_t)-child};
+            call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        call(close, control.network), call(close, control.answers);
+    }
+}
