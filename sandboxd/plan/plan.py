@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.command import command_argv
@@ -17,6 +18,27 @@ from sandboxd.policy.policy import Policy
 LAYERS = ("filesystem", "namespaces")
 
 
+class UnixSockets(StrEnum):
+    """Which Unix sockets outside its own pairs a command can make and connect."""
+
+    NONE = "none"
+    LISTED = "listed"
+    """Stream sockets, and each connect is asked about."""
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Which of a command's system calls are looked at as they happen. `writes`, `reads`: those that mounts refuse are
+    reported. `connects`: each TCP connection is asked about before it begins, so that it succeeds only when the far end
+    has answered."""
+
+    writes: bool = False
+    reads: bool = False
+    connects: bool = False
+    unix_sockets: UnixSockets = UnixSockets.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`argv` is what the helper executes; `cwd` is canonical. `layers` are those that mounts and namespaces give; who
@@ -28,6 +50,7 @@ class Plan:
     argv: tuple[str, ...]
     layers: tuple[str, ...] = LAYERS
     warnings: tuple[str, ...] = ()
+    supervision: Supervision = Supervision()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +64,7 @@ class Layout:
     session_tmp: str
     warnings: tuple[str, ...]
     points: PointMap
+    supervision: Supervision = Supervision()
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -55,7 +79,19 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
     warnings = (*facts.warnings, *found.warnings)
-    return Layout(view, cwd, tuple(visible), session_directory(place, facts), warnings, found)
+    return Layout(view, cwd, tuple(visible), session_directory(place, facts), warnings, found, supervise(policy, place))
+
+
+def supervise(policy: Policy, place: Place) -> Supervision:
+    """What is looked at under a policy. Reads cost something at every file that is opened, so they are looked at only
+    where one could be denied and somebody wants to know."""
+    unix_sockets = UnixSockets.LISTED if policy.network.allow_unix_sockets else UnixSockets.NONE
+    return Supervision(
+        writes=policy.report_violations != "off",
+        reads=policy.report_violations == "all" and bool(policy.files.deny_read),
+        connects=place.captured,
+        unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else unix_sockets,
+    )
 
 
 def make_plan(policy: Policy, request: PlanRequest, facts: Facts) -> Plan:
@@ -72,6 +108,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
         cwd=layout.cwd,
         argv=command_argv(request.command, layout.shells),
         warnings=layout.warnings,
+        supervision=layout.supervision,
     )
 
 

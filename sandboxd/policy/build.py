@@ -105,6 +105,7 @@ class _Builder:
             environment_remove=self.texts("sandbox.environment.remove"),
             allow_overrides=value("sandbox.allowOverrides"),
             audit=self.audit(),
+            report_violations=value("sandbox.reportViolations"),
             ignore_violations=self.ignored_violations(),
         )
         return replace(policy, warnings=tuple(self.warnings()))

@@ -154,5 +154,7 @@ class Policy:
     """A caller may widen the rules for one command or session, unless somebody said no. Tightening always
     works."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
+    report_violations: str = "writes"
+    """Which file accesses that the system refuses are reported as they happen: `off`, `writes` or `all` (reads too)."""
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
     warnings: tuple[str, ...] = ()

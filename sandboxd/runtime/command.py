@@ -106,6 +106,9 @@ class Command:
         hidden = self._is_hidden(self.text, refusal.operation, refusal.target)
         self._violations.add_refusal(self.command_id, refusal, hidden=hidden, generation=self._generation)
 
+    def lost(self, count: int) -> None:
+        self._violations.add_lost(count)
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         """Internet: the connection comes in by a listener of ours, where the gate decides. Unix sockets: closed."""
         answer(errno.EACCES if attempt.family == socket.AF_UNIX else 0)

@@ -100,6 +100,7 @@ class ViolationStore:
         self.lost = 0
         """The newest one that is not kept any more."""
         self.total = 0
+        self.untold = 0
         self.hidden = 0
         """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
 
@@ -149,6 +150,11 @@ class ViolationStore:
         )
         self._keep(violation)
         return violation
+
+    def add_lost(self, count: int) -> None:
+        """So many happened and are not known, because they were too many to be told."""
+        self.untold += count
+        self.total += count
 
     def _keep(self, violation: Violation) -> None:
         if len(self._kept) == KEPT:

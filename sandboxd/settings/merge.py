@@ -124,6 +124,7 @@ TABLE: dict[str, Row] = {
         Row(_F + "allowGitConfig", _R, _OPENS, False),
         Row(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
         Row("sandbox.environment.remove", _U, _CLOSES, ()),
+        Row("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
         Row("sandbox.ignoreViolations", _U, _OPENS, ()),
         Row("sandbox.enableWeakerNestedSandbox", _R, _OPENS, False),
         Row("sandbox.enableWeakerNetworkIsolation", _R, _OPENS, False),

@@ -118,6 +118,9 @@ class Sandbox(Section):
     network: Network | None = None
     filesystem: Filesystem | None = None
     environment: Environment | None = None
+    reportViolations: Literal["off", "writes", "all"] | None = Field(
+        None, description="Refused file accesses reported as they happen: none, writes, or reads of denied paths too"
+    )
     ignoreViolations: dict[Text, Texts] | None = Field(
         None, description="Violations not to show: command prefix, or *, to parts of the target"
     )

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandboxd.backends.linux.bridge_protocol import Flags
-from sandboxd.backends.linux.seccomp import FilterOptions, build_filter, rows_for
+from sandboxd.backends.linux.seccomp import build_filter, rows_for
 from sandboxd.backends.linux.seccomp_table import MACHINES, OPEN_ON_PURPOSE, SYSCALLS
+from sandboxd.plan.plan import Supervision, UnixSockets
 
 from .conftest import MACHINE, Launcher
 
@@ -98,7 +99,7 @@ def test_sockets(launch: Launcher, garbage: int) -> None:
 def test_unix_sockets_without_the_filter_and_where_they_are_allowed(launch: Launcher) -> None:
     calls = [(number_of("socket"), UNIX, kind, 0) for kind in (STREAM, DGRAM)]
     assert probe(launch, calls, filtered=False) == ["0", "0"]
-    allowing = build_filter(MACHINE, FilterOptions(allow_all_unix_sockets=True))
+    allowing = build_filter(MACHINE, Supervision(unix_sockets=UnixSockets.ALL))
     sandbox = launch.python(PROBE, json.dumps([*calls, (number_of("io_uring_setup"), 0, 0)]), program=allowing)
     assert json.loads(sandbox.finish()[1]) == [0, 0, errno.ENOSYS]
 

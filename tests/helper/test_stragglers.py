@@ -70,6 +70,8 @@ class Observer:
     source: random.Random
     told: list[str] = field(default_factory=list)
 
+    def lost(self, count: int) -> None: ...
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         answer(0)
 

@@ -6,8 +6,8 @@ import pytest
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.needs import list_needs
-from sandboxd.plan.plan import Layout, make_layout
-from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.plan.plan import Layout, Supervision, UnixSockets, make_layout, supervise
+from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
 
@@ -195,3 +195,35 @@ def test_only_rules_of_the_user_lift_a_protection() -> None:
     project = PathRule(path, Origin(Source.PROJECT, "sandbox.filesystem.allowWrite"))
     assert f"read-only {path}" in mounts(layout(host, FilePolicy(allow_write=(project,))))
     assert f"read-only {path}" in mounts(layout(host, FilePolicy(allow_write=rules("/home/u/work/.vs*"))))
+
+
+SECRET = FilePolicy(deny_read=(PathRule("/secret", Origin(Source.USER, "k")),))
+LISTED = (SocketRule("/run/x", Origin(Source.USER, "k")),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "expected"),
+    [
+        (Policy(), {}, Supervision(writes=True)),
+        (Policy(report_violations="off"), {}, Supervision()),
+        (Policy(report_violations="all"), {}, Supervision(writes=True)),
+        (Policy(report_violations="all", files=SECRET), {}, Supervision(writes=True, reads=True)),
+        (Policy(files=SECRET), {}, Supervision(writes=True)),
+        (Policy(report_violations="off"), {"captured": True}, Supervision(connects=True)),
+        (
+            Policy(report_violations="off", network=NetworkPolicy(allow_unix_sockets=LISTED)),
+            {},
+            Supervision(unix_sockets=UnixSockets.LISTED),
+        ),
+        (
+            Policy(
+                report_violations="off",
+                network=NetworkPolicy(allow_unix_sockets=LISTED, allow_all_unix_sockets=True),
+            ),
+            {},
+            Supervision(unix_sockets=UnixSockets.ALL),
+        ),
+    ],
+)
+def test_what_is_looked_at(policy: Policy, changes: dict[str, bool], expected: Supervision) -> None:
+    assert supervise(policy, place(**changes)) == expected

@@ -37,6 +37,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.allowAppleEvents": (True, False),
     "sandbox.allowPty": (True, False),
     "sandbox.mandatoryDenySearchDepth": (1, 9),
+    "sandbox.reportViolations": ("off", "all"),
 }
 OPENING: dict[str, list[Any]] = {
     "permissions.allow": ["Bash(a)", "WebFetch(domain:a.test)"],
@@ -117,6 +118,7 @@ def test_defaults() -> None:
     assert effective["sandbox.network.onUnlisted"] == "ask"
     assert effective["sandbox.network.checkServerName"] == "log"
     assert effective["sandbox.mandatoryDenySearchDepth"] == 3
+    assert effective["sandbox.reportViolations"] == "writes"
     assert effective["audit.onFull"] == "block"
     assert (effective["audit.maxBytes"], effective["audit.keep"]) == (16 * 1024 * 1024, 10)
     assert [key for key, row in TABLE.items() if isinstance(row.default, tuple) and effective[key] != []] == []
@@ -459,7 +461,7 @@ def test_overrides_never_widen_anything(layers: list[Layer], written: list[tuple
 def assert_no_wider(narrow: Settings, wide: Settings) -> None:
     """By the literal tables above, key by key."""
     after, before = narrow.effective(), wide.effective()
-    words = ["off", "ask", "log", "deny", "enforce"]
+    words = ["off", "ask", "log", "writes", "deny", "enforce", "all"]
 
     def number(found: Any) -> int:
         return words.index(found) if isinstance(found, str) else int(found)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 ALLOW = 0x7FFF0000
 KILL_PROCESS = 0x80000000
 ERRNO = 0x00050000
+USER_NOTIF = 0x7FC00000
 
 _LD_W_ABS, _ALU_AND_K, _RET_K = 0x20, 0x54, 0x06
 _JA, _JEQ, _JGT, _JGE, _JSET = 0x05, 0x15, 0x25, 0x35, 0x45
@@ -35,7 +36,7 @@ class Outcome:
     steps: int
 
     def __str__(self) -> str:
-        names = {ALLOW: "allow", KILL_PROCESS: "kill", ERRNO: f"errno {self.data}"}
+        names = {ALLOW: "allow", KILL_PROCESS: "kill", ERRNO: f"errno {self.data}", USER_NOTIF: "notify"}
         return names.get(self.action, hex(self.action))
 
 

@@ -175,6 +175,9 @@ class _Launching:
     def refused(self, refusal: Refusal) -> None:
         self._observer.refused(refusal)
 
+    def lost(self, count: int) -> None:
+        self._observer.lost(count)
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         self._observer.connecting(attempt, answer)
 

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.backends.base import Listeners, Observer
+from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bridge_protocol import (
     DESCRIPTORS_MAX,
     GO,
@@ -41,8 +41,11 @@ from sandboxd.backends.linux.bridge_protocol import (
     Started,
     decode_ticket,
 )
+from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
+from sandboxd.backends.linux.seccomp_notified import call_name
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.errors import SandboxdError
+from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 _BACKLOG = 1024
 _READ = 64 * 1024
@@ -259,11 +262,33 @@ class Link:
                 self._tell().failed(message)
             case Exited(status, _):
                 self._status = status
+            case RefusedCall():
+                self._tell().refused(_refusal(event))
+            case Lost(count):
+                self._tell().lost(count)
+            case Connecting(question, family, address, port, pid, process):
+                attempt = ConnectAttempt(family, address, port, pid, process)
+                self._tell().connecting(attempt, self._answer_to(question))
 
     def _tell(self) -> Observer:
         if self._observer is None:
             raise ProtocolError("an event without a ticket")
         return self._observer
+
+    def _answer_to(self, question: int) -> Answer:
+        open_questions = [question]  # empty once it has been answered: the helper may ask another one by that number
+
+        def answer(errno: int) -> None:
+            while open_questions:
+                self._send(encode_answer(open_questions.pop(), errno))
+
+        return answer
+
+    def _send(self, data: bytes) -> None:
+        """Behind whatever still waits to be sent; nothing when the connection is over."""
+        if self._connection.fileno() >= 0:
+            self._outgoing = memoryview(bytes(self._outgoing) + data)
+            self._write()
 
     def _claim(self, ticket: str) -> None:
         expected = self._bridge.claim(self, ticket)
@@ -421,6 +446,24 @@ class Link:
         while self._descriptors:
             os.close(self._descriptors.pop())
         self._bridge.lost(self)
+
+
+_KINDS = {
+    Access.READ: ViolationKind.READ,
+    Access.WRITE: ViolationKind.WRITE,
+    Access.UNIX_SOCKET: ViolationKind.UNIX_SOCKET,
+}
+
+
+def _refusal(call: RefusedCall) -> Refusal:
+    return Refusal(
+        kind=_KINDS[call.access],
+        operation=call_name(call.call, os.uname().machine),
+        target=call.path + "…" * call.is_cut,
+        source=ViolationSource.SECCOMP,
+        process=call.process,
+        count=call.count,
+    )
 
 
 class Handle:

@@ -17,6 +17,16 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from sandboxd.backends.linux.notifications import (
+    CONNECT,
+    LOST,
+    REFUSED,
+    Connecting,
+    Lost,
+    RefusedCall,
+    decode_notification,
+    encode_notification,
+)
 from sandboxd.errors import CallerError, InternalError, LaunchError
 
 VERSION = 1
@@ -208,6 +218,9 @@ class FrameType(IntEnum):
     EXIT = 4
     EXEC_FAILED = 5
     FAILED = 6
+    REFUSED = REFUSED
+    LOST = LOST
+    CONNECT = CONNECT
 
 
 def encode_ticket(ticket: str) -> bytes:
@@ -269,9 +282,10 @@ class Failed:
     message: str
 
 
-Event = Descriptors | Started | ExecFailed | Exited | Failed
+Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
 
-# What may follow what: a helper speaks in this order and no other. None is the ticket.
+# What may follow what: a helper speaks in this order and no other. None is the ticket. What is said of system calls
+# comes any number of times between the start and the end, and is not in the table.
 _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
     None: frozenset({Descriptors, Failed}),
     Descriptors: frozenset({Started, ExecFailed, Exited, Failed}),
@@ -295,6 +309,9 @@ def encode_event(event: Event) -> bytes:
             kind, payload = FrameType.EXEC_FAILED, struct.pack("<II", status, errno)
         case Failed(message):
             kind, payload = FrameType.FAILED, message.encode(errors="replace")
+        case RefusedCall() | Lost() | Connecting():
+            number, payload = encode_notification(event)
+            kind = FrameType(number)
     return _FRAME.pack(kind, len(payload)) + payload
 
 
@@ -338,6 +355,9 @@ class EventDecoder:
                 return
             event = _decode_event(kind, bytes(self._buffer[_FRAME.size : _FRAME.size + length]))
             del self._buffer[: _FRAME.size + length]
+            if isinstance(event, RefusedCall | Lost | Connecting) and self._last is Started:
+                yield event
+                continue
             if type(event) not in _NEXT[self._last]:
                 before = self._last.__name__ if self._last else "the ticket"
                 raise ProtocolError(f"{type(event).__name__} after {before}")
@@ -362,6 +382,9 @@ def _decode_event(kind: int, payload: bytes) -> Event:
                 return ExecFailed(*struct.unpack("<II", payload))
             case FrameType.FAILED:
                 return Failed(payload.decode(errors="replace"))
-    except struct.error:
+        notification = decode_notification(kind, payload)
+    except (struct.error, ValueError):
         raise ProtocolError(f"a message of type {kind} with {len(payload)} bytes") from None
+    if notification is not None:
+        return notification
     raise ProtocolError(f"a message of unknown type {kind}")

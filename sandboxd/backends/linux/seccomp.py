@@ -8,10 +8,10 @@ Then come the conditions of that call's rows, in the order of the table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from sandboxd.backends.linux.bpf import Label, ProgramBuilder
+from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, UNIX_SOCKETS_LISTED, WRITES
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     BEYOND_LAST_REVIEWED,
@@ -27,32 +27,26 @@ from sandboxd.backends.linux.seccomp_table import (
     Where,
 )
 from sandboxd.errors import HostError
+from sandboxd.plan.plan import Supervision, UnixSockets
 
 # Offsets in struct seccomp_data (linux/seccomp.h); the low half of an argument comes first.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """What the settings can change about the filter. `allow_all_unix_sockets` opens AF_UNIX of every type."""
-
-    allow_all_unix_sockets: bool = False
+_STRICT = Supervision()
 
 
-_STRICT = FilterOptions()
-
-
-def rows_for(machine: str, options: FilterOptions = _STRICT) -> dict[int, tuple[Row, ...]]:
-    """The rows of each system call number of `machine` (as in `uname -m`), in the order in which they are to be tried.
+def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tuple[Row, ...]]:
+    """The rows of each system call number of `machine` (as in `uname -m`), in the order in which they are to be tried:
+    what is refused comes before what is looked at.
 
     Raises HostError (`machine_unsupported`) for a machine the table does not know.
     """
     if machine not in MACHINES:
         known = " and ".join(MACHINES)
         raise HostError("machine_unsupported", f"no system call filter for {machine}", hint=f"sandboxd runs on {known}")
-    unix = UNIX_SOCKETS_ALLOWED if options.allow_all_unix_sockets else UNIX_SOCKETS_REFUSED
     rows: dict[int, tuple[Row, ...]] = {}
-    for row in (*unix, *ROWS):
+    for row in (*_UNIX[supervision.unix_sockets], *ROWS, *_notified(supervision)):
         for call in row.calls:
             number = SYSCALLS[call][MACHINES[machine].column]
             if number is not None:
@@ -60,10 +54,31 @@ def rows_for(machine: str, options: FilterOptions = _STRICT) -> dict[int, tuple[
     return rows
 
 
-@lru_cache(maxsize=8)
-def build_filter(machine: str, options: FilterOptions = _STRICT) -> bytes:
+_UNIX: dict[UnixSockets, tuple[Row, ...]] = {
+    UnixSockets.NONE: UNIX_SOCKETS_REFUSED,
+    UnixSockets.LISTED: (*UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_REFUSED),
+    UnixSockets.ALL: UNIX_SOCKETS_ALLOWED,
+}
+
+
+def needs_listener(supervision: Supervision) -> bool:
+    """Whether a filter has somebody to tell: without a listener the calls concerned would not exist (ENOSYS)."""
+    return bool(_notified(supervision))
+
+
+def _notified(supervision: Supervision) -> tuple[Row, ...]:
+    asks = supervision.connects or supervision.unix_sockets is UnixSockets.LISTED
+    return (
+        *(READS if supervision.reads else ()),
+        *(WRITES if supervision.writes else ()),
+        *(CONNECTS if asks else ()),
+    )
+
+
+@lru_cache(maxsize=32)
+def build_filter(machine: str, supervision: Supervision = _STRICT) -> bytes:
     """The classic BPF program for SECCOMP_SET_MODE_FILTER (seccomp(2)). Raises HostError as `rows_for` does."""
-    rows = rows_for(machine, options)
+    rows = rows_for(machine, supervision)
     builder = ProgramBuilder()
     allow, beyond = builder.returning(ALLOW.value), builder.returning(BEYOND_LAST_REVIEWED.value)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +34,10 @@ from sandboxd.backends.linux.bridge_protocol import (
     encode_event,
     encode_ticket,
 )
+from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
+from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
 from sandboxd.errors import CallerError
+from sandboxd.policy.violation import ViolationKind, ViolationSource
 from support.processes import is_alive
 from support.waiting import wait_until_async
 
@@ -45,6 +50,7 @@ class Recorder:
     """An observer that keeps what it is told."""
 
     heard: list[object] = field(default_factory=list)
+    asked: list[tuple[ConnectAttempt, Answer]] = field(default_factory=list)
     listeners: Listeners | None = None
 
     def claimed(self, pid: int) -> None:
@@ -60,8 +66,11 @@ class Recorder:
     def failed(self, reason: str) -> None:
         self.heard.append(("failed", reason))
 
+    def lost(self, count: int) -> None:
+        self.heard.append(("lost", count))
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        answer(0)
+        self.asked.append((attempt, answer))
 
     def refused(self, refusal: Refusal) -> None:
         self.heard.append(("refused", refusal))
@@ -355,3 +364,44 @@ async def test_a_long_configuration_is_sent_as_the_helper_reads_it(setting: Sett
     message = long.encode()
     assert await helper.receive(len(message)) == message
     await hang_up_and_see(helper, recorder)
+
+
+async def running(setting: Setting) -> tuple[Helper, Recorder]:
+    helper, recorder = await claim(setting)
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await helper.send(encode_event(Started()))
+    return helper, recorder
+
+
+async def test_refused_calls_are_told_with_the_name_of_the_call(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    number = SYSCALLS["mkdirat"][MACHINES[os.uname().machine].column]
+    assert number is not None
+    await helper.send(encode_event(RefusedCall(Access.WRITE, number, 30, 2, "mkdir", "/etc/x", 3, is_cut=True)))
+    await helper.send(encode_event(Lost(40)))
+    expected = Refusal(ViolationKind.WRITE, "mkdirat", "/etc/x…", ViolationSource.SECCOMP, "mkdir", 3)
+    assert (await hang_up_and_see(helper, recorder))[3:5] == [("refused", expected), ("lost", 40)]
+
+
+async def test_a_connect_is_asked_about_and_answered_once(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    await helper.send(encode_event(Connecting(7, socket.AF_INET6, "::1", 443, 2, "curl")))
+    await helper.send(encode_event(Connecting(8, socket.AF_UNIX, "/run/x", 0, 2, "ssh")))
+    await wait_until_async(lambda: len(recorder.asked) == 2, "both have been asked")
+    (first, answer_first), (second, answer_second) = recorder.asked
+    assert first == ConnectAttempt(socket.AF_INET6, "::1", 443, 2, "curl")
+    assert second == ConnectAttempt(socket.AF_UNIX, "/run/x", 0, 2, "ssh")
+    answer_second(errno.EACCES)
+    answer_second(0)
+    answer_first(0)
+    assert await helper.receive(18) == encode_answer(8, errno.EACCES) + encode_answer(7, 0)
+    await hang_up_and_see(helper, recorder)
+    answer_first(0)  # too late, and no harm
+
+
+async def test_a_malformed_report_ends_the_sandbox(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    await helper.send(struct.pack("<II", 7, 3) + b"xyz")
+    await wait_until_async(lambda: recorder.is_over, "the bridge has given it up")
+    await wait_until_async(lambda: not is_alive(setting.peer.pid), "what stands for bubblewrap is dead")
+    assert "failed" in [item[0] for item in await hang_up_and_see(helper, recorder) if isinstance(item, tuple)]

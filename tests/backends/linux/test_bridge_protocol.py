@@ -237,7 +237,7 @@ class TestEvents:
         "data",
         [
             struct.pack("<II", 0, 0),
-            struct.pack("<II", 7, 0),
+            struct.pack("<II", 10, 0),
             struct.pack("<II", 1, 4) + bytes(4),
             struct.pack("<II", 2, 3) + bytes(3),
             struct.pack("<II", 2, 8) + bytes(8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.seccomp import FilterOptions, build_filter, rows_for
+from sandboxd.backends.linux.seccomp import build_filter, needs_listener, rows_for
+from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, UNIX_SOCKETS_LISTED, WRITES, call_name
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     LAST_REVIEWED,
@@ -27,10 +29,14 @@ from sandboxd.backends.linux.seccomp_table import (
     Verdict,
 )
 from sandboxd.errors import HostError
+from sandboxd.plan.plan import Supervision, UnixSockets
 from support import bpf_simulator
 
-STRICT, OPEN = FilterOptions(), FilterOptions(allow_all_unix_sockets=True)
+STRICT, OPEN = Supervision(), Supervision(unix_sockets=UnixSockets.ALL)
 BOTH_OPTIONS = (STRICT, OPEN)
+WATCHED = Supervision(writes=True, reads=False, connects=True)
+EVERYTHING = Supervision(writes=True, reads=True, connects=True, unix_sockets=UnixSockets.LISTED)
+ALL_OPTIONS = (STRICT, OPEN, WATCHED, EVERYTHING)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386, ARM = 0x40000003, 0x40000028
 
@@ -48,12 +54,21 @@ THREAD = 0x003D0F00  # what pthread_create passes
 VFORK = 0x4111
 
 
+ONLY_X86 = """chmod chown creat futimesat lchown link mkdir mknod open rename rmdir symlink unlink utime
+    utimes""".split()
+ALWAYS_LOOKED_AT = """openat2 connect truncate mkdirat mknodat linkat symlinkat renameat renameat2 unlinkat fchmodat
+    fchmodat2 fchownat utimensat setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+    file_setattr""".split()
+
+
 @dataclass(frozen=True)
 class Case:
     call: str
     arguments: tuple[int, ...]
     strict: str
-    allowing: str | None = None  # with allow_all_unix_sockets; the same where nothing is said
+    allowing: str | None = None  # with all Unix sockets allowed; the same where nothing is said
+    watched: str | None = None  # with writes and connects looked at
+    everything: str | None = None  # with reads looked at too, and listed Unix sockets
 
     def __str__(self) -> str:
         return f"{self.call}({', '.join(map(hex, self.arguments))})"
@@ -62,11 +77,13 @@ class Case:
 def _cases() -> list[Case]:
     cases = [
         # Unix sockets, and what else makes sockets.
-        Case("socket", (UNIX, STREAM, 0), "EPERM", "allow"),
-        Case("socket", (UNIX, STREAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow"),
+        Case("socket", (UNIX, STREAM, 0), "EPERM", "allow", everything="allow"),
+        Case("socket", (UNIX, STREAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow", everything="allow"),
         Case("socket", (UNIX, DGRAM, 0), "EPERM", "allow"),
-        Case("socket", (UNIX, SEQPACKET, 0), "EPERM", "allow"),
-        Case("socket", (UNIX | GARBAGE, STREAM, 0), "EPERM", "allow"),
+        Case("socket", (UNIX, DGRAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow"),
+        Case("socket", (UNIX, RAW, 0), "EPERM", "allow"),
+        Case("socket", (UNIX, SEQPACKET, 0), "EPERM", "allow", everything="allow"),
+        Case("socket", (UNIX | GARBAGE, STREAM | GARBAGE, 0), "EPERM", "allow", everything="allow"),
         Case("socketpair", (UNIX, STREAM, 0), "allow"),
         Case("socketpair", (UNIX, STREAM | CLOEXEC | NONBLOCK, 0), "allow"),
         Case("socketpair", (UNIX, SEQPACKET | CLOEXEC, 0), "allow"),
@@ -130,6 +147,30 @@ def _cases() -> list[Case]:
         # READ_IMPLIES_EXEC, MMAP_PAGE_ZERO, ADDR_COMPAT_LAYOUT, PER_SVR4.
         *(Case("personality", (value,), "EPERM") for value in (0x400000, 0x100000, 0x200000, 0x4100001, 0x440000)),
     ]
+    cases += [
+        # What is looked at: by its flags where they can be seen.
+        *(
+            case
+            for flags in (os.O_RDONLY, os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW, os.O_PATH, os.O_NONBLOCK)
+            for case in (
+                Case("open", (0, flags), "allow", everything="notify"),
+                Case("openat", (0, 0, flags | GARBAGE), "allow", everything="notify"),
+            )
+        ),
+        *(
+            case
+            for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_TMPFILE, os.O_WRONLY | os.O_APPEND, 3)
+            for case in (
+                Case("open", (0, flags | os.O_CLOEXEC), "allow", watched="notify"),
+                Case("openat", (0, 0, flags | GARBAGE), "allow", watched="notify"),
+            )
+        ),
+        *(
+            Case(call, (0, 0, 0), "allow", watched="notify")
+            for call in (*ALWAYS_LOOKED_AT, *ONLY_X86)
+            if call != "open"
+        ),
+    ]
     unconditional = {
         "EPERM": """mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
             mount_setattr open_by_handle_at vhangup add_key request_key keyctl bpf perf_event_open userfaultfd
@@ -142,9 +183,10 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
+ALL_ROWS = (*UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *CONNECTS)
 
 
-def outcome(machine: str, options: FilterOptions, number: int, arguments: tuple[int, ...] = ()) -> str:
+def outcome(machine: str, options: Supervision, number: int, arguments: tuple[int, ...] = ()) -> str:
     result = bpf_simulator.run(build_filter(machine, options), AUDIT[machine], number, arguments)
     if result.action == bpf_simulator.ERRNO:
         return errno.errorcode[result.data]
@@ -156,14 +198,16 @@ def outcome(machine: str, options: FilterOptions, number: int, arguments: tuple[
 def test_each_call(machine: str, case: Case) -> None:
     number = SYSCALLS[case.call][MACHINES[machine].column]
     if number is None:
-        assert machine == "aarch64" and case.call in {"iopl", "ioperm", "modify_ldt"}
+        assert machine == "aarch64" and case.call in {"iopl", "ioperm", "modify_ldt", *ONLY_X86}
         return
     assert outcome(machine, STRICT, number, case.arguments) == case.strict
     assert outcome(machine, OPEN, number, case.arguments) == (case.allowing or case.strict)
+    assert outcome(machine, WATCHED, number, case.arguments) == (case.watched or case.strict)
+    assert outcome(machine, EVERYTHING, number, case.arguments) == (case.everything or case.watched or case.strict)
 
 
 def test_the_cases_reach_every_row_and_every_call() -> None:
-    def reached(options: FilterOptions) -> set[int]:
+    def reached(options: Supervision) -> set[int]:
         rows = rows_for("x86_64", options)
         return {
             id(row)
@@ -171,46 +215,46 @@ def test_the_cases_reach_every_row_and_every_call() -> None:
             if (row := first_row(rows.get(SYSCALLS[case.call][0] or 0, ()), case.arguments)) is not None
         }
 
-    found = reached(STRICT) | reached(OPEN)
-    missing = [row for row in (*UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_ALLOWED, *ROWS) if id(row) not in found]
+    found = set().union(*map(reached, ALL_OPTIONS))
+    missing = [row for row in ALL_ROWS if id(row) not in found]
     assert not missing
     assert {case.call for case in CASES} == set(SYSCALLS)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("options", BOTH_OPTIONS)
+@pytest.mark.parametrize("options", ALL_OPTIONS)
 class TestShape:
-    def test_the_kernel_would_take_it_and_it_is_short(self, machine: str, options: FilterOptions) -> None:
+    def test_the_kernel_would_take_it_and_it_is_short(self, machine: str, options: Supervision) -> None:
         program = build_filter(machine, options)
         bpf_simulator.check(program)
         assert len(program) // 8 < 256
 
-    def test_ordinary_calls_take_few_instructions(self, machine: str, options: FilterOptions) -> None:
+    def test_ordinary_calls_take_few_instructions(self, machine: str, options: Supervision) -> None:
         program = build_filter(machine, options)
         for number in range(LAST_REVIEWED + 1):
             if number not in rows_for(machine, options):
                 assert bpf_simulator.run(program, AUDIT[machine], number).steps <= 12
 
     @pytest.mark.parametrize("architecture", [I386, ARM, 0xC0000015, 0, 0xC000003F])
-    def test_another_architecture_is_killed(self, machine: str, options: FilterOptions, architecture: int) -> None:
+    def test_another_architecture_is_killed(self, machine: str, options: Supervision, architecture: int) -> None:
         for number in (0, 1, 41, 102, 198, 359):
             result = bpf_simulator.run(build_filter(machine, options), architecture, number)
             assert result.action == bpf_simulator.KILL_PROCESS
 
-    def test_the_other_machine_is_another_architecture(self, machine: str, options: FilterOptions) -> None:
+    def test_the_other_machine_is_another_architecture(self, machine: str, options: Supervision) -> None:
         for other in AUDIT.values():
             result = bpf_simulator.run(build_filter(machine, options), other, 0)
             assert (result.action == bpf_simulator.ALLOW) == (other == AUDIT[machine])
 
     @pytest.mark.parametrize("number", [0, 1, 41, 53, 425, 512, 520, 546])
-    def test_x32_calls_do_not_exist(self, machine: str, options: FilterOptions, number: int) -> None:
+    def test_x32_calls_do_not_exist(self, machine: str, options: Supervision, number: int) -> None:
         assert outcome(machine, options, 0x40000000 | number) == "ENOSYS"
 
     @pytest.mark.parametrize("number", [LAST_REVIEWED + 1, 500, 1000, 0x3FFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE])
-    def test_calls_nobody_has_looked_at_do_not_exist(self, machine: str, options: FilterOptions, number: int) -> None:
+    def test_calls_nobody_has_looked_at_do_not_exist(self, machine: str, options: Supervision, number: int) -> None:
         assert outcome(machine, options, number) == "ENOSYS"
 
-    def test_no_call_is_left_to_the_debugger(self, machine: str, options: FilterOptions) -> None:
+    def test_no_call_is_left_to_the_debugger(self, machine: str, options: Supervision) -> None:
         assert outcome(machine, options, -1) == "allow"
 
 
@@ -219,9 +263,7 @@ def first_row(rows: tuple[Row, ...], arguments: tuple[int, ...]) -> Row | None:
     return next((row for row in rows if all(where.holds(padded) for where in row.where)), None)
 
 
-def interpret(
-    machine: str, options: FilterOptions, architecture: int, number: int, arguments: tuple[int, ...]
-) -> Action:
+def interpret(machine: str, options: Supervision, architecture: int, number: int, arguments: tuple[int, ...]) -> Action:
     """The table read directly, as its docstrings describe it."""
     if architecture != MACHINES[machine].audit:
         return Action(Verdict.KILL)
@@ -234,7 +276,7 @@ def interpret(
 
 
 _interesting_values = sorted(
-    {value for row in (*UNIX_SOCKETS_REFUSED, *ROWS) for where in row.where for value in where.values}
+    {value for row in ALL_ROWS for where in row.where for value in where.values}
     | {case_argument & 0xFFFFFFFF for case in CASES for case_argument in case.arguments}
 )
 _argument = st.builds(
@@ -250,13 +292,13 @@ _argument = st.builds(
 
 @given(
     machine=st.sampled_from(sorted(MACHINES)),
-    options=st.sampled_from(BOTH_OPTIONS),
+    options=st.sampled_from(ALL_OPTIONS),
     architecture=st.sampled_from([None, None, None, None, I386, ARM]),
     call=st.one_of(st.sampled_from(sorted(SYSCALLS)), st.integers(0, 480), st.integers(0, 0xFFFFFFFF)),
     arguments=st.tuples(*[_argument] * 6),
 )
 def test_the_program_does_what_the_table_says(
-    machine: str, options: FilterOptions, architecture: int | None, call: str | int, arguments: tuple[int, ...]
+    machine: str, options: Supervision, architecture: int | None, call: str | int, arguments: tuple[int, ...]
 ) -> None:
     audit = AUDIT[machine] if architecture is None else architecture
     number = SYSCALLS[call][MACHINES[machine].column] if isinstance(call, str) else call
@@ -274,6 +316,34 @@ def test_every_number_is_decided_as_the_table_says(machine: str) -> None:
         assert result.action | result.data == interpret(machine, STRICT, AUDIT[machine], number, (0,) * 6).value
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_names_of_calls(machine: str) -> None:
+    for name in ("openat", "connect", "renameat2"):
+        number = SYSCALLS[name][MACHINES[machine].column]
+        assert number is not None and call_name(number, machine) == name
+    assert call_name(7777, machine) == "7777"
+
+
+@pytest.mark.parametrize(
+    ("supervision", "needed"),
+    [
+        (Supervision(), False),
+        (Supervision(writes=True), True),
+        (Supervision(reads=True), True),
+        (Supervision(connects=True), True),
+        (Supervision(unix_sockets=UnixSockets.LISTED), True),
+        (Supervision(unix_sockets=UnixSockets.ALL), False),
+    ],
+)
+def test_a_listener_is_needed_where_something_is_looked_at(supervision: Supervision, needed: bool) -> None:
+    assert needs_listener(supervision) is needed
+    results = {
+        str(bpf_simulator.run(build_filter("x86_64", supervision), AUDIT["x86_64"], n))
+        for n in range(LAST_REVIEWED + 1)
+    }
+    assert ("notify" in results) is needed
+
+
 def test_a_machine_without_a_table_is_an_error() -> None:
     with pytest.raises(HostError) as caught:
         build_filter("riscv64")
@@ -281,12 +351,12 @@ def test_a_machine_without_a_table_is_an_error() -> None:
 
 
 def test_every_row_has_its_reason() -> None:
-    for row in (*UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_ALLOWED, *ROWS):
+    for row in ALL_ROWS:
         assert row.why and row.calls
 
 
 # Newer than the list that the compiler brings along; include/uapi/asm-generic/unistd.h has them.
-NEWER = {"open_tree_attr": 467}
+NEWER = {"open_tree_attr": 467, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469}
 
 
 @pytest.mark.parametrize(("machine", "name"), [("x86_64", "X64"), ("aarch64", "Arm64")])

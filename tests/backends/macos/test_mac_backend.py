@@ -38,6 +38,8 @@ class Heard:
     listeners: Listeners | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def lost(self, count: int) -> None: ...
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         answer(0)
 

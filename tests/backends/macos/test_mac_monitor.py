@@ -28,6 +28,8 @@ QUICK = (0.01,)
 class Recorder:
     refusals: list[Refusal] = field(default_factory=list)
 
+    def lost(self, count: int) -> None: ...
+
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         answer(0)
 

@@ -1,0 +1,49 @@
+"""Which system calls the helper is told about (seccomp_unotify(2)), and why. Data; seccomp.py turns it into a program.
+
+They wait until the helper has looked at them. A call on a descriptor (write, ftruncate, fchmod) is never among them:
+what a descriptor may do was settled when it was opened.
+"""
+
+from __future__ import annotations
+
+from sandboxd.backends.linux.seccomp_table import ALLOW, MACHINES, SYSCALLS, Action, Row, Verdict, Where
+
+NOTIFY = Action(Verdict.NOTIFY)
+
+
+def _row(calls: str, action: Action, why: str, *where: Where) -> Row:
+    return Row(tuple(calls.split()), action, why, where)
+
+
+_AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
+
+UNIX_SOCKETS_LISTED = (
+    _row("socket", ALLOW,
+        "a stream goes where its connect goes, and that is asked about; a datagram socket could send to any address",
+        Where(0, (_AF_UNIX,)), Where(1, (_STREAM, _SEQPACKET), _TYPE)),
+)  # fmt: skip
+"""Before the rows for Unix sockets that are refused."""
+
+WRITES = (
+    _row("open", ALLOW, "only reads", Where(1, (0,), _INTENDS_TO_WRITE)),
+    _row("openat", ALLOW, "only reads", Where(2, (0,), _INTENDS_TO_WRITE)),
+    _row("open openat", NOTIFY, "writes a file, or makes one"),
+    _row("openat2", NOTIFY, "its flags are in memory, where a filter cannot read them"),
+    _row("creat truncate", NOTIFY, "writes a file"),
+    _row("mkdir mkdirat mknod mknodat link linkat symlink symlinkat", NOTIFY, "makes a name"),
+    _row("rename renameat renameat2 unlink unlinkat rmdir", NOTIFY, "removes a name"),
+    _row("chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat", NOTIFY,
+        "changes what is known about a file"),
+    _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
+)  # fmt: skip
+
+READS = (_row("open openat openat2", NOTIFY, "opens a file, which may be one that must not be read"),)
+"""Before the rows for writes."""
+
+CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
+
+def call_name(number: int, machine: str) -> str:
+    """The name of a system call by its number on `machine`; the number as text where it is none of ours."""
+    column = MACHINES[machine].column
+    return next((name for name, numbers in SYSCALLS.items() if numbers[column] == number), str(number))
