@@ -205,7 +205,8 @@ def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[Node])
 def _refused_instead_of_watched(found: PointMap, facts: Facts) -> Iterator[str]:
     """Linux watches these names, since a placeholder would be in the way, and moves them aside afterwards. A rule is in
     nobody's way. Of names that do harm together one is enough: the one that is least likely to be wanted."""
-    kinds = {resolved.real: resolved.kind for resolved in facts.paths.values()}
+    # a way that ends early (`HEAD/refs` where `HEAD` is a file) says nothing about the place it ends at
+    kinds = {resolved.real: resolved.kind for resolved in facts.paths.values() if not resolved.problem}
     for together in found.watched:
         absent = [path for path in together if kinds.get(path) is None]
         if absent:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandboxd.plan.mounts import Shows, settled_at
@@ -83,6 +83,7 @@ def worlds(draw: st.DrawFn) -> tuple[FilePolicy, dict[str, str]]:
 
 @settings(max_examples=150)
 @given(worlds())
+@example((FilePolicy(allow_write=rules(f"{PROJECT}/HEAD")), {f"{PROJECT}/HEAD": FILE}))
 def test_what_exists_is_decided_alike(world: tuple[FilePolicy, dict[str, str]]) -> None:
     files, host = world
     layout, mac = both(files, host)
