@@ -119,6 +119,8 @@ class FileView:
     keep the link itself from being replaced."""
     writable: tuple[str, ...] = ()
     """What can be written, for people."""
+    busiest: str = ""
+    """The rule that names the most paths, for people, where there are very many mounts."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,9 @@ class Node:
     """Something below has to be reachable although this place shows nothing."""
 
 
-def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
+def arrange(
+    points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[str, ...], ...] = (), busiest: str = ""
+) -> FileView:
     """The mounts for these points, in order. There has to be a point for `/`."""
     nodes = settle(points)
     for node in nodes:
@@ -153,6 +157,7 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[st
         watched=watched,
         open_links=tuple(emitter.open_links),
         writable=tuple(emitter.writable),
+        busiest=busiest,
     )
 
 

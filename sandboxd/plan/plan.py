@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,10 @@ from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
 from sandboxd.policy.policy import Policy
 
 LAYERS = ("filesystem", "namespaces")
+MOST_MOUNTS = 50_000
+"""Half of what the kernel allows a mount namespace (fs.mount-max), which also holds the mounts of the host."""
+_WORTH_NAMING = 500
+"""Points above which it is worth knowing which rule they come from."""
 
 
 class UnixSockets(StrEnum):
@@ -72,7 +77,16 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     found = make_points(policy.files, place, facts)
     cwd = facts.paths[place.cwd].real
     _require_visible_cwd(found, place, cwd)
-    view = arrange(found.points, place.mask_file, watched=tuple(found.watched))
+    busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""
+    view = arrange(found.points, place.mask_file, watched=tuple(found.watched), busiest=busiest)
+    if len(view.mounts) > MOST_MOUNTS:
+        raise PolicyError(
+            "mounts_too_many",
+            f"these rules need {len(view.mounts):,} mounts, of {MOST_MOUNTS:,} that are possible; "
+            f"most come from {busiest}",
+            hint="name a directory above the paths instead of each of them",
+            data={"mounts": len(view.mounts), "rule": busiest},
+        )
     visible = []
     for shell in shells:
         resolved = facts.paths[shell]
@@ -117,6 +131,12 @@ def shells_of(request: PlanRequest) -> tuple[str, ...]:
     if isinstance(command, ShellText) and command.shell is not None:
         return (command.shell,) if command.shell.startswith("/") else ()
     return DEFAULT_SHELLS
+
+
+def _busiest(found: PointMap) -> str:
+    """The rule that names the most paths, as its author wrote it."""
+    counts = Counter(reason.text for reasons in found.reasons.values() for reason in reasons)
+    return counts.most_common(1)[0][0]
 
 
 def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.backends.linux.bwrap import render
-from sandboxd.backends.linux.pin_links import command_line
+from sandboxd.backends.linux.late_mounts import command_line, encode
 from sandboxd.errors import SandboxdError
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.placeholders import Placeholders
@@ -151,8 +151,11 @@ class Runner:
         }  # fmt: skip
 
     def execute(self, plan: Plan, request: dict[str, Any]) -> dict[str, Any]:
-        """bubblewrap, the links pinned before the command starts."""
-        options = render(plan)
+        """bubblewrap, the late mounts made before the command starts."""
+        try:
+            options = render(plan, root=os.geteuid() == 0)
+        except SandboxdError as error:
+            return {"error": error.slug, "message": error.message, "hint": error.hint}
         words = options.options
         passed: tuple[int, ...] = ()
         if options.needs_file:
@@ -170,11 +173,11 @@ class Runner:
         for fd in (started[1], go[0], *passed):
             os.close(fd)
         try:
-            if plan.view.open_links and os.read(started[0], 10):
+            if options.late and os.read(started[0], 10):
                 with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
                     inside = int(children.read().split()[0])
-                pin = command_line(sys.executable, inside, plan.view.open_links)
-                subprocess.run(pin, check=True, stderr=subprocess.PIPE, text=True)
+                late = command_line(sys.executable, inside)
+                subprocess.run(late, check=True, stderr=subprocess.PIPE, input=encode(options.late))
             os.close(go[1])
             go = (go[0], -1)
             output, errors = process.communicate(timeout=60)

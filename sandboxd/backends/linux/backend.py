@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle, Listeners, Observer, Refusal
-from sandboxd.backends.linux import pin_links
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     INIT_WORDS,
@@ -22,11 +18,9 @@ from sandboxd.backends.linux.bridge_protocol import (
     Listener,
 )
 from sandboxd.backends.linux.bwrap import render
-from sandboxd.backends.linux.placement import Expected as ExpectedMount
-from sandboxd.backends.linux.placement import expected_mounts, misplaced
+from sandboxd.backends.linux.completion import complete
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.errors import LaunchError
-from sandboxd.plan.mounts import FileView
 from sandboxd.plan.plan import Plan
 
 HTTP_PORT = 3128
@@ -101,7 +95,7 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                partial(_complete, view=plan.view),
+                partial(complete, options=options),
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
@@ -109,49 +103,6 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
-
-
-_expected: WeakKeyDictionary[FileView, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
-"""Per view, for the mounts of the host that it was worked out from."""
-
-
-def _complete(pid: int, bubblewrap: int, view: FileView) -> Awaitable[None] | None:
-    """What is to be done to a sandbox before its command may start; `pid` is its process 1. Raises LaunchError."""
-    try:
-        inside, outside = _read(f"/proc/{pid}/mountinfo"), _read(f"/proc/{bubblewrap}/mountinfo")
-    except OSError as error:
-        raise LaunchError("launch_failed", f"the sandbox ended before it was complete: {error.strerror}") from error
-    known = _expected.get(view)
-    if known is None or known[0] != outside:
-        known = _expected[view] = outside, expected_mounts(view.mounts, outside)
-    if (wrong := misplaced(known[1], inside)) is not None:
-        raise LaunchError(
-            "mount_misplaced",
-            f"{wrong} was moved or replaced while the sandbox was made",
-            hint="try again; when it happens again, a command that still runs in the same place does this",
-            data={"path": wrong},
-        )
-    return _pin(pid, view.open_links) if view.open_links else None
-
-
-def _read(path: str) -> bytes:
-    """In one piece, as the kernel makes it."""
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()
-
-
-async def _pin(pid: int, links: tuple[str, ...]) -> None:
-    """Keep symlinks at protected names of a sandbox from being replaced; `pid` is its process 1. Raises LaunchError."""
-    process = await asyncio.create_subprocess_exec(
-        *pin_links.command_line(sys.executable, pid, links),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, words = await process.communicate()
-    if process.returncode:
-        why = words.decode(errors="replace").strip() or f"status {process.returncode}"
-        raise LaunchError("link_not_pinned", why, hint="remove the symbolic link, or allow writing its exact path")
 
 
 class _Launching:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from sandboxd.backends.linux.late_mounts import LateMount
+from sandboxd.backends.linux.splitting import split
+from sandboxd.errors import PolicyError
 from sandboxd.plan.mounts import FileView, Mount, Operation
 from sandboxd.plan.plan import Plan
 
@@ -29,18 +32,23 @@ itself, but only where the *directory* is writable, and none of these is."""
 
 MOST_OPTIONS = 2_000
 MOST_BYTES = 100_000
+MOST_WORDS = 8_900
+"""bubblewrap's own limit is 9,000, of which the command needs some."""
 
 _NAME_SIZE = "4096"
 """Bytes that fit into an empty directory of ours. None are meant to."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class BwrapOptions:
     """`options` are everything before `--`. With `needs_file` they are too many for an argument list that also has to
-    hold the command: put them, NUL separated, into a file and pass it with `--args FD`."""
+    hold the command: put them, NUL separated, into a file and pass it with `--args FD`. `mounts` are those in the
+    options, `late` those that have to follow before the command starts."""
 
     options: tuple[str, ...]
     needs_file: bool
+    mounts: tuple[Mount, ...] = ()
+    late: tuple[LateMount, ...] = ()
 
 
 _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
@@ -48,7 +56,8 @@ _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions
 
 def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOptions:
     """The options for a plan. Kept per view, since every command of a place has the same. `weaker`: bind the outer
-    /proc instead of mounting a new one. `root`: the command runs as root, whose the kernel's settings are."""
+    /proc instead of mounting a new one. `root`: the command runs as root, whose the kernel's settings are. Raises
+    `PolicyError` when bubblewrap cannot take them all."""
     known = _rendered.setdefault(plan.view, {})
     options = known.get((plan.cwd, weaker, root))
     if options is None:
@@ -58,7 +67,8 @@ def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOpti
 
 def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
     options: list[str] = []
-    for mount in view.mounts:
+    parts = split(view)
+    for mount in parts.early:
         if weaker and mount.operation is Operation.PROCESSES:
             options += ("--ro-bind", "/proc", "/proc")
         else:
@@ -68,8 +78,16 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
                     options += ("--ro-bind-try", path, path)
     options += NAMESPACES
     options += ("--chdir", cwd)
+    if len(options) > MOST_WORDS:
+        raise PolicyError(
+            "mounts_too_many",
+            f"these rules need {len(options):,} words to bubblewrap, which takes 9,000; most come from {view.busiest}",
+            hint="name a directory above the paths instead of each of them",
+            data={"words": len(options), "rule": view.busiest},
+        )
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
-    return BwrapOptions(tuple(options), len(options) > MOST_OPTIONS or size > MOST_BYTES)
+    needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
+    return BwrapOptions(tuple(options), needs_file, parts.early, parts.late)
 
 
 _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {

@@ -1,0 +1,103 @@
+"""Mounts made from outside in a sandbox that has been set up: a symlink that is pinned can be read and not replaced."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxd.backends.linux.late_mounts import How, LateMount, command_line, decode, encode
+
+TEXT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "target").write_text("t")
+    (tmp_path / "link").symlink_to("target")
+    return tmp_path
+
+
+@pytest.fixture
+def sandbox(work: Path) -> Iterator[subprocess.Popen[str]]:
+    """Waits for a line, then tries what the test asks for."""
+    options = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(work), str(work)]
+    options += ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--as-pid-1", "--chdir", str(work)]
+    with subprocess.Popen(
+        ["bwrap", *options, "--", "/bin/sh", "-c", 'echo ready; read line; eval "$line"'],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        yield process
+        process.kill()
+
+
+def mount(pid: int, *mounts: LateMount) -> str:
+    """What went wrong."""
+    done = subprocess.run(command_line(sys.executable, pid), input=encode(mounts), capture_output=True)
+    assert done.returncode == bool(done.stderr)
+    return done.stderr.decode()
+
+
+def inside(sandbox: subprocess.Popen[str]) -> int:
+    assert sandbox.stdout is not None and sandbox.stdout.readline() == "ready\n"
+    return int(Path(f"/proc/{sandbox.pid}/task/{sandbox.pid}/children").read_text().split()[0])
+
+
+def test_a_pinned_link_stays(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    assert mount(inside(sandbox), LateMount(How.LINK, f"{work}/link")) == ""
+    output, _ = sandbox.communicate("rm link; mv link x; ln -sfn /etc/passwd link; cat link; echo; readlink link\n")
+    assert output.count("Device or resource busy") == 3 and output.endswith("t\ntarget\n")
+    assert (work / "link").readlink() == Path("target")
+
+
+def test_without_it_the_link_goes(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    inside(sandbox)
+    sandbox.communicate("ln -sfn /etc/passwd link\n")
+    assert (work / "link").readlink() == Path("/etc/passwd")
+
+
+@pytest.mark.parametrize("name", ["none", "none/link"])
+def test_what_cannot_be_pinned_is_said(work: Path, sandbox: subprocess.Popen[str], name: str) -> None:
+    said = mount(inside(sandbox), LateMount(How.LINK, f"{work}/{name}"))
+    assert said == f"cannot open {work}/{name}: No such file or directory\n"
+
+
+def test_a_process_that_is_gone() -> None:
+    assert "No such file" in mount(2**22 + 1, LateMount(How.LINK, "/x"))
+
+
+def test_copies_and_what_is_there(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    (work / "d").mkdir()
+    for name in ("a", "b", "d/c"):
+        (work / name).write_text(name)
+    mounts = [
+        LateMount(How.COPY, f"{work}/a", "/proc"), LateMount(How.SAME, f"{work}/d"),
+        LateMount(How.READ_ONLY, f"{work}/d/c"), LateMount(How.READ_ONLY, f"{work}/b"),
+    ]  # fmt: skip
+    pid = inside(sandbox)
+    assert mount(pid, mounts[0]) == f"cannot mount {work}/a: Invalid argument\n"
+    assert mount(pid, *mounts[1:]) == ""
+    attempts = "mv d e; echo x > d/c; rm d/c; echo x > b; echo x > a; echo x > d/new; cat a b d/c\n"
+    output, _ = sandbox.communicate(attempts)
+    assert output.count("busy") == 2 and output.count("Read-only file system") == 2, output
+    assert output.endswith("x\nbd/c") and (work / "d" / "new").exists()
+
+
+def test_no_symlink_on_the_way_is_followed(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    (work / "d").mkdir()
+    (work / "d" / "f").write_text("")
+    (work / "way").symlink_to("d")
+    pid = inside(sandbox)
+    for one in (LateMount(How.READ_ONLY, f"{work}/way/f"), LateMount(How.LINK, f"{work}/way/f")):
+        assert mount(pid, one) == f"cannot open {work}/way/f: Too many levels of symbolic links\n"
+    assert mount(pid, LateMount(How.READ_ONLY, f"{work}/d/f")) == ""
+
+
+@given(st.lists(st.builds(LateMount, st.sampled_from(How), st.text(TEXT), st.text(TEXT))))
+def test_what_is_encoded_is_decoded(mounts: list[LateMount]) -> None:
+    assert decode(encode(mounts)) == mounts

@@ -1,0 +1,75 @@
+"""Which mounts are left to the second step: never one that another mount stands in, or that has options of its own."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxd.backends.linux.late_mounts import How, LateMount
+from sandboxd.backends.linux.splitting import split
+from sandboxd.plan.facts import Kind
+from sandboxd.plan.mounts import FileView, Mark, Mount, Operation, Point, arrange, is_below
+
+MASK = "/run/mask"
+
+
+def view_of(**marks: tuple[Mark, Kind]) -> FileView:
+    points = {"/": Point("/")}
+    for name, (mark, kind) in marks.items():
+        path = "/" + name.replace("_", "/")
+        points[path] = Point(path, kind, mark, (path,) if kind is None else ())
+    return arrange(points, MASK)
+
+
+def test_a_few_are_left_to_bubblewrap() -> None:
+    view = FileView((Mount(Operation.READ_ONLY, "/", "/"),), open_links=("/w/link",))
+    assert split(view).early == view.mounts
+    assert split(view).late == (LateMount(How.LINK, "/w/link"),)
+
+
+def test_the_first_of_each_mask_is_the_model_of_the_others() -> None:
+    secret = (Mark.DENY_READ, Kind.FILE)
+    closed = (Mark.DENY_READ, Kind.DIRECTORY)
+    view = view_of(w=(Mark.ALLOW_WRITE, Kind.DIRECTORY), w_a=secret, w_b=secret, w_c=closed, w_d=closed, w_x_y=secret)
+    made = split(view, many=0)
+    assert [mount.target for mount in made.early] == ["/", "/w", "/w/a", "/w/c", "/w/c"]
+    assert made.late == (
+        LateMount(How.COPY, "/w/b", "/w/a"),
+        LateMount(How.COPY, "/w/d", "/w/c"),
+        LateMount(How.SAME, "/w/x"),
+        LateMount(How.COPY, "/w/x/y", "/w/a"),
+    )
+
+
+def test_what_stands_in_a_mask_is_left_to_bubblewrap() -> None:
+    view = view_of(
+        h=(Mark.DENY_READ, Kind.DIRECTORY), h_p=(Mark.ALLOW_READ, Kind.DIRECTORY), h_p_s=(Mark.DENY_WRITE, Kind.FILE),
+        w=(Mark.ALLOW_WRITE, Kind.DIRECTORY), w_s=(Mark.DENY_WRITE, Kind.FILE),
+    )  # fmt: skip
+    made = split(view, many=0)
+    assert [mount.target for mount in made.early] == ["/", "/h", "/h/p", "/h"]
+    assert made.late == (LateMount(How.SAME, "/w"), LateMount(How.READ_ONLY, "/w/s"))
+
+
+NAMES = st.sampled_from("abc")
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
+MARKS = st.sampled_from([Mark.ALLOW_READ, Mark.ALLOW_WRITE, Mark.DENY_READ, Mark.DENY_WRITE])
+
+
+@given(st.dictionaries(PATHS, st.tuples(MARKS, st.booleans()), max_size=12))
+def test_every_mount_is_made_once_and_in_its_place(tree: dict[str, tuple[Mark, bool]]) -> None:
+    points = {"/": Point("/")}
+    for path, (mark, is_file) in tree.items():
+        inner = any(other.startswith(path + "/") for other in tree)
+        points[path] = Point(path, Kind.FILE if is_file and not inner else Kind.DIRECTORY, mark)
+    view = arrange(points, MASK)
+    made = split(view, many=0)
+    late = {mount.target for mount in made.late}
+    early = {mount.target for mount in made.early}
+    assert late | early == {mount.target for mount in view.mounts} and not late & early
+    order = [mount.target for mount in view.mounts if mount.operation is not Operation.SEAL]
+    assert [mount.target for mount in made.late] == [path for path in order if path in late]
+    for mount in made.late:
+        assert not any(is_below(path, mount.target) for path in early), "covered by what comes later"
+        if mount.how is How.COPY:
+            assert mount.source in early
