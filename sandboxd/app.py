@@ -38,10 +38,12 @@ from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.policy import Policy
+from sandboxd.policy.upstream import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.rpc.connection import Connection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
@@ -240,6 +242,7 @@ async def run_daemon(
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
         prompts = Prompts(rule_writer(policies))
+        proxies = read_environment(config.environment)
         feed = ViolationFeed()
         place = _placing(config.home, directory, base.path, machine.daemon_paths)
         parts = SessionParts(
@@ -247,7 +250,7 @@ async def run_daemon(
             planner=machine.planner,
             temporary=temporary,
             place=place,
-            make_proxies=_proxies(resolver, prompts),
+            make_proxies=_proxies(resolver, prompts, proxies),
             session_ended=prompts.end_session,
             violations=feed,
         )
@@ -282,6 +285,7 @@ async def run_daemon(
             stop=stop,
             warnings=tuple(filter(None, [base.warning])),
             machine_warnings=machine.warnings,
+            proxies=proxies,
         )
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
@@ -344,11 +348,12 @@ def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], tempora
 
 
 def _proxies(
-    resolver: PinnedResolver, prompts: Prompts
+    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies
 ) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
     dialer = Dialer()
+    parents = ParentDialer(dialer, resolver)
 
     def make(policy: Callable[[], Policy], command: Command, session: Session) -> ProxyServer:
         never = session.spec.permission_mode is PermissionMode.NONE
@@ -359,8 +364,17 @@ def _proxies(
             resolver.pins,
             own_addresses=own_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),
+            proxies=proxies,
         )
-        return ProxyServer(gate, dialer, command.blocked, command.wrap_id)
+        return ProxyServer(
+            gate,
+            dialer,
+            command.blocked,
+            command.wrap_id,
+            parents=parents,
+            own_http=lambda: policy().network.http_proxy_port,
+            own_socks=lambda: policy().network.socks_proxy_port,
+        )
 
     return make
 

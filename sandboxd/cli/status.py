@@ -46,6 +46,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
         ("layers", ", ".join(status.layers) or "none"),
         ("policy", f"generation {status.generation}"),
     ]
+    rows += _listed("network", list(status.network))
     files = [f"{file.path} ({file.source}, {file.state})" for file in status.settings if file.state != "absent"]
     rows += _listed("settings", files or ["no settings file, only defaults"])
     sessions = [

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.display import neutralise
+from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
+from sandboxd.policy.ways_out import actual_layers, describe_ways_out
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -71,6 +73,8 @@ class Daemon:
     """What was not as it should be when the daemon started."""
     machine_warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be with the back end now."""
+    proxies: EnvironmentProxies = NO_PROXIES
+    """What the daemon's own proxy variables say."""
     started_at: float = field(default_factory=time.time)
 
     async def check(self) -> CheckReport:
@@ -80,7 +84,15 @@ class Daemon:
             await self.backend.ready()
         except HostError:
             return CheckReport(False, steps, ())
-        return CheckReport(True, steps, self.layers())
+        return CheckReport(True, steps, self.actual_layers())
+
+    def actual_layers(self) -> tuple[str, ...]:
+        """The layers of the back end, as far as the settings leave them in force."""
+        return actual_layers(self.policies.own.now.policy.network, self.layers())
+
+    def ways_out(self) -> tuple[str, ...]:
+        """Who decides about connections, and through which proxy they go: a sentence each."""
+        return describe_ways_out(self.policies.own.now.policy.network, self.proxies)
 
     def directory(self, path: str) -> str:
         """`path` as a working directory: absolute, without `.`, `..` and a trailing slash. Raises CallerError

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from sandboxd.errors import SettingsError
 from sandboxd.policy.command_patterns import CommandPatternError, parse_command_pattern, parse_exclusion
@@ -34,6 +33,7 @@ from sandboxd.policy.policy import (
 from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
 from sandboxd.policy.unreachable import unreachable_rules
+from sandboxd.policy.upstream import ParentProxy, UpstreamError, parse_parent, without_password
 from sandboxd.settings.layer import Placed
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
@@ -150,7 +150,10 @@ class _Builder:
         return FilePolicy(
             allow_write=self.paths(_F + "allowWrite", Kind.ALLOW, Feeds.ALLOW_WRITE, opens=True),
             deny_write=self.paths(_F + "denyWrite", Kind.DENY, Feeds.DENY_WRITE, opens=False),
-            deny_read=self.paths(_F + "denyRead", Kind.DENY, Feeds.DENY_READ, opens=False),
+            deny_read=(
+                *self.paths(_F + "denyRead", Kind.DENY, Feeds.DENY_READ, opens=False),
+                *self.files_with_passwords(),
+            ),
             allow_read=self.paths(_F + "allowRead", None, None, opens=True),
             allow_git_config=self.value(_F + "allowGitConfig"),
             protected_search_depth=self.value("sandbox.mandatoryDenySearchDepth"),
@@ -163,6 +166,18 @@ class _Builder:
             entries += self.rules(kind, feeds)
         entries += self.preset_paths(feeds)
         return tuple(self.collect(tuple(entries), self.path_rule, opens=opens))
+
+    def files_with_passwords(self) -> Iterator[PathRule]:
+        """Settings files in which the password of a parent proxy stands: no command may read one."""
+        for layer in self.settings.layers:
+            placed = layer.values.get(_N + "parentProxy")
+            if layer.file is None or not isinstance(placed, Placed) or not layer.may_widen:
+                continue
+            if without_password(str(placed.value)) != placed.value:
+                message = f"{layer.file} holds a password of parentProxy, so no command may read this file"
+                hint = "keep the password in HTTPS_PROXY of the daemon's environment"
+                self.problems.append(warning("proxy_password_in_file", message, placed.origin, hint=hint))
+                yield PathRule(layer.file, placed.origin, text=layer.file)
 
     def preset_paths(self, feeds: Feeds | None) -> Iterator[Placed]:
         for entry in self.settings.entries("sandbox.presets"):
@@ -367,12 +382,8 @@ def _ports(value: int | str, origin: Origin) -> PortRange:
     return ports
 
 
-def _proxy(text: str, _: Origin) -> str:
+def _proxy(text: str, origin: Origin) -> ParentProxy:
     try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https", "socks5", "socks5h") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise _BadEntry("proxy_invalid", "the parent proxy is not a URL of a proxy", "write http://host:port")
-    return text
+        return parse_parent(text, origin.key)
+    except UpstreamError as error:
+        raise _BadEntry("proxy_invalid", error.message, error.hint) from None

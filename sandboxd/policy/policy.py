@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sandboxd.policy.hosts import HostPattern
+from sandboxd.policy.upstream import ParentProxy
 from sandboxd.settings.origins import BUILT_IN, Origin
 
 
@@ -82,7 +83,7 @@ class NetworkPolicy:
     allow_mach_register: tuple[str, ...] = ()
     http_proxy_port: int | None = None
     socks_proxy_port: int | None = None
-    parent_proxy: str | None = None
+    parent_proxy: ParentProxy | None = None
     transparent: bool = True
     check_server_name: str = "log"
 

@@ -9,7 +9,8 @@ A connection leaves the sandbox only through this gate. For host H and port P, a
    deny. An explicit deny, an address of this machine and `localhost` are never asked about. Nothing is resolved before
    the answer: a look-up would already carry data out.
 3. A name is resolved once, off the event loop. Every answer is checked (`decide_address`); the ones that are refused
-   are left out. When none is left the connection is denied.
+   are left out. When none is left the connection is denied. A name that goes to a parent proxy is not resolved here at
+   all (`policy.upstream`): what it leads to is seen by that proxy only.
 4. Only the checked addresses are dialled. Nothing resolves the name again, so an answer that changes between check and
    connect changes nothing.
 5. The policy is read anew for each of these steps and once more after the connection stands, so a change made in the
@@ -23,13 +24,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.host_decisions import decide_address, decide_host
 from sandboxd.policy.hosts import Host, IPAddress
 from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
 from sandboxd.proxy.dial import DialError, Resolver
 
 Ask = Callable[[Host, int, Decision], Awaitable[Decision]]
@@ -43,16 +45,18 @@ LOOKUPS_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The decision, and when it allows, the addresses that may be dialled."""
+    """The decision, and when it allows, the addresses that may be dialled, and the proxy to go through. Without
+    addresses the proxy is to be given the name."""
 
     decision: Decision
     addresses: tuple[IPAddress, ...] = ()
+    parent: ParentProxy | None = None
 
 
 class Gate:
     """`network` gives the policy now. `ask` puts questions, None when there is nobody. `pinned` are the names of
     `--resolve`, exempt from the address check. `own_addresses` gives the addresses of this machine's interfaces,
-    `grants` the rules that people gave the session."""
+    `grants` the rules that people gave the session, `proxies` are those of the daemon's environment."""
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Gate:
         *,
         own_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
         grants: Callable[[], Sequence[HostRule]] = tuple,
+        proxies: EnvironmentProxies = NO_PROXIES,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -70,6 +75,7 @@ class Gate:
         self._pinned = frozenset(pinned)
         self._own_addresses = own_addresses
         self._grants = grants
+        self._proxies = proxies
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
@@ -95,18 +101,29 @@ class Gate:
         """Whether `decide` would put a question now, which may take as long as people take."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
 
-    async def admit(self, host: Host, port: int) -> Admission:
-        """Steps 1 to 3. Raises DialError when an allowed name does not resolve."""
+    async def admit(self, host: Host, port: int, *, plain: bool = False) -> Admission:
+        """Steps 1 to 3; `plain` is for a request of a plain `http://` URL. Raises DialError when an allowed name does
+        not resolve."""
         decision = await self.decide(host, port)
         if not decision.allowed:
             return Admission(decision)
+        parent = self.parent(host, port, plain=plain)
         if host.address is not None:
-            return Admission(decision, (host.address,))
+            return Admission(decision, (host.address,), parent)
+        if parent is not None and (parent.takes_names or parent.host is None):
+            return Admission(decision, (), parent)
         async with self._lookups:
             answers = await self._resolver.resolve(host.name)
         if not answers:
             raise DialError("dns_failed", f"{host} does not resolve: the answer holds no address")
-        return self._check(host, port, decision, answers)
+        return replace(self._check(host, port, decision, answers), parent=parent)
+
+    def parent(self, host: Host, port: int, *, plain: bool = False) -> ParentProxy | None:
+        """The proxy that an allowed connection goes through now."""
+        if host.name in self._pinned:
+            return None
+        own = self._own_addresses() if host.address is not None else ()
+        return choose_parent(self._network().parent_proxy, self._proxies, host, port, plain=plain, own=own)
 
     def allows_listed(self, host: Host, port: int) -> bool:
         """Whether a rule or grant allows it now, without asking anybody."""
@@ -117,9 +134,10 @@ class Gate:
         """`checkServerName`: off, log or enforce."""
         return self._network().check_server_name
 
-    def still_allowed(self, host: Host, port: int, opened_by: Decision, address: IPAddress) -> Decision:
+    def still_allowed(self, host: Host, port: int, opened_by: Decision, address: IPAddress | None) -> Decision:
         """Step 5, for a connection to `address` that was opened by this decision: ALLOW, or the DENY that ends it. What
-        was granted for one connection only stays, unless a rule denies it by now."""
+        was granted for one connection only stays, unless a rule denies it by now. `address` is None where a parent
+        proxy alone knows it."""
         decision = self._decide_now(host, port)
         if decision.behavior is Behavior.ASK:
             if opened_by.reason is Reason.GRANTED and opened_by.rule is None:
@@ -127,7 +145,7 @@ class Gate:
             else:
                 text = f"{host.authority(port)} is no longer allowed"
                 return Decision(Behavior.DENY, decision.reason, text, hint=decision.hint)
-        if not decision.allowed or host.address is not None:
+        if not decision.allowed or host.address is not None or address is None:
             return decision
         checked = self._check(host, port, decision, (address,))
         return checked.decision

@@ -37,6 +37,7 @@ from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Connection, Outbound
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.upstream import login_refused, proxy_authorization
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -81,7 +82,14 @@ class Origins:
 
     async def open(self, head: RequestHead, target: Target) -> OriginStream:
         """A new connection. Raises Refused, DialError."""
-        connection = await self._outbound.open_for(self._client, self._limits, head.method, target.host, target.port)
+        connection = await self._outbound.open_for(
+            self._client,
+            self._limits,
+            head.method,
+            target.host,
+            target.port,
+            plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
+        )
         return OriginStream(connection, asyncio.get_running_loop())
 
     def keep(self, origin: OriginStream) -> None:
@@ -139,7 +147,7 @@ class Exchange:
 
     async def _run(self, origin: OriginStream, head: RequestHead, framing: Framing, target: Target) -> bool:
         try:
-            await origin.send(render_request(head.method, target.path, _to_origin(head, framing, target)))
+            await origin.send(_render(origin.connection, head, framing, target))
         except OSError as error:
             raise _lost(origin) from error
         watch = ClientWatch(self._client, self._limits.half_closed_s, paused=framing.has_body)
@@ -231,6 +239,7 @@ class Exchange:
                     answer = _parse_answer(reader, data)
                     while answer is not None:
                         if answer.status >= 200:
+                            _check_login(origin.connection, answer)
                             return answer, reader.rest
                         if answer.status == 101:
                             if not upgrade_of(head.headers) or not self._upload_complete:
@@ -313,6 +322,22 @@ def wants_close(head: RequestHead) -> bool:
 def _origin_stays(answer: ResponseHead) -> bool:
     both = values(answer.headers, b"transfer-encoding") and values(answer.headers, b"content-length")
     return answer.minor == 1 and not both and b"close" not in tokens(answer.headers, b"connection")
+
+
+def _render(connection: Connection, head: RequestHead, framing: Framing, target: Target) -> bytes:
+    """The head as it goes on: to the origin, or with the whole URL to a parent proxy."""
+    headers = _to_origin(head, framing, target)
+    if not connection.forward or connection.parent is None:
+        return render_request(head.method, target.path, headers)
+    login = proxy_authorization(connection.parent)
+    url = b"http://" + host_header(target) + (b"" if target.path == b"*" else target.path)
+    return render_request(head.method, url, [*headers, *([login] if login else [])])
+
+
+def _check_login(connection: Connection, answer: ResponseHead) -> None:
+    """Raises DialError when a parent proxy asks for a password."""
+    if answer.status == 407 and connection.forward and connection.parent is not None:
+        raise login_refused(connection.parent)
 
 
 def _to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple[bytes, bytes]]:

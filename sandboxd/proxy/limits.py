@@ -16,6 +16,8 @@ class Limits:
     resolve_s: float = 20.0
     connect_s: float = 15.0
     """All attempts at all addresses together. curl's and most libraries' own limits are longer, so ours answers."""
+    parent_s: float = 30.0
+    """Until a parent proxy says that it is connected: it resolves and dials in this time."""
     response_s: float = 900.0
     """From the request to the head of the answer, plain HTTP only. Long: models think for minutes."""
     half_closed_s: float = 60.0

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from sandboxd.errors import SandboxdError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, quote
+from sandboxd.policy.upstream import ParentProxy, Protocol
 from sandboxd.proxy.client_watch import ClientWatch
-from sandboxd.proxy.dial import Dialer
-from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.dial import Dialer, DialError
+from sandboxd.proxy.gate import Admission, Gate
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.relay import Inspect
 from sandboxd.proxy.server_names import ServerNameCheck
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.upstream import ParentDialer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +51,76 @@ class Refused(SandboxdError):
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection."""
+    """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection.
+    `address` is None where only the parent proxy knows it. `parent` is the proxy it goes through; with `forward` it
+    ends there, and the proxy is to be sent whole URLs."""
 
     operation: str
     host: Host
     port: int
     decision: Decision
-    address: IPAddress
+    address: IPAddress | None
     socket: socket.socket
     owner: asyncio.Task[None] | None = field(default=None, repr=False)
+    parent: ParentProxy | None = None
+    forward: bool = False
 
     def is_to(self, host: Host, port: int) -> bool:
         return self.host == host and self.port == port
 
 
 class Outbound:
-    def __init__(self, gate: Gate, dialer: Dialer, report: Report) -> None:
+    def __init__(self, gate: Gate, dialer: Dialer, report: Report, parents: ParentDialer | None = None) -> None:
+        """`parents` connects through parent proxies; needed where the gate may choose one."""
         self._gate = gate
         self._dialer = dialer
+        self._parents = parents
         self._report = report
         self._open: set[Connection] = set()
 
-    async def open(self, operation: str, host: Host, port: int) -> Connection:
-        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed.
+    async def open(self, operation: str, host: Host, port: int, *, plain: bool = False) -> Connection:
+        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. `plain` is for
+        a request of a plain `http://` URL: it may end at a parent proxy that is to be sent the whole URL.
 
         Raises Refused, and DialError for everything that is not policy."""
-        admission = await self._gate.admit(host, port)
+        admission = await self._gate.admit(host, port, plain=plain)
         if not admission.decision.allowed:
             raise self._refused(operation, host, port, admission.decision)
-        sock, address = await self._dialer.dial(admission.addresses, port, host.name)
+        forward = plain and admission.parent is not None and admission.parent.protocol is Protocol.HTTP
+        sock, address = await self._connect(admission, host, port, forward)
         verdict = self._gate.still_allowed(host, port, admission.decision, address)
         if not verdict.allowed:
             sock.close()
             raise self._refused(operation, host, port, verdict)
         owner = asyncio.current_task()
-        connection = Connection(operation, host, port, admission.decision, address, sock, owner)
+        connection = Connection(
+            operation, host, port, admission.decision, address, sock, owner, admission.parent, forward
+        )
         self._open.add(connection)
         return connection
 
-    async def open_for(self, client: Stream, limits: Limits, operation: str, host: Host, port: int) -> Connection:
+    async def _connect(
+        self, admission: Admission, host: Host, port: int, forward: bool
+    ) -> tuple[socket.socket, IPAddress | None]:
+        parent = admission.parent
+        if parent is None:
+            return await self._dialer.dial(admission.addresses, port, host.name)
+        if self._parents is None:
+            raise DialError("upstream_unusable", f"there is no way to the parent proxy {parent}")
+        if not admission.addresses:
+            return await self._parents.open(parent, host, port, forward=forward), None
+        address = admission.addresses[0]
+        return await self._parents.open(parent, Host.of_address(address), port, forward=forward), address
+
+    async def open_for(
+        self, client: Stream, limits: Limits, operation: str, host: Host, port: int, *, plain: bool = False
+    ) -> Connection:
         """`open` for a client that waits. While people are asked the client is watched, and the question ends with it.
         Raises ClientGone as well."""
         if not self._gate.may_ask(host, port):
-            return await self.open(operation, host, port)
+            return await self.open(operation, host, port, plain=plain)
         async with ClientWatch(client, limits.half_closed_s):
-            return await self.open(operation, host, port)
+            return await self.open(operation, host, port, plain=plain)
 
     def inspect(self, connection: Connection) -> Inspect | None:
         """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""
@@ -113,6 +140,8 @@ class Outbound:
 
     def may_reuse(self, connection: Connection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""
+        if connection.parent != self._gate.parent(connection.host, connection.port, plain=connection.forward):
+            return False
         return self._gate.still_allowed(
             connection.host, connection.port, connection.decision, connection.address
         ).allowed

@@ -40,6 +40,7 @@ STATUS_OF_SLUG: Final = {
     "connect_timeout": 504,
     "response_timeout": 504,
     "out_of_descriptors": 503,
+    "upstream_timeout": 504,
 }
 
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9.*:_\[\]-]")

@@ -12,7 +12,6 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 from itertools import count
 from typing import Final
 
@@ -22,12 +21,15 @@ from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, Limits
 from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report
+from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 from sandboxd.proxy.socks_server import serve_socks
 from sandboxd.proxy.stream import Stream, hurry, send_at_once
+from sandboxd.proxy.upstream import ParentDialer
 
 __all__ = ["BlockedConnection", "ProxyServer", "Report"]
 
 Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
+Ours = Callable[[Stream, Outbound, Limits, Check | None], Awaitable[None]]
 
 ACCEPTS_AT_ONCE: Final = 64
 _BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
@@ -37,14 +39,25 @@ log = logging.getLogger(__name__)
 
 
 class ProxyServer:
-    """`gate` decides, `dialer` connects, `report` hears of each refused request once, `label` names the command in task
-    names and logs."""
+    """`gate` decides, `dialer` connects, `parents` through other proxies, `report` hears of each refused request once,
+    `label` names the command in task names and logs. `own_http` and `own_socks` tell when a proxy of the person's own
+    serves a listener instead."""
 
     def __init__(
-        self, gate: Gate, dialer: Dialer, report: Report, label: str = "", *, limits: Limits = DEFAULT
+        self,
+        gate: Gate,
+        dialer: Dialer,
+        report: Report,
+        label: str = "",
+        *,
+        limits: Limits = DEFAULT,
+        parents: ParentDialer | None = None,
+        own_http: OwnPort = lambda: None,
+        own_socks: OwnPort = lambda: None,
     ) -> None:
-        self._outbound = Outbound(gate, dialer, report)
+        self._outbound = Outbound(gate, dialer, report, parents)
         self._limits = limits
+        self._own_http, self._own_socks = own_http, own_socks
         self._label = label
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptors: list[_Acceptor] = []
@@ -59,11 +72,23 @@ class ProxyServer:
         """Start accepting; returns at once. Takes the listeners over, bound and listening as they are. With `check`
         every client has to give a user name and a password that it accepts."""
         for listener, protocol, serve in (
-            (http_listener, "http", partial(serve_http, check=check)),
-            (socks_listener, "socks", partial(serve_socks, check=check)),
+            (http_listener, "http", self._or_own(serve_http, self._own_http, serve_own_http, check)),
+            (socks_listener, "socks", self._or_own(serve_socks, self._own_socks, serve_own_socks, check)),
         ):
             if listener is not None:
                 self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+
+    @staticmethod
+    def _or_own(ours: Ours, own: OwnPort, theirs: ServeOwn, check: Check | None) -> Serve:
+        """Ask for each connection anew who serves it."""
+
+        def serve(client: Stream, outbound: Outbound, limits: Limits) -> Awaitable[None]:
+            port = own()
+            if port is not None:
+                return theirs(client, port, limits, check)
+            return ours(client, outbound, limits, check)
+
+        return serve
 
     @property
     def connections(self) -> int:

@@ -16,6 +16,7 @@ from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
+from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.grants import Grants
@@ -171,8 +172,8 @@ class Session:
             env_set={**plan.environment.set, **launch.env_set},
             env_unset=plan.environment.unset,
             cwd=plan.cwd,
-            layers=launch.layers,
-            warnings=(*plan.warnings, *launch.warnings),
+            layers=actual_layers(policy.network, launch.layers),
+            warnings=(*plan.warnings, *launch.warnings, *own_proxy_warnings(policy.network)),
             expires_in_s=launch.expires_in_s,
             generation=policy.generation,
         )

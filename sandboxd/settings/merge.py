@@ -110,8 +110,9 @@ TABLE: dict[str, Row] = {
         Row(_N + "allowLocalPorts", _U, _OPENS, ()),
         Row(_N + "allowMachLookup", _U, _OPENS, ()),
         Row(_N + "allowMachRegister", _U, _OPENS, ()),
-        Row(_N + "httpProxyPort", _R, _SHAPES, None),
-        Row(_N + "socksProxyPort", _R, _SHAPES, None),
+        # Whose proxy decides is for the person to say who owns the machine, not for a project or a caller.
+        Row(_N + "httpProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
+        Row(_N + "socksProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
         Row(_N + "parentProxy", _R, _SHAPES, None),
         Row(_N + "deniedResolvedAddresses", _U, _CLOSES, ()),
         # Without capture, programs that ignore the proxy variables reach nothing: false is the stricter value.

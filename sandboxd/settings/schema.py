@@ -59,10 +59,15 @@ class Network(Section):
     allowMachLookup: Texts | None = Field(None, description="macOS: Mach services that may be looked up")
     allowMachRegister: Texts | None = Field(None, description="macOS: Mach services that may be registered")
     httpProxyPort: Port | None = Field(
-        None, description="Port of your own HTTP proxy on this host, used instead of ours"
+        None,
+        description="Port of your own HTTP proxy on this host, which then decides instead of sandboxd",
     )
-    socksProxyPort: Port | None = Field(None, description="Port of your own SOCKS5 proxy on this host")
-    parentProxy: Text | None = Field(None, description="Proxy that allowed connections go through: http://host:port")
+    socksProxyPort: Port | None = Field(
+        None, description="Port of your own SOCKS5 proxy on this host, which then decides instead of sandboxd"
+    )
+    parentProxy: Text | None = Field(
+        None, description="Proxy that allowed connections go through: http://host:port, socks5h://host:port, or direct"
+    )
     deniedResolvedAddresses: Texts | None = Field(
         None, description="Networks (10.0.0.0/8) that an allowed name must not resolve to"
     )

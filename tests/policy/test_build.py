@@ -81,7 +81,10 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.network.allowMachRegister": (["a.*"], lambda p: p.network.allow_mach_register == ("a.*",)),
     "sandbox.network.httpProxyPort": (1, lambda p: p.network.http_proxy_port == 1),
     "sandbox.network.socksProxyPort": (2, lambda p: p.network.socks_proxy_port == 2),
-    "sandbox.network.parentProxy": ("http://p.test:3128", lambda p: p.network.parent_proxy == "http://p.test:3128"),
+    "sandbox.network.parentProxy": (
+        "http://p.test:3128",
+        lambda p: str(p.network.parent_proxy) == "http://p.test:3128",
+    ),
     "sandbox.network.deniedResolvedAddresses": (
         ["10.0.0.1/8"],
         lambda p: p.network.denied_addresses == ("10.0.0.0/8",),

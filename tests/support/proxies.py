@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sandboxd.policy.hosts import HostPattern, IPAddress
 from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.upstream import parse_parent, read_environment
+from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, Gate
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.settings.origins import Origin, Source
 
 SETTINGS = Origin(Source.USER, "sandbox.network.deniedDomains", "/home/me/.claude/settings.json", 3)
@@ -126,15 +129,30 @@ async def running_proxies(
     ask: Ask | None = None,
     limits: Limits | None = None,
     connector: Connector = connect_socket,
+    parent: str = "",
+    environment: Mapping[str, str] | None = None,
+    check: Check | None = None,
 ) -> AsyncIterator[Proxies]:
+    """`parent` is the setting parentProxy, `environment` the daemon's own."""
     limits = limits or Limits(linger_s=0.2)
-    proxies = Proxies(NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied)))
+    setting = parse_parent(parent, "parentProxy") if parent else None
+    proxies = Proxies(NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied), parent_proxy=setting))
     resolver = PinnedResolver({name: ("127.0.0.1",) for name in pinned}, proxies.names)
-    gate = Gate(lambda: proxies.policy, ask, resolver, resolver.pins)
-    proxies.server = ProxyServer(gate, Dialer(connector, limits), proxies.blocked.append, "test", limits=limits)
+    gate = Gate(lambda: proxies.policy, ask, resolver, resolver.pins, proxies=read_environment(environment or {}))
+    dialer = Dialer(connector, limits)
+    proxies.server = ProxyServer(
+        gate,
+        dialer,
+        proxies.blocked.append,
+        "test",
+        limits=limits,
+        parents=ParentDialer(dialer, resolver, limits),
+        own_http=lambda: proxies.policy.http_proxy_port,
+        own_socks=lambda: proxies.policy.socks_proxy_port,
+    )
     http, socks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     proxies.http_port, proxies.socks_port = http.getsockname()[1], socks.getsockname()[1]
-    proxies.server.serve(http, socks)
+    proxies.server.serve(http, socks, check)
     try:
         yield proxies
     finally:

@@ -11,6 +11,7 @@ from sandboxd.daemon.questions import Explained
 from sandboxd.policy import guidance
 from sandboxd.policy.guidance import Surroundings
 from sandboxd.policy.hosts import HostPattern
+from sandboxd.policy.upstream import ParentProxy
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.settings.origins import Origin
 from sandboxd_client.wire.messages.policy import (
@@ -82,6 +83,8 @@ def _plain(value: Any) -> Any:
             return value.text
         case Origin():
             return encode(origin_record(value))
+        case ParentProxy():
+            return str(value)
         case tuple() | list():
             return [_plain(item) for item in value]
         case Mapping():

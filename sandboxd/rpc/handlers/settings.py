@@ -11,6 +11,7 @@ from sandboxd.daemon.linting import lint_files
 from sandboxd.daemon.linting import schema as json_schema
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
+from sandboxd.policy.upstream import without_password
 from sandboxd.rpc.records import origin_record
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
@@ -51,7 +52,7 @@ async def get(call: Call, params: SettingsGetParams) -> SettingsGetResult:
     """What holds now: those of the session's or the directory's project, else the daemon's own."""
     project, now = call.daemon.policies.snapshot(params.session_id, _directory(call, params.session_id, params.cwd))
     ignored = (
-        IgnoredSetting(entry.key, entry.value, neutralise(entry.reason), origin_record(entry.origin))
+        IgnoredSetting(entry.key, _shown(entry.key, entry.value), neutralise(entry.reason), origin_record(entry.origin))
         for entry in now.settings.ignored
         if _concerns(params.key, entry.key)
     )
@@ -83,7 +84,12 @@ def _values(settings: Settings, keys: Iterable[str]) -> tuple[SettingValue, ...]
 def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
     placed = settings.values.get(key)
     entries = placed if isinstance(placed, tuple) else (settings.scalar(key),)
-    return SettingValue(key, plain, tuple(origin_record(entry.origin) for entry in entries))
+    return SettingValue(key, _shown(key, plain), tuple(origin_record(entry.origin) for entry in entries))
+
+
+def _shown(key: str, value: Any) -> Any:
+    """A value as anybody may see it."""
+    return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
 
 
 async def reload(call: Call, params: SettingsReloadParams) -> SettingsReloadResult:

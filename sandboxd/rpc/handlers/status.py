@@ -29,7 +29,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         enabled=own.now.policy.enabled,
         settings=file_records(own.latest),
         sessions=sessions,
-        layers=daemon.layers(),
+        layers=daemon.actual_layers(),
         commands=sum(session.commands for session in sessions),
         warnings=(
             *daemon.warnings,
@@ -37,4 +37,5 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             *filter(None, [daemon.reloading.failure]),
             *own.complaints,
         ),
+        network=daemon.ways_out(),
     )

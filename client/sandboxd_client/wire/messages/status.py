@@ -16,7 +16,8 @@ class StatusParams:
 @dataclass(frozen=True, slots=True)
 class StatusResult:
     """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
-    the settings say (`wrap` sandboxes in any case)."""
+    the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
+    proxy allowed ones go, a sentence each."""
 
     version: str
     protocol: int
@@ -30,6 +31,7 @@ class StatusResult:
     layers: tuple[str, ...]
     commands: int = 0
     warnings: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
