@@ -25,7 +25,10 @@ def absolute(path: str | os.PathLike[str] | None) -> str:
     return here if path is None else os.path.join(here, path)
 
 
-VARIABLES_READ = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH")
+VARIABLES_READ = (
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS",
+    "GIT_SSH_COMMAND", "GIT_SSH",
+)  # fmt: skip
 """The variables whose values decide what the sandbox's environment is: extended instead of replaced. The daemon is told
 these and no others, which may be secret and which it has no use for."""
 

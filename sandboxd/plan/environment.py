@@ -24,11 +24,26 @@ HTTP_NAMES = (
 )  # fmt: skip
 """Always `http://`: several HTTP libraries fail on a socks URL in these, whether they need the proxy or not."""
 
-CALLER_NAMES = ("JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_SSH")
+FOREIGN_NAMES = (
+    "npm_config_proxy", "npm_config_http_proxy", "npm_config_https_proxy", "npm_config_noproxy",
+    "NPM_CONFIG_PROXY", "NPM_CONFIG_HTTP_PROXY", "NPM_CONFIG_HTTPS_PROXY", "NPM_CONFIG_NOPROXY",
+    "YARN_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY", "PIP_PROXY", "CARGO_HTTP_PROXY", "CGI_HTTP_PROXY",
+    "GLOBAL_AGENT_HTTP_PROXY", "GLOBAL_AGENT_HTTPS_PROXY", "SOCKS_PROXY", "socks_proxy", "WS_PROXY", "WSS_PROXY",
+    "CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD",
+)  # fmt: skip
+"""Name a proxy of the host for one program, before the common names: it cannot be reached from inside, and its URL may
+hold a password. Removed, so that the common names count."""
+
+JAVA_NAMES = ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS")
+"""Options of a Java machine that count more than JAVA_TOOL_OPTIONS: what they say of proxies is taken out."""
+
+CALLER_NAMES = ("JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH")
 """The caller's variables that are looked at, because their values are extended or decide something."""
 
 _OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
-_OWN_JAVA = re.compile(r"\s*-D(?:https?\.(?:proxyHost|proxyPort|nonProxyHosts))=(?:\"[^\"]*\"|\S+)")
+_OWN_JAVA = re.compile(
+    r"\s*-D(?:https?\.(?:proxyHost|proxyPort|proxyUser|proxyPassword|nonProxyHosts))=(?:\"[^\"]*\"|\S+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +63,15 @@ def change_environment(place: Place, tmp: str, caller: Mapping[str, str]) -> Env
     values: dict[str, str] = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
     port = place.http_port
     if port is None:
-        return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY"))
+        return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY", *FOREIGN_NAMES))
     values |= _for_proxy(port)
     values["JAVA_TOOL_OPTIONS"] = _java(port, caller.get("JAVA_TOOL_OPTIONS", ""))
     if not place.captured and (ssh := _git_ssh(port, caller)) is not None:
         values["GIT_SSH_COMMAND"] = ssh
-    return EnvironmentChange(values, ("CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD"))
+    for name in JAVA_NAMES:
+        if _OWN_JAVA.search(caller.get(name, "")):
+            values[name] = _OWN_JAVA.sub("", caller[name]).strip()
+    return EnvironmentChange(values, FOREIGN_NAMES)
 
 
 @lru_cache(maxsize=16)

@@ -170,7 +170,7 @@ class Session:
             wrap_id=wrap_id,
             argv=launch.argv,
             env_set={**plan.environment.set, **launch.env_set},
-            env_unset=plan.environment.unset,
+            env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
             layers=actual_layers(policy.network, launch.layers),
             warnings=(*plan.warnings, *launch.warnings, *own_proxy_warnings(policy.network)),

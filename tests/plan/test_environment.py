@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from sandboxd.plan.environment import HTTP_NAMES, EnvironmentChange, change_environment
+from sandboxd.plan.environment import FOREIGN_NAMES, HTTP_NAMES, EnvironmentChange, change_environment
 from support.fake_host import place
 
 TMP = "/var/tmp/sandboxd-1000/d-1/s"
@@ -58,6 +58,16 @@ def test_java_options_of_the_caller_are_kept(own: str, kept: str) -> None:
     value = change({"JAVA_TOOL_OPTIONS": own}).set["JAVA_TOOL_OPTIONS"]
     assert value.startswith(kept + "-Dhttp.proxyHost=127.0.0.1")
     assert value.count("proxyHost") == 2 and "corp.test" not in value
+
+
+def test_no_proxy_of_the_host_is_left_for_programs_that_have_a_variable_of_their_own() -> None:
+    """NW-31: it could not be reached, and its URL may hold a password."""
+    for changed in (change(), change(http_port=None)):
+        assert set(FOREIGN_NAMES) <= set(changed.unset) and not set(FOREIGN_NAMES) & set(changed.set)
+    login = "-Dhttp.proxyUser=me -Dhttps.proxyPassword=hunter2 -Dhttps.proxyHost=corp.test -Xmx1g"
+    changed = change({"MAVEN_OPTS": login, "GRADLE_OPTS": "-Xmx2g", "JAVA_TOOL_OPTIONS": login})
+    assert changed.set["MAVEN_OPTS"] == "-Xmx1g" and "GRADLE_OPTS" not in changed.set
+    assert "hunter2" not in str(dict(changed.set)) and "corp.test" not in str(dict(changed.set))
 
 
 @pytest.mark.parametrize(

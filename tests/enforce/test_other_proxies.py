@@ -1,0 +1,76 @@
+"""Parent proxies and proxies of the person's own, around real sandboxes. The origin plays the proxy: it answers a
+request for a whole URL like any other."""
+
+from __future__ import annotations
+
+import json
+
+from support.daemons import StartDaemon
+from support.origin import Origin
+from support.users import Identity
+
+SECRET = "hunter2"
+
+
+def network(**keys: object) -> dict[str, object]:
+    return {"sandbox": {"network": keys}}
+
+
+def test_nw_31_a_parent_proxy_and_where_its_password_is_seen(
+    start_daemon: StartDaemon, identity: Identity, origin: Origin
+) -> None:
+    """In no command, not in the settings file as commands see it, not in answers, not in the log."""
+    parent = f"http://me:{SECRET}@127.0.0.1:{origin.port}"
+    daemon = start_daemon(settings=network(allowedDomains=["far.test"], parentProxy=parent), env={"ALL_PROXY": parent})
+    file = identity.home / ".claude" / "settings.json"
+    script = f"curl -s http://far.test/x; curl -s -w '%{{http_code}}' -o /dev/null http://no.test/; cat {file}; env"
+    done = daemon.run("run", "-c", script, env={"HTTPS_PROXY": parent, "npm_config_proxy": parent, "PIP_PROXY": parent})
+    assert done.stdout.startswith(origin.body.decode() + "403")
+    assert origin.requests == [("GET", "http://far.test/x", "far.test")]
+    assert f"{file}: Permission denied" in done.stderr
+    status = daemon.run("status").stdout
+    assert f"allowed connections go through http://127.0.0.1:{origin.port} (sandbox.network.parentProxy)" in status
+    assert "no command may read this file" in status
+    shown = [daemon.run("status", "--json"), daemon.run("settings", "show"), daemon.run("settings", "show", "--json")]
+    effective = daemon.python(
+        "from sandboxd_client import Client\nwith Client() as box: print(box.policy_effective(), box.policy_describe())"
+    )
+    shown += [daemon.run("describe"), effective]
+    assert f"http://***@127.0.0.1:{origin.port}" in shown[1].stdout
+    for text in (done.stdout, done.stderr, status, daemon.output(), *(s.stdout + s.stderr for s in shown)):
+        assert text and SECRET not in text
+    assert SECRET in file.read_text()
+
+
+def test_f083_a_proxy_of_one_s_own_decides_and_that_is_said(start_daemon: StartDaemon, origin: Origin) -> None:
+    daemon = start_daemon(settings=network(httpProxyPort=origin.port))
+    code = """
+import json
+from sandboxd_client import Client
+with Client() as box:
+    line = "curl -s http://anything.test/; curl -s -x socks5h://127.0.0.1:1080 http://anything.test/"
+    done = box.run(line, capture_output=True)
+    status = box.status()
+    wrap = box.wrap("true")
+    print(json.dumps([done.stdout.decode(), [v.target for v in done.violations], wrap.layers, wrap.warnings,
+                      status.layers, status.network]))
+"""
+    done = daemon.python(code)
+    assert done.returncode == 0, done.stderr
+    out, blocked, layers, warnings, status_layers, said = json.loads(done.stdout)
+    assert out == origin.body.decode() and origin.requests == [("GET", "http://anything.test/", "anything.test")]
+    assert blocked == ["anything.test:80"], "the SOCKS proxy is still ours"
+    assert "network-proxy" not in layers and "own-proxy" in layers and set(layers) == set(status_layers)
+    assert any(f"your own proxy on port {origin.port}, which alone decides" in warning for warning in warnings)
+    assert said == [
+        f"HTTP proxy: your own proxy on port {origin.port} decides (httpProxyPort)",
+        "SOCKS proxy: sandboxd decides",
+    ]
+
+
+def test_a_project_does_not_choose_the_proxy(start_daemon: StartDaemon, identity: Identity, origin: Origin) -> None:
+    keys = network(httpProxyPort=origin.port, parentProxy=f"http://127.0.0.1:{origin.port}")
+    identity.write(identity.workspace / ".claude" / "settings.json", json.dumps(keys))
+    daemon = start_daemon(settings=network(allowedDomains=["far.test"]))
+    done = daemon.run("run", "--", "curl", "-s", "-w", "%{http_code}", "-o", "/dev/null", "http://far.test/")
+    assert done.stdout == "502" and origin.connections == []
