@@ -365,6 +365,7 @@ def _proxies(
             own_addresses=own_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
+            somebody_to_ask=lambda: prompts.subscribers > 0,
         )
         return ProxyServer(
             gate,

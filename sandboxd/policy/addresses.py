@@ -50,6 +50,7 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("fe80::/10", "link-local"),
     ("fec0::/10", "site-local, deprecated"),
     ("ff00::/8", "multicast"),
+    ("fd73:616e:6462:78::/64", "used for names inside sandboxes"),
     ("fd00:ec2::/32", "metadata of one cloud"),
     ("fd20:ce::/32", "metadata of one cloud"),
     ("fd00:c1::/32", "metadata of one cloud"),

@@ -10,7 +10,8 @@
 | 4 | `strictAllowlist` | deny |
 | 5 | otherwise | ask |
 
-`decide_address` looks at where an allowed name leads. Both must allow.
+`decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
+DNS has it: what is open on one port is worth an answer.
 """
 
 from __future__ import annotations
@@ -65,6 +66,21 @@ def decide_host(
     return Decision(
         behavior, Reason.HOST_NOT_LISTED, _text(host, port, "is not on the list of allowed hosts"), hint=hint
     )
+
+
+def decide_name(network: NetworkPolicy, host: Host, grants: Sequence[HostRule] = ()) -> Decision:
+    """The decision on a name that was looked up, as `decide_host` for the port that is decided most kindly: ALLOW when
+    a rule or grant opens a port of it, ASK when some port is open, else DENY."""
+    denied = compile_rules(network.denied)
+    if denied.match(host, None) is None:
+        for rules, reason in (
+            (compile_rules(network.allowed), Reason.HOST_ALLOWED),
+            (HostRuleSet(grants) if grants else EMPTY, Reason.GRANTED),
+        ):
+            for rule in rules.match_any_port(host):
+                if rule.pattern.port is None or denied.match(host, rule.pattern.port) is None:
+                    return Decision(Behavior.ALLOW, reason, f"{host.uri} is allowed", *_place(rule))
+    return decide_host(network, host, None)
 
 
 def decide_address(

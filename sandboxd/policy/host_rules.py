@@ -44,6 +44,11 @@ class HostRuleSet:
                     return rule
         return None
 
+    def match_any_port(self, host: Host) -> Iterator[HostRule]:
+        """Every rule that covers `host` on some port, the most specific first."""
+        for bucket in self._buckets(host):
+            yield from bucket
+
     def match_literal(self, host: Host, port: int | None) -> HostRule | None:
         """As `match`, and only by a rule that names this very address."""
         if host.address is None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.host_decisions import decide_address, decide_host
+from sandboxd.policy.host_decisions import decide_address, decide_host, decide_name
 from sandboxd.policy.hosts import Host, IPAddress
 from sandboxd.policy.policy import HostRule, NetworkPolicy
 from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
@@ -56,7 +56,8 @@ class Admission:
 class Gate:
     """`network` gives the policy now. `ask` puts questions, None when there is nobody. `pinned` are the names of
     `--resolve`, exempt from the address check. `own_addresses` gives the addresses of this machine's interfaces,
-    `grants` the rules that people gave the session, `proxies` are those of the daemon's environment."""
+    `grants` the rules that people gave the session, `proxies` are those of the daemon's environment. `somebody_to_ask`:
+    whether a question would reach anybody now."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Gate:
         own_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
         grants: Callable[[], Sequence[HostRule]] = tuple,
         proxies: EnvironmentProxies = NO_PROXIES,
+        somebody_to_ask: Callable[[], bool] = lambda: True,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -76,6 +78,7 @@ class Gate:
         self._own_addresses = own_addresses
         self._grants = grants
         self._proxies = proxies
+        self._somebody_to_ask = somebody_to_ask
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
@@ -84,9 +87,7 @@ class Gate:
         if decision.behavior is not Behavior.ASK:
             return decision
         if self._ask is None:
-            return Decision(
-                Behavior.DENY, decision.reason, decision.text, decision.rule, decision.origin, decision.hint
-            )
+            return _closed(decision)
         answer = await self._ask(host, port, decision)
         again = self._decide_now(host, port)
         if again.behavior is not Behavior.ASK:
@@ -100,6 +101,14 @@ class Gate:
     def may_ask(self, host: Host, port: int) -> bool:
         """Whether `decide` would put a question now, which may take as long as people take."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
+
+    def decide_name(self, host: Host) -> Decision:
+        """Whether a name that is looked up may be connected to, on some port: ALLOW, ASK when that would be a question,
+        or DENY. Nobody is asked, and nothing is resolved."""
+        decision = decide_name(self._network(), host, self._grants())
+        if decision.behavior is Behavior.ASK and (self._ask is None or not self._somebody_to_ask()):
+            return _closed(decision)
+        return decision
 
     async def admit(self, host: Host, port: int, *, plain: bool = False) -> Admission:
         """Steps 1 to 3; `plain` is for a request of a plain `http://` URL. Raises DialError when an allowed name does
@@ -168,3 +177,8 @@ class Gate:
         if refused is not None and not addresses:
             return Admission(refused)
         return Admission(decision, tuple(addresses))
+
+
+def _closed(decision: Decision) -> Decision:
+    """An open decision when nobody can be asked."""
+    return Decision(Behavior.DENY, decision.reason, decision.text, decision.rule, decision.origin, decision.hint)

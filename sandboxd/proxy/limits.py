@@ -24,6 +24,8 @@ class Limits:
     """How long a client that has closed its sending side is still believed to wait for an answer."""
     linger_s: float = 2.0
     """How long to go on reading after a refusal, so that a client in mid-upload reads the answer instead of a reset."""
+    dns_idle_s: float = 20.0
+    """A DNS connection without a whole question, or one that does not read its answers."""
     connections: int = 4096
     """Of one command at a time. At the limit accepting stops until one ends: the rest wait in the backlog."""
     accept_retry_s: float = 0.1

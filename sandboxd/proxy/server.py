@@ -11,15 +11,18 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import count
 from typing import Final
 
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
+from sandboxd.proxy.dns_answers import DnsAnswers
+from sandboxd.proxy.dns_server import DatagramServer, serve_dns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, Limits
+from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report
 from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 from sandboxd.proxy.socks_server import serve_socks
@@ -55,13 +58,18 @@ class ProxyServer:
         own_http: OwnPort = lambda: None,
         own_socks: OwnPort = lambda: None,
     ) -> None:
+        self._gate = gate
+        self._report = report
         self._outbound = Outbound(gate, dialer, report, parents)
         self._limits = limits
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptors: list[_Acceptor] = []
+        self._datagrams: list[DatagramServer] = []
         self._serial = count(1)
+        self.names = NameTable()
+        """The names that addresses inside stand for."""
 
     def serve(
         self,
@@ -77,6 +85,25 @@ class ProxyServer:
         ):
             if listener is not None:
                 self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+
+    def serve_names(
+        self,
+        datagrams: Sequence[socket.socket],
+        listeners: Sequence[socket.socket],
+        *,
+        own_name: Callable[[], str] = str,
+        families: Collection[int] = (4, 6),
+    ) -> None:
+        """Answer DNS on these UDP and TCP sockets; takes them over. `own_name` and `families` as in `DnsAnswers`."""
+        answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
+
+        async def serve(client: Stream, outbound: Outbound, limits: Limits) -> None:
+            await serve_dns(client, limits, answers.respond)
+
+        for sock in datagrams:
+            self._datagrams.append(DatagramServer(sock, answers.respond, self._label))
+        for listener in listeners:
+            self._acceptors.append(_Acceptor(self, listener, "dns", serve))
 
     @staticmethod
     def _or_own(ours: Ours, own: OwnPort, theirs: ServeOwn, check: Check | None) -> Serve:
@@ -104,6 +131,9 @@ class ProxyServer:
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
+        for datagrams in self._datagrams:
+            datagrams.close()
+        self._datagrams.clear()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

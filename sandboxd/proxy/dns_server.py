@@ -1,0 +1,110 @@
+"""The sockets of DNS: datagrams and streams (RFC 1035, section 4.2; RFC 7766). What is answered is `dns_answers.py`.
+
+An answer never waits for anything, so a datagram is answered in the turn it is read in, and the answers of a stream are
+in the order of its questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from sandboxd.proxy.dns_message import MAX_MESSAGE
+from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.stream import Stream
+
+QUESTIONS_AT_ONCE: Final = 64
+"""Of one socket, before others get their turn."""
+MOST_FAULTS: Final = 64
+"""Failed reads in a row after which a socket is given up: what the network has to say about earlier answers comes
+singly."""
+
+log = logging.getLogger(__name__)
+
+
+class Respond(Protocol):
+    def __call__(self, data: bytes, *, stream: bool = False) -> bytes | None: ...
+
+
+class DatagramServer:
+    """One UDP socket on the event loop, owned by it. `label` names the command in logs."""
+
+    def __init__(self, sock: socket.socket, respond: Callable[[bytes], bytes | None], label: str = "") -> None:
+        self._socket = sock
+        self._respond = respond
+        self._label = label
+        self._faults = 0
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._readable)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(QUESTIONS_AT_ONCE):
+            try:
+                data, sender = self._socket.recvfrom(MAX_MESSAGE)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._failed(error)
+                return
+            self._faults = 0
+            try:
+                answer = self._respond(data)
+                if answer is not None:
+                    self._socket.sendto(answer, sender)
+            except OSError:  # the asker is gone, or does not read; it asks again when it still wants to know
+                continue
+            except Exception:
+                log.exception("name look-up of %s ended by a fault", self._label)
+
+    def _failed(self, error: OSError) -> None:
+        """Mostly that an earlier answer did not arrive (ECONNREFUSED)."""
+        self._faults += 1
+        if self._faults > MOST_FAULTS:
+            log.error("name service of %s failed: %s", self._label, error.strerror)
+            self.close()
+
+
+async def serve_dns(client: Stream, limits: Limits, respond: Respond) -> None:
+    """Serve one TCP connection until it ends, or says nothing whole for too long. Closes `client`."""
+    waiting = bytearray()
+    try:
+        while True:
+            async with asyncio.timeout(limits.dns_idle_s):
+                while not _is_whole(waiting):
+                    data = await client.receive()
+                    if not data:
+                        return
+                    waiting += data
+            answers = bytearray()
+            for _ in range(QUESTIONS_AT_ONCE):
+                if not _is_whole(waiting):
+                    break
+                end = 2 + int.from_bytes(waiting[:2], "big")
+                answer = respond(bytes(waiting[2:end]), stream=True)
+                del waiting[:end]
+                if answer is None:
+                    return
+                answers += len(answer).to_bytes(2, "big") + answer
+            async with asyncio.timeout(limits.dns_idle_s):
+                await client.send(bytes(answers))
+            await asyncio.sleep(0)
+    except (OSError, TimeoutError):
+        client.reset()
+    except BaseException:
+        client.reset()
+        raise
+    finally:
+        client.close()
+
+
+def _is_whole(waiting: bytearray) -> bool:
+    return len(waiting) >= 2 and len(waiting) >= 2 + int.from_bytes(waiting[:2], "big")
