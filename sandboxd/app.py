@@ -50,6 +50,7 @@ from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
+from sandboxd.runtime.name_files import write_name_files
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import PermissionMode, Planner, Session, SessionParts
 from sandboxd.runtime.sessions import Sessions
@@ -244,7 +245,8 @@ async def run_daemon(
         prompts = Prompts(rule_writer(policies))
         proxies = read_environment(config.environment)
         feed = ViolationFeed()
-        place = _placing(config.home, directory, base.path, machine.daemon_paths)
+        name_files = await asyncio.to_thread(write_name_files, temporary.path, os.uname().nodename)
+        place = _placing(config.home, directory, base.path, machine.daemon_paths, name_files)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
@@ -317,7 +319,9 @@ def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:
     )
 
 
-def _placing(home: str, directory: str, base: str, daemon_paths: tuple[str, ...]) -> Callable[..., Place]:
+def _placing(
+    home: str, directory: str, base: str, daemon_paths: tuple[str, ...], name_files: tuple[tuple[str, str], ...]
+) -> Callable[..., Place]:
     """Completes where a command runs with what every command of this daemon shares."""
     uid = os.geteuid()
 
@@ -332,6 +336,7 @@ def _placing(home: str, directory: str, base: str, daemon_paths: tuple[str, ...]
             mask_file=mask_file,
             temporary_base=base,
             daemon_paths=daemon_paths,
+            name_files=name_files,
         )
 
     return place

@@ -48,6 +48,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     rules = tuple(all_rules(files, place))
     own = [place.cwd, place.project_root, place.home, "/tmp"]
     own += [place.temporary_base, place.runtime_dir]
+    own += [path for path, _ in place.name_files if place.captured]
     at_home = [posixpath.join(place.home, row.name) for row in rows(Where.HOME)]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
     return Needs(

@@ -39,6 +39,7 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     _add_working_directories(found, place, facts)
     add_guards(found, files, place, facts)
     own.add_to(found)
+    _add_name_files(found, place, facts)
     return found
 
 
@@ -114,6 +115,20 @@ def _add_pattern(found: PointMap, own: _OwnPlaces, facts: Facts, rule: PathRule,
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _add_name_files(found: PointMap, place: Place, facts: Facts) -> None:
+    """Our files over those of the host, whatever the rules say about them: the host's name servers cannot be reached
+    from inside, and its names are looked up outside. Where the host has no such file, which is so behind a link into
+    nothing as well, programs look for a name server on loopback by themselves, and there is ours."""
+    for path, source in place.name_files if place.captured else ():
+        resolved = facts.paths[path]
+        if resolved.kind is not Kind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):
+            continue
+        found.add(resolved.real, Kind.FILE, Reason(Mark.PROTECTED, "it names the name service of the sandbox"))
+        point = found.points[resolved.real]
+        point.fixed, point.shows = Mount(Operation.READ_ONLY, resolved.real, source), Shows.HOST_READ_ONLY
+        found.add_links(resolved, guard=False)
 
 
 def _special(found: PointMap, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:

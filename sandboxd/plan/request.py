@@ -47,6 +47,9 @@ class Place:
     socks_port: int | None = 1080
     captured: bool = False
     """Every TCP connection is captured, so programs without proxy support need no help."""
+    name_files: tuple[tuple[str, str], ...] = ()
+    """(path inside, file of the daemon's) for each file that says where names are looked up: with `captured`, that is
+    done by our own name service."""
 
     def __post_init__(self) -> None:
         if not self.temporary_base:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -21,6 +22,12 @@ QUESTIONS_AT_ONCE: Final = 64
 MOST_FAULTS: Final = 64
 """Failed reads in a row after which a socket is given up: what the network has to say about earlier answers comes
 singly."""
+
+_IP_PKTINFO: Final = 8
+"""linux/in.h; Python has no name for it before 3.14."""
+_IPV6_PKTINFO: Final = socket.IPV6_PKTINFO
+_ANCILLARY: Final = 2 * socket.CMSG_SPACE(20)
+_Ancillary = tuple[int, int, bytes]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +56,7 @@ class DatagramServer:
     def _readable(self) -> None:
         for _ in range(QUESTIONS_AT_ONCE):
             try:
-                data, sender = self._socket.recvfrom(MAX_MESSAGE)
+                data, ancillary, _, sender = self._socket.recvmsg(MAX_MESSAGE, _ANCILLARY)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -59,7 +66,7 @@ class DatagramServer:
             try:
                 answer = self._respond(data)
                 if answer is not None:
-                    self._socket.sendto(answer, sender)
+                    self._socket.sendmsg([answer], _from_there(ancillary), 0, sender)
             except OSError:  # the asker is gone, or does not read; it asks again when it still wants to know
                 continue
             except Exception:
@@ -71,6 +78,17 @@ class DatagramServer:
         if self._faults > MOST_FAULTS:
             log.error("name service of %s failed: %s", self._label, error.strerror)
             self.close()
+
+
+def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
+    """What makes an answer come from the address that was asked (ip(7), ipv6(7)): a program drops one from elsewhere.
+    Nothing where the socket has one address only and does not say."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # interface, address to answer from, address asked
+            return [(level, kind, struct.pack("=i", 0) + data[8:12] + bytes(4))]
+        if (level, kind) == (socket.IPPROTO_IPV6, _IPV6_PKTINFO):  # address asked, interface
+            return [(level, kind, data[:16] + struct.pack("=i", 0))]
+    return []
 
 
 async def serve_dns(client: Stream, limits: Limits, respond: Respond) -> None:

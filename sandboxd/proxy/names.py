@@ -58,7 +58,8 @@ class NoFreeAddress(HostError):
 
 
 class NameTable:
-    """`Names` of one command, as the name service gives them out. `clock` is monotonic, `first` and `last` the places that are given out."""
+    """`Names` of one command, as its name service gives them out. `clock` is monotonic, `first` and `last` are the
+    places that are given out."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, first: int = FIRST, last: int = LAST) -> None:
         self._clock = clock
@@ -94,7 +95,7 @@ class NameTable:
         self._held[place] += 1
         return _Hold(self, place)
 
-    def release(self, place: int) -> None:
+    def _release(self, place: int) -> None:
         self._used_at[place] = self._clock()
         self._held[place] -= 1
         if not self._held[place]:
@@ -157,5 +158,5 @@ class _Hold:
 
     def __call__(self) -> None:
         if self._table is not None:
-            self._table.release(self._place)
+            self._table._release(self._place)
             self._table = None

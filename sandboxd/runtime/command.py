@@ -94,6 +94,12 @@ class Command:
             os.close(listeners.namespace)
         self.proxies = self._make_proxies(self)
         self.proxies.serve(listeners.http, listeners.socks, listeners.check)
+        self.proxies.serve_names(
+            listeners.dns_datagram,
+            listeners.dns_stream,
+            own_name=lambda: os.uname().nodename,
+            families={6 if sock.family == socket.AF_INET6 else 4 for sock in listeners.captured},
+        )
 
     def started(self) -> None:
         self.state = State.RUNNING

@@ -227,3 +227,75 @@ LISTED = (SocketRule("/run/x", Origin(Source.USER, "k")),)
 )
 def test_what_is_looked_at(policy: Policy, changes: dict[str, bool], expected: Supervision) -> None:
     assert supervise(policy, place(**changes)) == expected
+
+
+# the files of the name service
+
+OURS = (
+    ("/etc/resolv.conf", "/var/tmp/sandboxd-1000/d-1/resolv.conf"),
+    ("/etc/hosts", "/var/tmp/sandboxd-1000/d-1/hosts"),
+)
+STUB = "/run/systemd/resolve/stub-resolv.conf"
+LINKED = {"/etc/resolv.conf": f"-> ../{STUB[1:]}", STUB: "", "/etc/hosts": ""}
+OVER_RESOLV = f" <- {OURS[0][1]}"
+OVER_HOSTS = f"read-only /etc/hosts <- {OURS[1][1]}"
+
+
+def name_mounts(host: FakeHost, files: FilePolicy | None = None, **changes: object) -> list[str]:
+    lines = mounts(layout(host, files, name_files=OURS, captured=True, **changes))
+    lines = [line for line in lines if not line.startswith("refuse-name")]
+    return [line for line in lines if "/etc" in line or "/run/systemd" in line or "seal /run" in line]
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"/etc/resolv.conf": "", "/etc/hosts": ""}, [OVER_HOSTS, f"read-only /etc/resolv.conf{OVER_RESOLV}"]),
+        (LINKED, [OVER_HOSTS, f"read-only {STUB}{OVER_RESOLV}"]),
+        # where there is none, programs ask loopback by themselves
+        ({}, []),
+        ({"/etc/resolv.conf": "-> /run/nothing/there"}, []),
+        ({"/etc/resolv.conf": "-> /dev/null", "/etc/hosts/": ""}, []),
+    ],
+)
+def test_our_name_service_stands_where_the_hosts_stood(tree: dict[str, str], expected: list[str]) -> None:
+    assert name_mounts(FakeHost(tree)) == expected
+
+
+def test_only_where_connections_are_captured() -> None:
+    host = FakeHost(LINKED)
+    assert mounts(layout(host, name_files=OURS)) == mounts(layout(host))
+    assert not [line for line in mounts(layout(host, captured=True)) if "/etc" in line]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            FilePolicy(deny_read=rules("/etc/resolv.conf", "/etc/hosts")),
+            [OVER_HOSTS, f"read-only {STUB}{OVER_RESOLV}"],
+        ),
+        (
+            FilePolicy(deny_read=rules("/etc", "/run")),
+            [
+                "mask-directory /etc (passage)", OVER_HOSTS,
+                "symlink /etc/resolv.conf <- ../run/systemd/resolve/stub-resolv.conf", "seal /etc",
+                "directory /run/systemd", "directory /run/systemd/resolve", f"read-only {STUB}{OVER_RESOLV}",
+                "seal /run",
+            ],
+        ),
+        (
+            FilePolicy(allow_write=rules("/etc", "/etc/hosts")),
+            ["writable /etc", OVER_HOSTS, f"read-only {STUB}{OVER_RESOLV}"],
+        ),
+    ],
+)  # fmt: skip
+def test_no_rule_takes_it_away(files: FilePolicy, expected: list[str]) -> None:
+    assert name_mounts(FakeHost(LINKED), files) == expected
+
+
+def test_a_working_directory_that_holds_them() -> None:
+    host = FakeHost({"/etc/resolv.conf": "", "/etc/hosts": ""})
+    lines = name_mounts(host, cwd="/etc", project_root="/etc")
+    assert lines[0] == "writable /etc"
+    assert OVER_HOSTS in lines and f"read-only /etc/resolv.conf{OVER_RESOLV}" in lines

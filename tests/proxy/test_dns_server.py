@@ -90,6 +90,29 @@ async def test_datagrams_are_answered_and_what_is_no_query_is_not() -> None:
             assert [(one.operation, one.host) for one in service.blocked] == [("DNS", "no.test")]
 
 
+@pytest.mark.parametrize(
+    ("family", "anywhere", "option", "asked"),
+    [
+        (socket.AF_INET, "0.0.0.0", (socket.IPPROTO_IP, 8), "127.9.8.7"),  # IP_PKTINFO
+        (socket.AF_INET6, "::", (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO), "::1"),
+    ],
+)
+async def test_the_answer_comes_from_the_address_that_was_asked(
+    family: int, anywhere: str, option: tuple[int, int], asked: str
+) -> None:
+    async with name_service("ok.test") as service:
+        everywhere = socket.socket(family, socket.SOCK_DGRAM)
+        everywhere.setsockopt(*option, 1)
+        everywhere.bind((anywhere, 0))
+        port = everywhere.getsockname()[1]
+        service.server.serve_names([everywhere], [])
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect((asked, port))  # takes nothing from elsewhere
+            sock.send(query())
+            assert parse_message(await receive(sock)).answers[0].data == OK
+
+
 async def test_who_went_away_does_not_disturb_the_others() -> None:
     async with name_service("ok.test") as service:
         for _ in range(100):  # the answers come back as ICMP errors

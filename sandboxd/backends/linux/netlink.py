@@ -179,9 +179,7 @@ class Table:
 def new_tables(tables: Sequence[Table]) -> Batch:
     """All of it or nothing."""
     made = [one for table in tables for one in _table(table)]
-    begin, end = (
-        message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END)
-    )
+    begin, end = (message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
     return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, len(made))
 
 

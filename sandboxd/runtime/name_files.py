@@ -1,0 +1,55 @@
+"""The files that say where names are looked up inside a sandbox: resolv.conf(5) and hosts(5), written once per daemon.
+
+The host's would not do. Its name servers cannot be reached from inside, and the names in its hosts file are to have the
+addresses that stand for them, so that rules hold for them too: the host looks them up when a connection is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from sandboxd.errors import HostError
+from sandboxd.policy.hosts import HostSyntaxError, parse_host
+
+RESOLV_CONF: Final = "/etc/resolv.conf"
+HOSTS: Final = "/etc/hosts"
+
+
+def resolv_conf(machine: str) -> str:
+    """The name server on loopback, which programs take by themselves where the file is missing. A C library without a
+    list of search domains makes one of the machine's name, and would ask for every short name with it first; `.` is
+    the empty one."""
+    search = "search .\n" if "." in machine.strip(".") else ""
+    return f"# the name service of the sandbox; the rules of its policy decide\nnameserver 127.0.0.1\n{search}"
+
+
+def hosts(machine: str) -> str:
+    """Loopback and the machine itself. `machine` is what uname(2) calls it; left out when it is no host name."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    try:
+        own = parse_host(machine)
+    except HostSyntaxError:
+        own = None
+    if own is not None and own.address is None and own.name != "localhost":
+        short = own.name.partition(".")[0]
+        lines.append(f"127.0.0.1 {own.name}" + (f" {short}" if short != own.name else ""))
+    return "\n".join(lines) + "\n"
+
+
+def write_name_files(directory: str, machine: str) -> tuple[tuple[str, str], ...]:
+    """(path inside, file) of each, made in a directory of the daemon's own. Raises HostError."""
+    written = []
+    for path, text in ((RESOLV_CONF, resolv_conf(machine)), (HOSTS, hosts(machine))):
+        file = os.path.join(directory, os.path.basename(path))
+        try:
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "w") as opened:
+                opened.write(text)
+        except OSError as error:
+            raise HostError(
+                "temporary_directory",
+                f"cannot write {file}: {error.strerror}",
+                hint="check the free space of that file system",
+            ) from error
+        written.append((path, file))
+    return tuple(written)
