@@ -23,9 +23,11 @@ from structlog.typing import FilteringBoundLogger
 import sandboxd
 import sandboxd_client
 from sandboxd.backends.base import Backend
+from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
+from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import ExplainPath, Questions
@@ -42,14 +44,16 @@ from sandboxd.policy.upstream import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.interfaces import OwnAddresses
+from sandboxd.proxy.outbound import Connection
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.upstream import ParentDialer
-from sandboxd.rpc.connection import Connection
+from sandboxd.rpc.connection import Connection as ClientConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
+from sandboxd.runtime.events import Connected, Disconnected, Events, SettingsChanged
 from sandboxd.runtime.name_files import write_name_files
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import PermissionMode, Planner, Session, SessionParts
@@ -242,22 +246,42 @@ async def run_daemon(
         ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         resolver = PinnedResolver(config.pins, SystemResolver())
-        prompts = Prompts(rule_writer(policies))
+        events = Events()
+        audit = await stack.enter_async_context(
+            Audit(lambda: policies.own.now.policy.audit, config.home, log).running()
+        )
+        events.guard(audit.guard)
+        events.listen(audit.listen)
+        metrics = Metrics(
+            (
+                Gauge("policy_generation", "Number of the policy in force", lambda: policies.generation),
+                Gauge("sessions", "Open sessions", lambda: len(sessions.all())),
+                Gauge(
+                    "commands", "Prepared and running commands", lambda: sum(len(s.commands()) for s in sessions.all())
+                ),
+                Gauge("tunnels", "Connections of commands that are open now", lambda: sessions.connections),
+                Gauge("audit_lines_lost", "Lines that could not be written to the audit log", lambda: audit.state.lost),
+            )
+        )
+        events.listen(metrics.listen)
+        prompts = Prompts(rule_writer(policies), observe=events.tell)
         proxies = read_environment(config.environment)
-        feed = ViolationFeed()
+        feed = ViolationFeed(events.tell)
         name_files = await asyncio.to_thread(write_name_files, temporary.path, os.uname().nodename)
-        place = _placing(config.home, directory, base.path, machine.daemon_paths, name_files)
+        place = _placing(config.home, directory, base.path, machine.daemon_paths, name_files, audit.directories)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
             temporary=temporary,
             place=place,
-            make_proxies=_proxies(resolver, prompts, proxies),
+            make_proxies=_proxies(resolver, prompts, proxies, events, metrics),
             session_ended=prompts.end_session,
             violations=feed,
+            events=events,
         )
         sessions = await stack.enter_async_context(Sessions(parts))
         policies.on_change(lambda outcome: sessions.policy_changed())
+        policies.on_change(lambda outcome: events.tell(SettingsChanged(policies.generation, outcome.changed)))
         stop = stop or StopRequest()
         stack.callback(_apply_grace, stop, sessions)
 
@@ -282,6 +306,9 @@ async def run_daemon(
             permissions=permissions,
             blocked=blocked,
             backend=machine.backend,
+            events=events,
+            audit=audit,
+            metrics=metrics,
             steps=machine.steps,
             layers=machine.layers,
             stop=stop,
@@ -293,7 +320,7 @@ async def run_daemon(
         stack.callback(listening.close)
         dispatcher = Dispatcher(daemon, log)
 
-        async def lost(connection: Connection) -> None:
+        async def lost(connection: ClientConnection) -> None:
             permissions.connection_lost(connection)
             blocked.connection_lost(connection)
             await sessions.connection_lost(connection)
@@ -320,7 +347,12 @@ def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:
 
 
 def _placing(
-    home: str, directory: str, base: str, daemon_paths: tuple[str, ...], name_files: tuple[tuple[str, str], ...]
+    home: str,
+    directory: str,
+    base: str,
+    daemon_paths: tuple[str, ...],
+    name_files: tuple[tuple[str, str], ...],
+    private: Callable[[], tuple[str, ...]],
 ) -> Callable[..., Place]:
     """Completes where a command runs with what every command of this daemon shares."""
     uid = os.geteuid()
@@ -335,6 +367,7 @@ def _placing(
             runtime_dir=directory,
             mask_file=mask_file,
             temporary_base=base,
+            private=private(),
             daemon_paths=daemon_paths,
             name_files=name_files,
         )
@@ -353,7 +386,7 @@ def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], tempora
 
 
 def _proxies(
-    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies
+    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies, events: Events, metrics: Metrics
 ) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
@@ -371,7 +404,25 @@ def _proxies(
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
             somebody_to_ask=lambda: prompts.subscribers > 0,
+            measured=metrics.gate,
         )
+
+        def opened(connection: Connection) -> None:
+            events.tell(
+                Connected(
+                    session.id,
+                    command.command_id,
+                    connection.operation,
+                    connection.host.name,
+                    connection.port,
+                    str(connection.address),
+                    connection.decision,
+                )
+            )
+
+        def closed(connection: Connection, sent: int, received: int) -> None:
+            events.tell(Disconnected(session.id, command.command_id, sent, received))
+
         return ProxyServer(
             gate,
             dialer,
@@ -380,6 +431,8 @@ def _proxies(
             parents=parents,
             own_http=lambda: policy().network.http_proxy_port,
             own_socks=lambda: policy().network.socks_proxy_port,
+            opened=opened,
+            closed=closed,
         )
 
     return make

@@ -45,12 +45,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
         "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.policy.upstream",
         "sandboxd.plan.plan", "sandboxd.runtime.session",
-        "sandboxd.runtime.wrap",
+        "sandboxd.runtime.wrap", "sandboxd.runtime.events",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
     # What the service manager is given is text, made where everything about that system is.
     "sandboxd.cli.service": ("sandboxd.__version__", "sandboxd_client", "sandboxd.backends.macos.launchd"),
+    # A log is verified where it was copied to, without a daemon.
+    "sandboxd.cli.audit": ("sandboxd.__version__", "sandboxd_client", "sandboxd.daemon.audit_chain"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
@@ -73,6 +75,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "watchfiles": ("sandboxd.sources.watching",),
     "jsonrpcserver": ("sandboxd.rpc",),
     "structlog": ("sandboxd.daemon.logging", "sandboxd.daemon", "sandboxd.rpc", "sandboxd.app"),
+    "prometheus_client": ("sandboxd.daemon.metrics",),
     "uvloop": ("sandboxd.app", "sandboxd.cli.serve"),
 }
 

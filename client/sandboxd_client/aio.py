@@ -36,6 +36,7 @@ from sandboxd_client.starting import connect_or_start
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.metrics import MetricsResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.prompts import (
     Answer,
@@ -177,6 +178,9 @@ class AsyncClient:
 
     async def check(self) -> CheckResult:
         return await self.call(calls.check())
+
+    async def metrics(self) -> MetricsResult:
+        return await self.call(calls.metrics())
 
     async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""

@@ -16,6 +16,7 @@ from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.methods import NOTIFICATIONS
+from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
     DescribeParams,
     DescribeResult,
@@ -111,6 +112,10 @@ def hello(client: str = "sandboxd-client", version: str = __version__) -> Call[H
 
 def status() -> Call[StatusResult]:
     return Call("status", encode_params(StatusParams()), StatusResult)
+
+
+def metrics() -> Call[MetricsResult]:
+    return Call("metrics", encode_params(MetricsParams()), MetricsResult)
 
 
 def check() -> Call[CheckResult]:

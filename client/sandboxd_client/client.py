@@ -34,6 +34,7 @@ from sandboxd_client.starting import connect_or_start
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.metrics import MetricsResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.prompts import (
     Answer,
@@ -201,6 +202,9 @@ class Client:
 
     def check(self) -> CheckResult:
         return self.call(calls.check())
+
+    def metrics(self) -> MetricsResult:
+        return self.call(calls.metrics())
 
     def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""

@@ -31,6 +31,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("disable", "disable", "switch the sandbox off"),
     ("violations", "violations", "what was blocked, also as it happens"),
     ("prompts", "prompts", "answer permission questions in this terminal"),
+    ("audit", "audit", "what the audit log says, and whether it is whole"),
+    ("metrics", "metrics", "figures of the daemon, in the text format of Prometheus"),
     ("serve", "serve", "the daemon, in the foreground"),
     ("service", "service", "let the system start the daemon"),
 )

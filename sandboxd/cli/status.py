@@ -55,6 +55,9 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
         for session in status.sessions
     ]
     rows += _listed("sessions", sessions or ["none"])
+    if status.audit is not None and status.audit.enabled:
+        lost = f", {status.audit.lost} lost" if status.audit.lost else ""
+        rows.append(("audit", f"{status.audit.path}: {status.audit.lines} lines since the start{lost}"))
     return rows + _listed("warnings", list(status.warnings))
 
 

@@ -16,36 +16,20 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from sandboxd.daemon.redaction import redact
 from sandboxd.policy.display import neutralise
 
-REDACTED = "[redacted]"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-_SECRET_KEY = re.compile(
-    r"(?i)(^|[_\-.])(pass(word|wd|phrase)?|secrets?|tokens?|tickets?|credentials?|auth|authorization|cookies?|"
-    r"api_?keys?|private_?keys?|access_?keys?|session_?keys?)($|[_\-.])"
-)
-_SECRET_TEXT = re.compile(
-    r"""(?x)
-      (?P<kept>://[^/\s:@]*:) [^/\s@]+ (?=@)                                # password in a URL
-    | (?P<kept2>(?i:\b(?:bearer|basic|token)\s+)) [A-Za-z0-9._~+/=-]{8,}    # Authorization values
-    | (?P<kept3>(?i:(?:pass(?:word|wd)?|secret|token|api[_-]?key)["']?\s*[=:]\s*["']?)) [^\s"'&;,]+
-    | \b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|npm_|pypi-)[A-Za-z0-9_-]{10,}
-    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
-    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*             # JSON web token
-    """
-)
-_ENVIRONMENT_KEYS = frozenset({"env", "environment"})
 _COMMAND_KEYS = frozenset({"command", "command_text", "argv", "params"})
 _MULTI_LINE_KEYS = frozenset({"exception", "stack"})
-_DEEPEST = 6
 _LONGEST_EXCEPTION_LINE = 2000
 
 
@@ -57,27 +41,7 @@ class LogFormat(StrEnum):
 
 def redact_secrets(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
     """Replace secrets by key and by pattern, at any depth."""
-    return {key: _redacted(key, value, 0) for key, value in record.items()}
-
-
-def _redacted(key: str, value: object, depth: int) -> object:
-    if isinstance(value, str):
-        return REDACTED if _SECRET_KEY.search(key) else _SECRET_TEXT.sub(_keep_prefix, value)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value  # a count of tokens is not a token
-    if depth >= _DEEPEST or isinstance(value, (bytes, bytearray, memoryview)):
-        return REDACTED
-    if isinstance(value, Mapping):
-        if key in _ENVIRONMENT_KEYS:
-            return {str(name): REDACTED for name in value}
-        return {str(k): _redacted(str(k), v, depth + 1) for k, v in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        return [_redacted(key, item, depth + 1) for item in value]
-    return _redacted(key, str(value), depth + 1)
-
-
-def _keep_prefix(found: re.Match[str]) -> str:
-    return next((kept for kept in found.groups() if kept), "") + REDACTED
+    return {key: redact(key, value) for key, value in record.items()}
 
 
 def hide_commands(_logger: WrappedLogger, method: str, record: EventDict) -> EventDict:

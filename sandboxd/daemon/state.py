@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sandboxd.backends.base import Backend
+    from sandboxd.daemon.audit import Audit
     from sandboxd.daemon.blocked import Blocked
     from sandboxd.daemon.lifecycle import StopRequest
+    from sandboxd.daemon.metrics import Metrics
     from sandboxd.daemon.permissions import Permissions
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
     from sandboxd.daemon.reload import Reloading
     from sandboxd.daemon.subscriptions import SettingsSubscriptions
+    from sandboxd.runtime.events import Events
     from sandboxd.runtime.sessions import Sessions
 
 
@@ -64,6 +67,9 @@ class Daemon:
     permissions: Permissions
     blocked: Blocked
     backend: Backend
+    events: Events
+    audit: Audit
+    metrics: Metrics
     steps: Callable[[], Awaitable[Sequence[Step]]]
     """Tries everything a sandbox needs on this host."""
     layers: Callable[[], tuple[str, ...]]

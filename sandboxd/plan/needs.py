@@ -47,7 +47,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     roots = writable_roots(files, place)
     rules = tuple(all_rules(files, place))
     own = [place.cwd, place.project_root, place.home, "/tmp"]
-    own += [place.temporary_base, place.runtime_dir]
+    own += [place.temporary_base, place.runtime_dir, *place.private]
     own += [path for path, _ in place.name_files if place.captured]
     at_home = [posixpath.join(place.home, row.name) for row in rows(Where.HOME)]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
@@ -64,7 +64,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
         ),
         names=tuple(row.name for row in rows(Where.WORKSPACE)),
         git_names=tuple(row.name for row in rows(Where.GIT_DIR)),
-        apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base]),
+        apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base, *place.private]),
     )  # fmt: skip
 
 

@@ -53,10 +53,12 @@ class _OwnPlaces:
         self.tmp = facts.paths[TMP].real
         cwds = (facts.paths[place.cwd].real, facts.paths[place.project_root].real)
         self.tmp_is_the_hosts = self.tmp in cwds
-        self._runtime_exists = facts.paths[place.runtime_dir].kind is Kind.DIRECTORY
+        masked = [place.runtime_dir, *place.private]
+        self._private = [facts.paths[path].real for path in place.private]
+        self._masked = [facts.paths[path].real for path in masked if facts.paths[path].kind is Kind.DIRECTORY]
 
     def covers(self, path: str) -> bool:
-        return any(is_below(path, own) for own in (self.session, self.base, self.runtime))
+        return any(is_below(path, own) for own in (self.session, self.base, self.runtime, *self._private))
 
     def add_to(self, found: PointMap) -> None:
         points = found.points
@@ -65,10 +67,9 @@ class _OwnPlaces:
         _fix(points, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Shows.PRIVATE)
         for path in [path for path in points if self.covers(path)]:
             del points[path]
-        for masked in (self.base, self.runtime):
-            if masked != self.runtime or self._runtime_exists:
-                # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
-                points[masked] = Point(masked, shows=Shows.NOTHING, sealed=False)
+        for masked in (self.base, *self._masked):
+            # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
+            points[masked] = Point(masked, shows=Shows.NOTHING, sealed=False)
         if self.tmp_is_the_hosts:
             found.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
             points[self.session] = Point(

@@ -39,6 +39,8 @@ class Place:
     temporary_base: str = ""
     """The directory that holds the temporary directories of all sessions: masked, except this session's own. The
     parent of `session_tmp` when empty."""
+    private: tuple[str, ...] = ()
+    """Further directories of the daemon, masked inside: that of the audit log."""
     daemon_paths: tuple[str, ...] = ()
     """Helper, Python environment, checkout: never writable inside."""
     allow_write: tuple[PathRule, ...] = ()

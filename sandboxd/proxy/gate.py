@@ -23,6 +23,7 @@ machine's resolver from being tried for short names.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -57,7 +58,7 @@ class Gate:
     """`network` gives the policy now. `ask` puts questions, None when there is nobody. `pinned` are the names of
     `--resolve`, exempt from the address check. `own_addresses` gives the addresses of this machine's interfaces,
     `grants` the rules that people gave the session, `proxies` are those of the daemon's environment. `somebody_to_ask`:
-    whether a question would reach anybody now."""
+    whether a question would reach anybody now. `measured` hears how many seconds a decision took."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Gate:
         grants: Callable[[], Sequence[HostRule]] = tuple,
         proxies: EnvironmentProxies = NO_PROXIES,
         somebody_to_ask: Callable[[], bool] = lambda: True,
+        measured: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -79,11 +81,14 @@ class Gate:
         self._grants = grants
         self._proxies = proxies
         self._somebody_to_ask = somebody_to_ask
+        self._measured = measured
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
         """Steps 1 and 2: ALLOW or DENY, never ASK."""
+        begun = time.perf_counter()
         decision = self._decide_now(host, port)
+        self._measured(time.perf_counter() - begun)
         if decision.behavior is not Behavior.ASK:
             return decision
         if self._ask is None:

@@ -132,7 +132,7 @@ class _HttpConnection:
         try:
             await relay.run(self._client.take_pending(), ESTABLISHED, self._outbound.inspect(connection))
         finally:
-            self._outbound.release(connection)
+            self._outbound.release(connection, *relay.moved)
 
     async def _refuse(
         self, head: RequestHead, framing: Framing, authority: str, decision: Decision, *, last: bool = False

@@ -69,10 +69,30 @@ class Connection:
         return self.host == host and self.port == port
 
 
+Opened = Callable[[Connection], None]
+"""Hears of each connection that stands."""
+Closed = Callable[[Connection, int, int], None]
+"""Hears of each connection that has been closed, with the bytes that a tunnel sent and received."""
+
+
+def ignore(*_: object) -> None:
+    """For whom nobody wants to hear."""
+
+
 class Outbound:
-    def __init__(self, gate: Gate, dialer: Dialer, report: Report, parents: ParentDialer | None = None) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        dialer: Dialer,
+        report: Report,
+        parents: ParentDialer | None = None,
+        opened: Opened = ignore,
+        closed: Closed = ignore,
+    ) -> None:
         """`parents` connects through parent proxies; needed where the gate may choose one."""
         self._gate = gate
+        self._opened = opened
+        self._closed = closed
         self._dialer = dialer
         self._parents = parents
         self._report = report
@@ -97,6 +117,7 @@ class Outbound:
             operation, host, port, admission.decision, address, sock, owner, admission.parent, forward
         )
         self._open.add(connection)
+        self._opened(connection)
         return connection
 
     async def _connect(
@@ -146,8 +167,10 @@ class Outbound:
             connection.host, connection.port, connection.decision, connection.address
         ).allowed
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: Connection, sent: int = 0, received: int = 0) -> None:
+        """It is closed. The bytes are those of a tunnel."""
         self._open.discard(connection)
+        self._closed(connection, sent, received)
 
     def refuse_invalid(self, operation: str, text: bytes, error: HostSyntaxError) -> Decision:
         """Report a host that could not be read, and the decision that says so."""

@@ -54,6 +54,12 @@ class Relay:
             _Direction(self, right, left, pipes if splice else None),
         )
 
+    @property
+    def moved(self) -> tuple[int, int]:
+        """How many bytes came from the left and from the right side, what was read before not counted."""
+        rightward, leftward = self._directions
+        return rightward.taken, leftward.taken
+
     async def run(self, to_right: bytes = b"", to_left: bytes = b"", inspect: Inspect | None = None) -> None:
         """`to_right` was read from the left socket before and goes first; `to_left` the other way. `inspect` is given
         the first bytes from the left side, which are held back until it has decided. Never raises OSError: how a tunnel
@@ -144,6 +150,7 @@ class _Direction:
         "_watching",
         "ended",
         "ends_in_error",
+        "taken",
     )
 
     def __init__(self, relay: Relay, source: socket.socket, sink: socket.socket, pipes: PipePool | None) -> None:
@@ -160,6 +167,8 @@ class _Direction:
         self._inspect: Inspect | None = None
         self._source_ended = False
         self._watching = _NOTHING
+        self.taken = 0
+        """Taken from the source."""
         self.ended = False
         self.ends_in_error = False
 
@@ -225,6 +234,7 @@ class _Direction:
         except OSError:
             self._relay.failed(self._source)
             return False
+        self.taken += len(data)
         self._held = memoryview(bytes(self._held) + data)
         if not data:
             self._inspect = None
@@ -255,9 +265,11 @@ class _Direction:
                     self._pipe = self._pipes.borrow()
             if self._pipe is not None:
                 self._in_pipe = _splice(self._source_fd, self._pipe.writer, self._pipe.size)
+                self.taken += self._in_pipe
                 return self._in_pipe
         data = self._source.recv(COPY_SIZE)
         self._held = memoryview(data)
+        self.taken += len(data)
         return len(data)
 
     def _drain(self) -> bool:

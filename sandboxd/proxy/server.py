@@ -23,7 +23,7 @@ from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, Limits
 from sandboxd.proxy.names import NameTable
-from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report
+from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
 from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 from sandboxd.proxy.socks_server import serve_socks
 from sandboxd.proxy.stream import Stream, hurry, send_at_once
@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 class ProxyServer:
     """`gate` decides, `dialer` connects, `parents` through other proxies, `report` hears of each refused request once,
-    `label` names the command in task names and logs. `own_http` and `own_socks` tell when a proxy of the person's own
-    serves a listener instead."""
+    `opened` of each connection that stands, `closed` of its end; `label` names the command in task names and logs.
+    `own_http` and `own_socks` tell when a proxy of the person's own serves a listener instead."""
 
     def __init__(
         self,
@@ -57,10 +57,12 @@ class ProxyServer:
         parents: ParentDialer | None = None,
         own_http: OwnPort = lambda: None,
         own_socks: OwnPort = lambda: None,
+        opened: Opened = ignore,
+        closed: Closed = ignore,
     ) -> None:
         self._gate = gate
         self._report = report
-        self._outbound = Outbound(gate, dialer, report, parents)
+        self._outbound = Outbound(gate, dialer, report, parents, opened, closed)
         self._limits = limits
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label

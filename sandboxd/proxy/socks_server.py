@@ -79,7 +79,7 @@ async def _serve(client: Stream, outbound: Outbound, limits: Limits, host: Host,
     try:
         await relay.run(client.take_pending(), render_reply(Reply.SUCCEEDED), outbound.inspect(connection))
     finally:
-        outbound.release(connection)
+        outbound.release(connection, *relay.moved)
 
 
 async def _fail(client: Stream, limits: Limits, reply: Reply) -> None:

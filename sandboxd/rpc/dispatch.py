@@ -23,6 +23,7 @@ from sandboxd.rpc.handlers import (
     check,
     decisions,
     hello,
+    metrics,
     permissions,
     policy,
     sessions,
@@ -33,10 +34,12 @@ from sandboxd.rpc.handlers import (
     wrap,
 )
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
+from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages.check import CheckParams
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
 from sandboxd_client.wire.messages.hello import HelloParams
+from sandboxd_client.wire.messages.metrics import MetricsParams
 from sandboxd_client.wire.messages.policy import DescribeParams, EffectiveParams, ExplainParams
 from sandboxd_client.wire.messages.prompts import (
     PermissionListParams,
@@ -82,6 +85,7 @@ METHODS: dict[str, Method] = {
     "hello": Method(HelloParams, hello.hello, ASK),
     "status": Method(StatusParams, status.status, ASK),
     "check": Method(CheckParams, check.check, ASK),
+    "metrics": Method(MetricsParams, metrics.metrics, ASK),
     "shutdown": Method(ShutdownParams, shutdown.shutdown, CONTROL),
     "session.open": Method(SessionOpenParams, sessions.open_session, RUN),
     "session.close": Method(SessionCloseParams, sessions.close_session, RUN),
@@ -143,6 +147,7 @@ class Dispatcher:
                     raise CallerError("not_permitted", f"this caller may not use {name}")
                 if method.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
+                    self._daemon.events.tell(Controlled(name, context.caller.pid))
                 return success(encode(await method.handler(context, decode(method.params, params))))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Refusal
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.runtime.events import RunEnded, RunStarted
 from sandboxd.runtime.violations import ViolationStore
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
 
@@ -47,6 +48,8 @@ class Command:
         is_hidden: Callable[[str, str, str], bool] = lambda *_: False,
         generation: int = 0,
         generation_now: Callable[[], int] = lambda: 0,
+        tell: Callable[[RunStarted | RunEnded], None] = lambda event: None,
+        session_id: str = "",
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -61,6 +64,8 @@ class Command:
         self._is_hidden = is_hidden
         self._generation = generation
         self._generation_now = generation_now
+        self._tell = tell
+        self._session_id = session_id
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -104,6 +109,7 @@ class Command:
     def started(self) -> None:
         self.state = State.RUNNING
         self._started = True
+        self._tell(RunStarted(self.wrap_id, self.command_id, self._session_id, self.pid))
 
     def failed(self, reason: str) -> None:
         self._reason = reason
@@ -129,6 +135,8 @@ class Command:
         if not self._started and self._reason is None:
             self._reason = "the sandbox ended before the command started"
         self._ended.set()
+        about = self.wrap_id, self.command_id, self._session_id
+        self._tell(RunEnded(*about, self._started, status, self._reason))
         self._on_end(self)
 
     # what a session does with it

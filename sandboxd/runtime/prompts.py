@@ -170,14 +170,21 @@ class _Session:
 
 
 class Prompts:
-    """All questions of a daemon. `write_rule` makes an `always` true. `clock` gives seconds since the epoch."""
+    """All questions of a daemon. `write_rule` makes an `always` true. `clock` gives seconds since the epoch. `observe`
+    hears of everything, without being somebody who could answer."""
 
     def __init__(
-        self, write_rule: WriteRule, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.time
+        self,
+        write_rule: WriteRule,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+        observe: Callable[[Asked | Resolved], None] = lambda event: None,
     ) -> None:
         self._write_rule = write_rule
         self.timeout_s = timeout_s
         self._clock = clock
+        self._observe = observe
         self._subscribers: dict[Any, Tell] = {}
         self._open: dict[str, _Open] = {}
         self._sessions: dict[str, _Session] = {}
@@ -364,6 +371,7 @@ class Prompts:
         return resolved
 
     def _tell(self, event: Asked | Resolved) -> None:
+        self._observe(event)
         for subscriber, tell in list(self._subscribers.items()):
             tell(subscriber, event)
 

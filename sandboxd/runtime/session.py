@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend
-from sandboxd.errors import CallerError
+from sandboxd.errors import CallerError, SandboxdError
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
@@ -19,6 +19,7 @@ from sandboxd.policy.policy import Policy
 from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
+from sandboxd.runtime.events import Events, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
@@ -85,6 +86,7 @@ class SessionParts:
     violations: ViolationFeed = field(default_factory=ViolationFeed)
     session_ended: Callable[[str], None] = lambda session_id: None
     """Called once for each session that ends, when its commands are about to."""
+    events: Events = field(default_factory=Events)
 
 
 class Session:
@@ -138,6 +140,33 @@ class Session:
     async def wrap(self, request: WrapRequest) -> Wrapped:
         """Prepare one sandboxed command. Raises CallerError, SettingsError, PolicyError or HostError; there is no state
         in which it returns a command that would run outside a sandbox."""
+        begun = time.perf_counter()
+        try:
+            wrapped, command = await self._wrap(request)
+        except SandboxdError as error:
+            what = self.id, request.cwd, request.text, error.slug, error.message
+            self._parts.events.tell(RunRefused(*what))
+            raise
+        try:
+            self._parts.events.prepared(
+                RunPrepared(
+                    wrap_id=wrapped.wrap_id,
+                    command_id=command.command_id,
+                    session_id=self.id,
+                    cwd=request.cwd,
+                    command=command.text,
+                    layers=wrapped.layers,
+                    warnings=wrapped.warnings,
+                    generation=wrapped.generation,
+                    seconds=time.perf_counter() - begun,
+                )
+            )
+        except SandboxdError:
+            command.expire()  # nobody has its argv
+            raise
+        return wrapped
+
+    async def _wrap(self, request: WrapRequest) -> tuple[Wrapped, Command]:
         self._check_open()
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)
@@ -159,6 +188,8 @@ class Session:
             is_hidden=lambda *what: is_ignored(self._policy(overrides).ignore_violations, *what),
             generation=policy.generation,
             generation_now=lambda: self._policy(overrides).generation,
+            tell=self._parts.events.tell,
+            session_id=self.id,
         )
         launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
         if self.closed:
@@ -166,7 +197,7 @@ class Session:
             self._check_open()
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
-        return Wrapped(
+        wrapped = Wrapped(
             wrap_id=wrap_id,
             argv=launch.argv,
             env_set={**plan.environment.set, **launch.env_set},
@@ -177,6 +208,7 @@ class Session:
             expires_in_s=launch.expires_in_s,
             generation=policy.generation,
         )
+        return wrapped, command
 
     def _check_open(self) -> None:
         if self.closed:
@@ -197,6 +229,7 @@ class Session:
 
     def recheck(self) -> None:
         """The policy has changed: cut the tunnels it now denies."""
+        self._places.clear()
         for command in self._commands.values():
             if command.proxies is not None:
                 command.proxies.recheck()

@@ -68,6 +68,12 @@ class Sessions:
     def all(self) -> list[Session]:
         return list(self._sessions.values())
 
+    @property
+    def connections(self) -> int:
+        """How many connections of commands are open."""
+        proxies = (command.proxies for session in self.all() for command in session.commands())
+        return sum(one.connections for one in proxies if one is not None)
+
     async def wrap(self, session: Session, request: WrapRequest) -> Wrapped:
         wrapped = await session.wrap(request)
         command = session.command(wrapped.wrap_id)

@@ -35,7 +35,8 @@ Tell = Callable[[Any, Violation | Cleared, str], None]
 class ViolationFeed:
     """One per daemon. A cursor is text that names the daemon too: one of an earlier daemon is known as such."""
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Callable[[Violation], None] = lambda violation: None) -> None:
+        self._observe = observe
         self._epoch = secrets.token_hex(4)
         self._last = 0
         self._lost = 0
@@ -79,6 +80,8 @@ class ViolationFeed:
         return max([store.lost for store in stores] + ([self._lost] if all_sessions else [0]))
 
     def tell(self, event: Violation | Cleared) -> None:
+        if isinstance(event, Violation):
+            self._observe(event)
         cursor = self._cursor(event.id) if isinstance(event, Violation) else self.cursor
         for subscriber, wanted in list(self._subscribers.items()):
             tell = wanted.get(None) or wanted.get(event.session_id)

@@ -43,6 +43,7 @@ READS = (_row("open openat openat2", NOTIFY, "opens a file, which may be one tha
 
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
 
+
 def call_name(number: int, machine: str) -> str:
     """The name of a system call by its number on `machine`; the number as text where it is none of ours."""
     column = MACHINES[machine].column

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandboxd.rpc.records import reason_record
+from sandboxd.runtime.events import CommandDecided
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 
 if TYPE_CHECKING:
@@ -20,4 +21,5 @@ async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandb
         unsandboxed=params.dangerously_disable_sandbox,
     )
     decision = answer.decision
+    call.daemon.events.tell(CommandDecided(params.session_id, params.command or "", answer.sandboxed, decision))
     return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint)

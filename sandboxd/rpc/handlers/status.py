@@ -9,7 +9,7 @@ from sandboxd import __version__
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd_client.wire.messages.hello import PROTOCOL
-from sandboxd_client.wire.messages.status import StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import AuditRecord, StatusParams, StatusResult
 
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 async def status(call: Call, params: StatusParams) -> StatusResult:
     daemon = call.daemon
     own = daemon.policies.own
+    audit = daemon.audit.state
     sessions = tuple(record_of(session) for session in daemon.sessions.all())
     return StatusResult(
         version=__version__,
@@ -36,6 +37,8 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             *daemon.machine_warnings(),
             *filter(None, [daemon.reloading.failure]),
             *own.complaints,
+            *filter(None, [audit.failure]),
         ),
         network=daemon.ways_out(),
+        audit=AuditRecord(audit.enabled, audit.path, audit.lines, audit.lost, audit.failure, audit.blocking),
     )

@@ -7,6 +7,7 @@ from typing import Any
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
+from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
     DescribeParams,
     DescribeResult,
@@ -75,6 +76,7 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "hello": (HelloParams, HelloResult),
     "status": (StatusParams, StatusResult),
     "check": (CheckParams, CheckResult),
+    "metrics": (MetricsParams, MetricsResult),
     "shutdown": (ShutdownParams, ShutdownResult),
     "session.open": (SessionOpenParams, SessionOpenResult),
     "session.close": (SessionCloseParams, SessionCloseResult),

@@ -14,6 +14,19 @@ class StatusParams:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """The audit log: `lines` and `lost` (could not be written) since the daemon started; `failure` is why it cannot be
+    written now, and `blocking` says that nothing new runs then."""
+
+    enabled: bool
+    path: str
+    lines: int = 0
+    lost: int = 0
+    failure: str = ""
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
     the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
@@ -32,6 +45,7 @@ class StatusResult:
     commands: int = 0
     warnings: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
+    audit: AuditRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

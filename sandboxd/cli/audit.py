@@ -1,0 +1,167 @@
+"""`sandboxd audit show` and `audit verify`: they read files, so they work where no daemon runs, and on copies."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sandboxd.cli.arguments import JSON, Option, Parsed, UsageError, parse, visible
+from sandboxd.cli.asking import no_words, print_json, show_help
+from sandboxd.cli.output import fail, note
+from sandboxd.daemon.audit_chain import default_path, records, verify
+from sandboxd_client import Client, SandboxdError
+
+FILE = Option("--file", "this log instead of the one that the settings name", value="FILE")
+SHOW = (
+    Option("--since", "only from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago", value="TIME"),
+    Option("--command-id", "only what belongs to this command", value="ID"),
+    Option("--kind", "only lines of this kind: run, ended, violation, connection, answer, settings, …", value="KIND"),
+    FILE,
+    JSON,
+)
+VERIFY = (FILE, JSON)
+BROKEN = 1
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FIRST = ("seq", "time", "kind", "prev", "hash")
+
+
+def main(arguments: Sequence[str]) -> int:
+    actions: dict[str, Callable[[Sequence[str]], int]] = {"show": _show, "verify": _verify}
+    if arguments and arguments[0] in actions:
+        return actions[arguments[0]](arguments[1:])
+    parsed = parse(arguments, SHOW)
+    if show_help(parsed, "audit (show | verify) [--file FILE]", "Read the audit log.", SHOW):
+        return 0
+    raise UsageError("audit takes one of: show, verify", "`sandboxd audit verify` says whether the log is whole")
+
+
+def _show(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, SHOW)
+    usage = "audit show [--since TIME] [--command-id ID] [--kind KIND] [--file FILE] [--json]"
+    if show_help(parsed, usage, "Print what the audit log says.", SHOW):
+        return 0
+    no_words(parsed)
+    since = _time(parsed.get("since")) if "since" in parsed else None
+    for record in records(_files(_path(parsed))):
+        if since is not None and str(record.get("time", "")) < since:
+            continue
+        if "command_id" in parsed and record.get("command_id") != parsed.get("command_id"):
+            continue
+        if "kind" in parsed and record.get("kind") != parsed.get("kind"):
+            continue
+        text = json.dumps(record, ensure_ascii=False) if "json" in parsed else _line(record)
+        sys.stdout.write(visible(text, 20_000) + "\n")
+    return 0
+
+
+def _verify(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, VERIFY)
+    text = "Follow the chain of the audit log. Exit status 1 when a line was changed, removed or moved."
+    if show_help(parsed, "audit verify [--file FILE] [--json]", text, VERIFY):
+        return 0
+    no_words(parsed)
+    path = _path(parsed)
+    found = verify(_files(path), _head(path))
+    if "json" in parsed:
+        print_json(
+            {
+                "ok": found.ok,
+                "path": path,
+                "lines": found.lines,
+                "first": found.first,
+                "last": found.last,
+                "faults": [{"file": f.file, "line": f.line, "text": f.text} for f in found.faults],
+                "notes": list(found.notes),
+            }
+        )
+        return 0 if found.ok else BROKEN
+    for text in found.notes:
+        note(f"note: {text}")
+    for fault in found.faults:
+        place = f"{fault.file}:{fault.line}" if fault.line else fault.file
+        sys.stdout.write(visible(f"{place}: {fault.text}", 2000) + "\n")
+    if not found.ok:
+        return fail(f"the audit log {path} is not whole: {len(found.faults)} faults", status=BROKEN)
+    sys.stdout.write(f"whole: {found.lines} lines, {found.first} to {found.last}\n")
+    return 0
+
+
+def _line(record: dict[str, Any]) -> str:
+    rest = [
+        f"{key}={value if isinstance(value, str) and ' ' not in value else json.dumps(value, ensure_ascii=False)}"
+        for key, value in record.items()
+        if key not in _FIRST and value not in (None, [], "")
+    ]
+    return f"{record.get('time', '?')} {record.get('seq')} {record.get('kind', '?')} {' '.join(rest)}".rstrip()
+
+
+def _path(parsed: Parsed) -> str:
+    """Raises SandboxdError when there is no log."""
+    named = parsed.get("file")
+    path = os.path.abspath(named) if named else _asked() or default_path(os.path.expanduser("~"))
+    if not os.path.exists(path):
+        raise SandboxdError(
+            "audit_missing",
+            f"there is no audit log {path}",
+            hint='audit: {"enabled": true} in user or managed settings switches it on',
+        )
+    return path
+
+
+def _asked() -> str | None:
+    """What the running daemon says."""
+    try:
+        with Client(autostart=False) as box:
+            status = box.status()
+    except SandboxdError:
+        return None
+    return None if status.audit is None else status.audit.path
+
+
+def _files(path: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """All files of the log, oldest first, each with its lines."""
+    directory, name = os.path.split(path)
+    older = re.compile(re.escape(name) + r"\.(\d{1,4})")
+    numbers = [int(found[1]) for entry in os.listdir(directory) if (found := older.fullmatch(entry))]
+    for file in [*(f"{path}.{number}" for number in sorted(numbers, reverse=True)), path]:
+        yield file, _lines(file)
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            yield from iter(lambda: file.readline(2 << 20), b"")
+    except OSError as error:
+        raise SandboxdError("audit_unreadable", f"cannot read {path}: {error.strerror}") from error
+
+
+def _head(path: str) -> bytes | None:
+    try:
+        with open(f"{path}.head", "rb") as file:
+            return file.read(200)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SandboxdError("audit_unreadable", f"cannot read {path}.head: {error.strerror}") from error
+
+
+def _time(text: str) -> str:
+    """A point in time as the log writes it."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            seconds = int(ago[1]) * _SECONDS[ago[2]]
+            at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
+        else:
+            at = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"not a time: {visible(text)}", "write 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d"
+        ) from None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,14 @@
+"""`metrics`: the figures of the daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def metrics(call: Call, params: MetricsParams) -> MetricsResult:
+    return MetricsResult(call.daemon.metrics.text())

@@ -1,0 +1,168 @@
+"""What happens in a daemon, as records, and who hears of it: the audit log and the figures.
+
+A question, an answer and a violation have records of their own (`runtime.prompts`, `policy.violation`) and are told as
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.violation import Violation
+from sandboxd.runtime.prompts import Asked, Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrepared:
+    """A sandbox waits for its command. `seconds` is how long `wrap` took."""
+
+    wrap_id: str
+    command_id: str
+    session_id: str
+    cwd: str
+    command: str
+    layers: tuple[str, ...]
+    warnings: tuple[str, ...]
+    generation: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRefused:
+    """`wrap` raised an error, and nothing can run."""
+
+    session_id: str
+    cwd: str
+    command: str
+    slug: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The command's exec has succeeded. `pid` is bubblewrap's on the host."""
+
+    wrap_id: str
+    command_id: str
+    session_id: str
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The whole tree is gone. `status` is None when it is not known, `reason` says why a command never started."""
+
+    wrap_id: str
+    command_id: str
+    session_id: str
+    started: bool
+    status: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection to the outside stands. What was refused is a violation."""
+
+    session_id: str
+    command_id: str
+    operation: str
+    host: str
+    port: int
+    address: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A tunnel has ended, with the bytes that went out of the sandbox and into it."""
+
+    session_id: str
+    command_id: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDecided:
+    """The answer to `should_sandbox`."""
+
+    session_id: str | None
+    command: str
+    sandboxed: bool
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Something was done in a weaker way than the settings ask for, because they permit that. `what` is a stable word,
+    `why` a sentence."""
+
+    what: str
+    why: str
+    session_id: str | None = None
+    command_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """Another policy holds since now."""
+
+    generation: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """Somebody called a method that changes what holds for everybody."""
+
+    method: str
+    pid: int
+
+
+Event = (
+    RunPrepared
+    | RunRefused
+    | RunStarted
+    | RunEnded
+    | Connected
+    | Disconnected
+    | CommandDecided
+    | Fallback
+    | SettingsChanged
+    | Controlled
+    | Asked
+    | Resolved
+    | Violation
+)
+Listener = Callable[[Event], None]
+"""Must neither wait nor raise."""
+Guard = Callable[[RunPrepared], None]
+"""Raises SandboxdError when the command must not run."""
+
+
+class Events:
+    """One per daemon."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._guards: list[Guard] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def guard(self, guard: Guard) -> None:
+        """Have `guard` asked before the argv of a command is handed out."""
+        self._guards.append(guard)
+
+    def tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def prepared(self, event: RunPrepared) -> None:
+        """Raises the SandboxdError of whoever does not let the command run."""
+        for guard in self._guards:
+            guard(event)
+        self.tell(event)

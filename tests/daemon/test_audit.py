@@ -1,0 +1,282 @@
+"""The audit log of a daemon: what it says, what it never says, and what happens when it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxd.cli.main import execute
+from sandboxd.daemon.audit_log import AuditLog
+from sandboxd.errors import HostError
+from support.daemon import RunningDaemon, running_daemon
+from support.daemons import DaemonProcess, StartDaemon
+from support.fake_runtime import FakeMachine
+from support.users import Identity
+from support.waiting import wait_until
+
+
+def log_of(path: Path, **changes: Any) -> AuditLog:
+    return AuditLog(
+        str(path), **{"max_bytes": 1 << 20, "keep": 3, "time": lambda: "2026-01-01T00:00:00.000Z", **changes}
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "audit" / "audit.jsonl"
+
+
+def verified(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `audit verify` says, and that its exit status agrees."""
+    status = execute(["audit", "verify", "--json", "--file", str(path)])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert status == (0 if found["ok"] else 1)
+    return found
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+# ---- files
+
+
+def test_a_log_goes_on_where_it_ended(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        log = log_of(place)
+        log.append({"kind": "run", "command": f"make {number}"})
+        log.close()
+    assert [line["kind"] for line in lines_of(place)] == ["opened", "run"] * 3
+    assert verified(place, capsys)["last"] == 6
+    assert place.stat().st_mode & 0o777 == 0o600 and place.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_rotation_keeps_the_chain(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = log_of(place, max_bytes=600, keep=2)
+    for number in range(40):
+        log.append({"kind": "run", "command": f"make {number}"})
+    log.close()
+    names = sorted(path.name for path in place.parent.iterdir())
+    assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2", "audit.jsonl.head"]
+    found = verified(place, capsys)
+    assert found["ok"] and found["first"] > 1
+    place.with_name("audit.jsonl.1").unlink()
+    assert not verified(place, capsys)["ok"]
+    place.with_name("audit.jsonl.2").unlink()
+    assert not verified(place, capsys)["ok"]
+
+
+def test_an_unfinished_line_is_cut_off(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = log_of(place)
+    log.append({"kind": "run"})
+    log.close()
+    with place.open("ab") as file:
+        file.write(b'{"seq":3,"kind":"ru')
+    assert verified(place, capsys)["ok"]
+    log_of(place).close()
+    assert lines_of(place)[-1]["unfinished_bytes_removed"] == 19
+    assert verified(place, capsys) | {"notes": []} == verified(place, capsys)
+
+
+def test_lines_that_somebody_removed_stay_missing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also for the next daemon: it goes on with the number that the head knows."""
+    log = log_of(place)
+    for _ in range(4):
+        log.append({"kind": "run"})
+    log.close()
+    place.write_bytes(b"".join(place.read_bytes().splitlines(keepends=True)[:3]))
+    log_of(place).close()
+    assert "4 to 5 are missing" in verified(place, capsys)["faults"][0]["text"]
+
+
+def test_one_writer(place: Path) -> None:
+    log = log_of(place)
+    with pytest.raises(HostError) as error:
+        log_of(place)
+    assert error.value.slug == "audit_locked"
+    log.close()
+    log_of(place).close()
+
+
+def test_the_directory_is_its_own(tmp_path: Path) -> None:
+    """Commands do not see it, so it cannot be one with other things in it."""
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(HostError) as error:
+        log_of(tmp_path / "audit.jsonl")
+    assert error.value.slug == "audit_directory" and "notes.txt" in error.value.message
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(HostError, match="written by others"):
+        log_of(tmp_path / "open" / "audit.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "directory"])
+def test_nothing_else_is_written_to(place: Path, tmp_path: Path, kind: str) -> None:
+    place.parent.mkdir(mode=0o700)
+    target = tmp_path / "target"
+    target.write_text("mine")
+    match kind:
+        case "link":
+            place.symlink_to(target)
+        case "hard link":
+            place.hardlink_to(target)
+        case "fifo":
+            os.mkfifo(place)
+        case "directory":
+            place.mkdir()
+    with pytest.raises(HostError) as error:
+        log_of(place)
+    assert error.value.slug == "audit_unavailable" and target.read_text() == "mine"
+
+
+# ---- events
+
+
+AUDIT = {"audit": {"enabled": True}}
+
+
+def default_log(running: RunningDaemon) -> Path:
+    return running.around.home / ".local/state/sandboxd/audit/audit.jsonl"
+
+
+async def test_what_a_daemon_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = FakeMachine()
+    settings = {**AUDIT, "sandbox": {"enabled": True}, "permissions": {"deny": ["Bash(rm:*)"]}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as running:
+        async with running.client() as client:
+            session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
+            await client.result("should_sandbox", {"command": "rm -r x", "session_id": session})
+            await client.result(
+                "wrap", {"command": "make --token hunter22 all", "session_id": session, "command_id": "c1"}
+            )
+            await client.result("settings.reload", {})
+            running.around.write(running.around.user_settings, {**settings, "sandbox": {"enabled": False}})
+            await client.result("settings.reload", {})
+            status = await client.result("status", {})
+            assert status["audit"]["enabled"] and status["audit"]["lines"] >= 4 and not status["audit"]["lost"]
+        path = default_log(running)
+        lines = lines_of(path)
+        kinds = [line["kind"] for line in lines]
+        assert kinds[:3] == ["opened", "decision", "run"] and "settings" in kinds and kinds.count("control") == 2
+        decision = lines[1]
+        assert (
+            decision["behavior"] == "deny"
+            and decision["rule"] == "Bash(rm:*)"
+            and "settings.json" in decision["origin"]
+        )
+        run = lines[2]
+        assert run["command"] == "make --token [redacted] all" and run["command_id"] == "c1"
+        assert run["session_id"] == session and run["layers"]
+        assert verified(path, capsys)["ok"]
+        capsys.readouterr()
+        assert execute(["audit", "show", "--file", str(path), "--command-id", "c1", "--since", "1h"]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert len(shown) >= 1 and all("command_id=c1" in line for line in shown)
+        assert execute(["audit", "show", "--file", str(path), "--since", "2099-01-01"]) == 0
+        assert not capsys.readouterr().out
+        assert execute(["audit", "show", "--file", str(path), "--since", "yesterday"]) == 2
+
+
+async def test_it_is_off_unless_user_or_managed_settings_say_so() -> None:
+    async with running_daemon(assemble=FakeMachine().assemble) as running:
+        running.around.write(running.around.project_settings, AUDIT)
+        async with running.client() as client:
+            await client.result("wrap", {"command": "true", "cwd": str(running.around.project)})
+            assert not (await client.result("status", {}))["audit"]["enabled"]
+            assert not default_log(running).parent.exists()
+            running.around.write(running.around.user_settings, AUDIT)
+            await client.result("settings.reload", {})
+            await client.result("wrap", {"command": "true", "cwd": str(running.around.project)})
+            assert [line["kind"] for line in lines_of(default_log(running))][-1] == "run"
+            running.around.write(running.around.user_settings, {})
+            await client.result("settings.reload", {})
+            assert lines_of(default_log(running))[-1]["kind"] == "closed"
+
+
+@pytest.mark.parametrize("on_full", ["block", "drop"])
+async def test_a_log_that_cannot_be_opened(on_full: str) -> None:
+    async with running_daemon(assemble=FakeMachine().assemble) as running:
+        path = running.around.base / "elsewhere" / "audit.jsonl"
+        path.parent.mkdir()
+        (path.parent / "other.txt").touch()
+        settings = {"audit": {"enabled": True, "path": str(path), "onFull": on_full}}
+        running.around.write(running.around.user_settings, settings)
+        async with running.client() as client:
+            await client.result("settings.reload", {})
+            wrap = {"command": "true", "cwd": str(running.around.project)}
+            if on_full == "block":
+                error = await client.error("wrap", wrap)
+                assert error["data"]["slug"] == "audit_directory"
+            else:
+                await client.result("wrap", wrap)
+            status = await client.result("status", {})
+            assert status["audit"]["lost"] >= 1 and str(path.parent) in status["audit"]["failure"]
+            assert any("audit log" in warning for warning in status["warnings"])
+            (path.parent / "other.txt").unlink()
+            await client.result("wrap", wrap)
+            kinds = [line["kind"] for line in lines_of(path)]
+            assert "lost" in kinds and kinds[-1] == "run"
+
+
+# ---- for real
+
+
+def settled(daemon: DaemonProcess, path: Path, kind: str, many: int = 1) -> list[dict[str, Any]]:
+    def found() -> list[dict[str, Any]]:
+        lines = lines_of(path) if path.exists() else []
+        return lines if sum(line["kind"] == kind for line in lines) >= many else []
+
+    wait_until(lambda: bool(found()), f"a line of kind {kind}")
+    return found()
+
+
+def test_a_run_from_its_beginning_to_its_end(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon(settings=AUDIT)
+    path = identity.home / ".local/state/sandboxd/audit/audit.jsonl"
+    done = daemon.run(
+        "run", "--", "sh", "-c", f"API_TOKEN=hunter22 true; ls {path.parent}; cat {path}; echo x >> {path}"
+    )
+    assert done.returncode != 125 and "Permission denied" in done.stderr and "opened" not in done.stdout
+    lines = settled(daemon, path, "ended")
+    run, started, ended = ([line for line in lines if line["kind"] == kind] for kind in ("run", "started", "ended"))
+    assert run[0]["wrap_id"] == started[0]["wrap_id"] == ended[0]["wrap_id"]
+    assert ended[0]["ran"] and ended[0]["status"] == done.returncode
+    assert "hunter22" not in path.read_text() and "API_TOKEN=[redacted]" in run[0]["command"]
+    daemon.run("run", "--", "curl", "-s", "http://nowhere.test/")
+    blocked = next(line for line in settled(daemon, path, "violation") if line["kind"] == "violation")
+    assert blocked["target"] == "nowhere.test:80" and blocked["what"] == "network"
+    assert "whole" in daemon.run("audit", "verify").stdout
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait()
+    assert identity.run(identity.command("audit", "verify", "--file", str(path))).returncode == 0
+    path.write_text(path.read_text().replace("nowhere.test", "allowed.test"))
+    broken = identity.run(identity.command("audit", "verify", "--file", str(path)))
+    assert broken.returncode == 1 and "was changed" in broken.stdout
+
+
+@pytest.mark.parametrize("on_full", ["block", "drop"])
+def test_a_full_disk(start_daemon: StartDaemon, identity: Identity, on_full: str) -> None:
+    """A limit on the size of files does to the writer what a full disk does."""
+    daemon = start_daemon(settings={"audit": {"enabled": True, "onFull": on_full}})
+    path = identity.home / ".local/state/sandboxd/audit/audit.jsonl"
+    assert daemon.run("run", "--", "true").returncode == 0
+    settled(daemon, path, "ended")
+    assert not identity.run(["prlimit", f"--pid={daemon.pid}", f"--fsize={path.stat().st_size + 100}:"]).returncode
+    done = daemon.run("run", "--", "true")
+    if on_full == "block":
+        assert done.returncode == 125 and "audit log" in done.stderr and "onFull" in done.stderr
+    else:
+        assert done.returncode == 0
+    status = json.loads(daemon.run("status", "--json").stdout)
+    assert status["audit"]["lost"] >= 1 and status["audit"]["failure"]
+    assert not identity.run(["prlimit", f"--pid={daemon.pid}", "--fsize=unlimited:"]).returncode
+    assert daemon.run("run", "--", "true").returncode == 0
+    settled(daemon, path, "ended", 2)
+    lost = next(line for line in lines_of(path) if line["kind"] == "lost")
+    assert lost["lines"] >= 1
+    assert daemon.run("audit", "verify").returncode == 0
