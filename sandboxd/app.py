@@ -318,7 +318,7 @@ async def run_daemon(
         )
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
-        dispatcher = Dispatcher(daemon, log)
+        dispatcher = Dispatcher(daemon, log, controlled=events.tell)
 
         async def lost(connection: ClientConnection) -> None:
             permissions.connection_lost(connection)

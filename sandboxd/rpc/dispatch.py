@@ -71,7 +71,7 @@ from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapParams
 from sandboxd_client.wire.params import ParamsError, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from jsonrpcserver import Result
     from structlog.typing import FilteringBoundLogger
@@ -128,9 +128,17 @@ _NUMBERS: dict[type[SandboxdError], int] = {
 
 
 class Dispatcher:
-    """Answers the messages of all connections of a daemon."""
+    """Answers the messages of all connections of a daemon. `controlled` hears of the calls that change something."""
 
-    def __init__(self, daemon: Daemon, log: FilteringBoundLogger, methods: Mapping[str, Method] = METHODS) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        log: FilteringBoundLogger,
+        methods: Mapping[str, Method] = METHODS,
+        *,
+        controlled: Callable[[Controlled], None] = lambda event: None,
+    ) -> None:
+        self._controlled = controlled
         self._daemon = daemon
         self._log = log
         self._table = methods
@@ -147,7 +155,7 @@ class Dispatcher:
                     raise CallerError("not_permitted", f"this caller may not use {name}")
                 if method.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
-                    self._daemon.events.tell(Controlled(name, context.caller.pid))
+                    self._controlled(Controlled(name, context.caller.pid))
                 return success(encode(await method.handler(context, decode(method.params, params))))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}
