@@ -247,6 +247,9 @@ class FakeDaemon:
     def _check(self, params: Mapping[str, Any]) -> Answer:
         return {"ok": True, "steps": [{"name": "fake", "ok": True, "detail": "nothing is enforced"}], "layers": []}
 
+    def _metrics(self, params: Mapping[str, Any]) -> Answer:
+        return {"text": ""}
+
     def _shutdown(self, params: Mapping[str, Any]) -> Answer:
         self._stopping = True
         return {"pid": os.getpid()}

@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "hello": lambda box: box.hello(),
     "status": lambda box: box.status(),
     "check": lambda box: box.check(),
+    "metrics": lambda box: box.metrics(),
     "shutdown": lambda box: box.shutdown(1.0),
     "session.open": lambda box: box.session_open("/", name="n", permission_mode="none", settings={"sandbox": {}}),
     "session.close": lambda box: box.session_close("s"),
