@@ -135,12 +135,14 @@ def main(options: ServeOptions) -> int:
     log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
     level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
     log = make_logger(sys.stderr, log_format, level)
+    manager = ServiceManager(os.environ)
     try:
         with StandardLogs.installed(log):
             config = configure(options, environment)
             raise_descriptor_limit()
-            asyncio.run(_serve(config, log))
+            asyncio.run(_serve(config, log, manager))
     except SandboxdError as error:
+        manager.cannot_start(neutralise(error.message))
         hint = f"hint: {neutralise(error.hint)}\n" if error.hint else ""
         sys.stderr.write(f"sandboxd: {neutralise(error.message)}\n{hint}")
         return EXIT_CANNOT_START
@@ -183,8 +185,7 @@ def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
     return pins
 
 
-async def _serve(config: DaemonConfig, log: FilteringBoundLogger) -> None:
-    manager = ServiceManager(os.environ)
+async def _serve(config: DaemonConfig, log: FilteringBoundLogger, manager: ServiceManager) -> None:
     stop = StopRequest()
     running: Daemon | None = None
 

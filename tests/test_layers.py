@@ -50,7 +50,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
     # What the service manager is given is text, made where everything about that system is.
-    "sandboxd.cli.service": ("sandboxd.__version__", "sandboxd_client", "sandboxd.backends.macos.launchd"),
+    "sandboxd.cli.launchd_service": ("sandboxd_client", "sandboxd.backends.macos.launchd"),
+    "sandboxd.cli.systemctl": ("sandboxd_client", "sandboxd.backends.linux.systemd_units"),
+    "sandboxd.cli.systemd_service": (
+        "sandboxd.__version__", "sandboxd_client", "sandboxd.backends.linux.systemd_units",
+    ),
+    "sandboxd.cli.systemd_status": (
+        "sandboxd.__version__", "sandboxd_client", "sandboxd.backends.linux.systemd_units",
+    ),
     # A log is verified where it was copied to, without a daemon.
     "sandboxd.cli.audit": ("sandboxd.__version__", "sandboxd_client", "sandboxd.daemon.audit_chain"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),

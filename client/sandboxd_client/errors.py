@@ -54,7 +54,9 @@ class ConnectionLost(SandboxdError):
     def __init__(
         self, message: str = "the connection to sandboxd ended before it answered", *, sent: bool = True
     ) -> None:
-        super().__init__("connection_lost", message, "see whether it runs with: sandboxd status")
+        super().__init__(
+            "connection_lost", message, "see whether it runs, and why not: sandboxd status, sandboxd service status"
+        )
         self.sent = sent
 
 

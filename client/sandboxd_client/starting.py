@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from sandboxd_client.activation import start_socket_unit
 from sandboxd_client.connection import Connection, open_connection
 from sandboxd_client.errors import (
     ConnectionLost,
@@ -81,6 +82,8 @@ def connect_or_start(
         try:
             return open_connection(path)  # somebody else has started it while this one waited for the lock
         except DaemonNotRunning:
+            if start_socket_unit(path):  # systemd is to start it: one that we started would be in its way
+                return open_connection(path)
             return _start(path, dict(os.environ if environment is None else environment), timeout)
 
 

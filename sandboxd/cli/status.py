@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import JSON, parse
 from sandboxd.cli.asking import no_words, print_json, print_rows, show_help
 from sandboxd_client import Client, DaemonNotRunning
+from sandboxd_client.activation import only_a_connection_is_missing
 from sandboxd_client.wire.messages.status import StatusResult
 from sandboxd_client.wire.params import encode
 
@@ -22,13 +23,17 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     no_words(parsed)
     with Client(autostart=False) as box:
+        waiting = only_a_connection_is_missing(box.socket)
         try:
+            if waiting:
+                raise DaemonNotRunning(box.socket)
             status = box.status()
         except DaemonNotRunning:
             if "json" in parsed:
-                print_json({"running": False, "socket": box.socket})
+                print_json({"running": False, "socket": box.socket, "starts_on_connection": waiting})
             else:
-                sys.stdout.write(f"not running (nothing answers at {box.socket})\n")
+                why = "the next connection starts it" if waiting else f"nothing answers at {box.socket}"
+                sys.stdout.write(f"not running ({why})\n")
             return NOT_RUNNING
     if "json" in parsed:
         print_json({"running": True, **encode(status)})

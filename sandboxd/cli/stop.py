@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import parse
 from sandboxd.cli.asking import no_words, show_help
 from sandboxd_client import DaemonNotRunning
+from sandboxd_client.activation import is_listening, only_a_connection_is_missing
 from sandboxd_client.connection import usable_path
 from sandboxd_client.starting import stop_daemon
 
@@ -18,10 +19,17 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     no_words(parsed)
     path = usable_path()
+    if only_a_connection_is_missing(path):  # ours would start what it is to stop
+        sys.stdout.write("not running (the next connection starts it)\n")
+        return 0
     try:
         pid = stop_daemon(path)
     except DaemonNotRunning:
         sys.stdout.write(f"not running (nothing answers at {path})\n")
         return 0
     sys.stdout.write(f"stopped (pid {pid})\n")
+    if is_listening(path):
+        sys.stdout.write(
+            "the next connection starts it again; to end that too: systemctl --user stop sandboxd.socket\n"
+        )
     return 0

@@ -73,6 +73,10 @@ class ServiceManager:
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
 
+    def cannot_start(self, reason: str) -> None:
+        """What `systemctl status` and `sandboxd service` then say, also where a user may not read the journal."""
+        self._send(f"STATUS={reason}")
+
     def reloading(self) -> None:
         """To be followed by `ready`. The time tells the manager which of its requests is being answered."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000

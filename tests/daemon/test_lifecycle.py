@@ -56,9 +56,11 @@ def test_the_service_manager_hears_of_each_step(tmp_path: Path, abstract: bool) 
         service.ready("listening")
         service.reloading()
         service.stopping()
+        service.cannot_start("no")
         assert manager.recv(100) == b"READY=1\nSTATUS=listening"
         assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+\nSTATUS=.+", manager.recv(100))
         assert manager.recv(100).startswith(b"STOPPING=1\n")
+        assert manager.recv(100) == b"STATUS=no"
 
 
 def watchdog_environment(tmp_path: Path, **variables: str) -> dict[str, str]:

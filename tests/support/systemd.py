@@ -3,8 +3,8 @@
 It needs root. What it could change on the host is out of its reach: /run, /tmp, /var/lib/systemd and /var/log are
 fresh tmpfs, its control groups lie below one that is made for it, and it knows only the few units that a user's manager
 needs (`UNITS`); so nothing that a machine does when it starts (cleaning directories, setting kernel parameters, swap,
-clocks) is done here. `SystemdMachine.manager(identity)` starts the manager of a user as a login does, and drives it from
-outside with nsenter(1).
+clocks) is done here. `SystemdMachine.manager(identity)` starts the manager of a user as a login does, and drives it
+from outside with nsenter(1).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class UserManager:
         return f"/run/user/{self.identity.uid}"
 
     def environment(self, **changes: str) -> dict[str, str]:
-        return self.identity.environment(XDG_RUNTIME_DIR=self.runtime, **changes)
+        return self.identity.environment(**{"XDG_RUNTIME_DIR": self.runtime, **changes})
 
     def enter(self, *argv: str) -> list[str]:
         user = ["setpriv", f"--reuid={self.identity.uid}", f"--regid={self.identity.gid}", "--init-groups"]
@@ -123,6 +123,23 @@ class UserManager:
             cwd="/",
             timeout=60,
         )
+
+    @contextlib.contextmanager
+    def running(self, *argv: str, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The same, left running; ended with the context."""
+        process = subprocess.Popen(
+            self.enter(*argv),
+            env=self.environment(**changes),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
     def systemctl(self, *words: str) -> str:
         """What it prints. A failure of it fails the test, with the journal of the service."""
@@ -150,6 +167,8 @@ def boot(identity: Identity, scratch: Path) -> Iterator[SystemdMachine]:
             if os.path.exists(found):
                 (units / unit).symlink_to(found)
                 break
+    # By this name the bus starts it, when somebody asks for it before it is there.
+    (units / "dbus-org.freedesktop.login1.service").symlink_to("systemd-logind.service")
     (units / _TARGET).write_text("[Unit]\nRequires=dbus.socket systemd-journald.service systemd-logind.service\n")
     lines = Path("/etc/passwd").read_text().splitlines()
     person = pwd.getpwuid(identity.uid)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandboxd.backends.macos.launchd import LABEL, SOCKET_NAME, Agent, agent_plist, install_commands
-from sandboxd.cli import service
+from sandboxd.cli import launchd_service
 from sandboxd.cli.main import execute
 from sandboxd.errors import HostError
 from sandboxd.rpc import launchd_socket
@@ -122,7 +122,7 @@ def test_what_launchctl_says_is_said(
     launchctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = (("true",), ("launchctl", "bootstrap", "gui/1", "/no"))
-    monkeypatch.setattr(service, "install_commands", lambda agent: commands)
+    monkeypatch.setattr(launchd_service, "install_commands", lambda agent: commands)
     assert execute(["service", "install"]) == 125
     assert "sandboxd: launchctl bootstrap gui/1 /no: " in capsys.readouterr().err
 
@@ -130,7 +130,7 @@ def test_what_launchctl_says_is_said(
 def test_usage_and_other_systems(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["service"]) == 2
     assert execute(["service", "reload"]) == 2
-    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "freebsd14")
     assert execute(["service", "install"]) == 125
     assert "no service for this operating system yet" in capsys.readouterr().err
 

@@ -1,0 +1,221 @@
+"""`sandboxd service` with a real systemd: installed, started, killed, reloaded, stopped, removed.
+
+Booting a systemd takes root (`support.systemd`), so an ordinary user has one test here, that of the units as they are
+shipped. That is no layer that is missing: a machine has one process 1, and only root can make another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd.backends.linux.systemd_units import SERVICE, SOCKET
+from support.systemd import UserManager, boot
+from support.users import CHECKOUT, Identity
+from support.waiting import wait_until
+
+
+def test_the_units_are_in_order(identity: Identity) -> None:
+    """As systemd itself reads them; only the program is one that is there."""
+    units = identity.base / "units"
+    for name in (SERVICE, SOCKET):
+        text = (CHECKOUT / "systemd" / name).read_text()
+        identity.write(units / name, text.replace("/usr/bin/sandboxd", "/bin/true"))
+    (identity.runtime / "systemd").mkdir()
+    identity.own(identity.runtime / "systemd")
+    done = identity.run(["systemd-analyze", "--user", "verify", *(str(units / name) for name in (SERVICE, SOCKET))])
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), done
+
+
+def virtual_environment(identity: Identity) -> Path:
+    """One that has our code, as `python -m venv` makes it. Returns its `sandboxd`."""
+    base = identity.base / "venv dir%h"
+    version = subprocess.run(
+        [identity.code.python, "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys._base_executable)"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    interpreter = Path(os.path.realpath(version[1]))
+    identity.write(base / "pyvenv.cfg", f"home = {interpreter.parent}\nversion = {version[0]}\n")
+    packages = base / "lib" / f"python{version[0]}" / "site-packages"
+    libraries = subprocess.run(
+        [identity.code.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    identity.write(packages / "sandboxd.pth", "\n".join([*identity.code.search_path, libraries]) + "\n")
+    identity.write(base / "bin" / "activate", "")
+    (base / "bin" / "python").symlink_to(interpreter)
+    script = f'#!/bin/sh\nexec "{base}/bin/python" -P -m sandboxd "$@"\n'
+    return identity.write(base / "bin" / "sandboxd", script, mode=0o755)
+
+
+if os.geteuid() == 0:
+
+    class Installation:
+        """sandboxd in a virtual environment of a person who is logged in on a machine with systemd."""
+
+        def __init__(self, manager: UserManager) -> None:
+            self.manager = manager
+            self.identity = manager.identity
+            self.program = str(virtual_environment(self.identity))
+            self.units = self.identity.home / ".config" / "systemd" / "user"
+            self.socket = f"{manager.runtime}/sandboxd/sandboxd.sock"
+
+        def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+            return self.manager.run(self.program, *arguments, PYTHONPATH="", **variables)
+
+        def done(self, *arguments: str) -> str:
+            done = self.run(*arguments)
+            assert done.returncode == 0, f"{done}\n{self.manager.journal()}"
+            return done.stdout
+
+        def state(self) -> str:
+            return self.manager.show(SERVICE, "ActiveState")
+
+        def pid(self) -> int:
+            return int(self.manager.show(SERVICE, "MainPID"))
+
+    @pytest.fixture
+    def installation(identity: Identity) -> Iterator[Installation]:
+        with boot(identity, identity.base) as machine:
+            yield Installation(machine.manager(identity))
+
+    as_a_user = pytest.mark.parametrize("identity", ["user"], indirect=True)
+
+    @as_a_user
+    def test_installed_used_and_removed(installation: Installation) -> None:
+        manager = installation.manager
+        assert "it is not installed" in installation.run("service", "status").stdout
+        for written in ("written", "present"):  # again is the same as once
+            assert written in installation.done("service", "install", "--now")
+        assert (installation.state(), manager.show(SOCKET, "ActiveState")) == ("active", "active")
+        first = installation.pid()
+        assert installation.done("run", "--", "echo", "hello") == "hello\n"
+        assert json.loads(installation.done("status", "--json"))["pid"] == first
+        assert "listening at" in manager.show(SERVICE, "StatusText")
+        assert f"pid {first}" in installation.done("service", "status")
+        assert list(installation.identity.home.glob("**/sockets.target.wants/*"))
+
+        # killed: systemd starts it again, and the socket never went away
+        manager.run("kill", "-9", str(first))
+        wait_until(lambda: installation.pid() not in (0, first), "it was started again")
+        assert installation.done("run", "--", "echo", "again") == "again\n"
+        assert installation.pid() != first
+
+        # stopped: the next connection starts it
+        manager.systemctl("stop", SERVICE)
+        assert installation.state() == "inactive"
+        status = installation.run("status")
+        assert (status.returncode, installation.state()) == (1, "inactive"), status  # asking starts nothing
+        assert installation.run("stop").returncode == 0
+        assert installation.state() == "inactive"
+        assert installation.done("run", "--", "echo", "woken") == "woken\n"
+        assert installation.state() == "active"
+
+        installation.done("service", "uninstall")
+        assert not list(installation.identity.home.glob(".config/**/sandboxd*"))
+        assert manager.show(SERVICE, "LoadState") == "not-found"
+        assert not Path(f"/proc/{manager.machine.pid}/root{installation.socket}").exists()
+        assert "it was not installed" in installation.done("service", "uninstall")
+
+    @as_a_user
+    def test_reloaded_watched_and_restarted(installation: Installation) -> None:
+        manager, identity = installation.manager, installation.identity
+        installation.done("service", "install", "--now")
+        first = installation.pid()
+        settings = identity.home / ".claude" / "settings.json"
+        manager.run("kill", "-STOP", str(first))  # so that it has to be told
+        identity.write(settings, json.dumps({"sandbox": {"enabled": True}}))
+        manager.run("kill", "-CONT", str(first))
+        manager.systemctl("reload", SERVICE)
+        assert json.loads(installation.done("status", "--json"))["enabled"] is True
+        assert (installation.pid(), installation.state()) == (first, "active")
+
+        # its log is in the journal, with the priority of each entry and no envelope of our own
+        entries = [json.loads(line) for line in manager.machine.run(
+            "journalctl", f"_PID={first}", "-o", "json").stdout.splitlines()]  # fmt: skip
+        ready = next(entry for entry in entries if str(entry["MESSAGE"]).startswith("ready "))
+        assert (ready["PRIORITY"], ready["_SYSTEMD_USER_UNIT"]) == ("6", SERVICE)
+
+        # hung: the watchdog ends it, and the next one is there
+        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=1s\n")
+        manager.systemctl("daemon-reload")
+        manager.systemctl("restart", SERVICE)
+        second = installation.pid()
+        assert second != first
+        entered = int(manager.show(SERVICE, "WatchdogTimestampMonotonic"))
+        wait_until(lambda: int(manager.show(SERVICE, "WatchdogTimestampMonotonic")) > entered, "the loop feeds it")
+        assert installation.pid() == second
+        manager.run("kill", "-STOP", str(second))
+        wait_until(lambda: installation.pid() not in (0, second), "it was started again")
+        assert installation.done("run", "--", "echo", "after") == "after\n"
+        assert f"{SERVICE}.d/watchdog.conf (yours)" in installation.done("service", "status")
+
+    @as_a_user
+    def test_what_does_not_agree_is_said(installation: Installation) -> None:
+        manager, identity = installation.manager, installation.identity
+        # a daemon started by hand is in the way of the socket, and is not pushed aside
+        installation.done("service", "install")
+        with manager.running(installation.program, "serve", PYTHONPATH="") as by_hand:
+            root = Path(f"/proc/{manager.machine.pid}/root")
+            wait_until((root / installation.socket.lstrip("/")).exists, "it listens")
+            refused = installation.run("service", "install", "--now")
+            assert refused.returncode == 125
+            assert "a daemon that systemd did not start" in refused.stderr and "hint: " in refused.stderr
+            said = installation.run("service", "status")
+            assert said.returncode == 1 and "systemd did not start" in said.stdout
+            assert installation.done("run", "--", "echo", "served") == "served\n"
+            installation.done("stop")
+            assert by_hand.wait(30) == 0
+
+        # a client that finds no daemon has the installed unit start it
+        assert manager.show(SOCKET, "ActiveState") == "inactive"
+        assert installation.done("run", "--", "echo", "started") == "started\n"
+        assert installation.state() == "active"
+        assert installation.done("service", "status")
+
+        # a unit of another version, and one that is not ours
+        unit = installation.units / SERVICE
+        unit.write_text(unit.read_text().replace("# Written by sandboxd ", "# Written by sandboxd 0.0.1 was ", 1))
+        assert "of another version (0.0.1)" in installation.run("service", "status").stdout
+        assert "written: " in installation.done("service", "install", "--now")
+        installation.done("service", "status")
+        unit.write_text("[Service]\nExecStart=/bin/true\n")
+        assert "was not written by sandboxd" in installation.run("service", "install").stderr
+        unit.unlink()
+
+        # settings that keep it from starting: the reason is the answer
+        settings = identity.write(identity.home / ".claude" / "settings.json", "{")
+        manager.systemctl("stop", SOCKET, SERVICE)
+        failed = installation.run("service", "install", "--now")
+        assert failed.returncode == 125 and "settings.json" in failed.stderr, failed
+        said = installation.run("service", "status")
+        assert "the service failed" in said.stdout and "settings.json" in said.stdout, said
+
+        # systemd gives up after some tries; then a client hears the reason from a daemon that it starts itself
+        manager.systemctl("start", SOCKET)
+        while manager.show(SOCKET, "ActiveState") == "active":
+            assert installation.run("run", "--", "true").returncode == 125
+        refused = installation.run("run", "--", "true")
+        assert refused.returncode == 125 and "settings.json" in refused.stderr, refused
+        settings.unlink()
+        assert installation.done("run", "--", "echo", "mended") == "mended\n"
+        installation.done("stop")
+        assert installation.done("service", "install", "--now")
+        assert installation.done("service", "status")
+
+    @as_a_user
+    def test_without_a_manager_there_is_advice(installation: Installation) -> None:
+        astray = installation.run("service", "status", XDG_RUNTIME_DIR="/nowhere")
+        assert astray.returncode == 125
+        assert f"export XDG_RUNTIME_DIR=/run/user/{installation.identity.uid}" in astray.stderr, astray
+        sudo = subprocess.run(
+            installation.manager.machine.enter(installation.program, "service", "install"),
+            env={"PATH": "/usr/bin:/bin", "SUDO_USER": "somebody", "HOME": "/root"},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert sudo.returncode == 125 and "not that of somebody" in sudo.stderr, sudo
