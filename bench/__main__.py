@@ -26,6 +26,7 @@ Measure = Callable[[Bench | None, bool], Iterable[Row]]
 # In the order of the table: module, function, and whether it needs a daemon.
 MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.commands", "warm_command", True),
+    ("bench.commands", "audited_command", True),
     ("bench.commands", "command_line", True),
     ("bench.commands", "wrap_round_trip", True),
     ("bench.commands", "wrap_in_a_big_tree", True),

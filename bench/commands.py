@@ -6,10 +6,10 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.private_daemon import Bench
+from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row
 from bench.timing import in_turns, median, ms, percentile
 from sandboxd_client import AsyncClient, Client
@@ -40,6 +40,26 @@ def warm_command(bench: Bench, quick: bool) -> Iterator[Row]:
         taken = in_turns({"ours": ours, "bare": _bare}, 40 if quick else 200)
     ours_s, bare_s = median(taken["ours"]), median(taken["bare"])
     yield Row("warm command ÷ bare bubblewrap", ours_s / bare_s, "", "≤ 1.6", {"ours": ms(ours_s), "bare": ms(bare_s)})
+
+
+def audited_command(bench: Bench, quick: bool) -> Iterator[Row]:
+    """The same through two daemons, one of which keeps an audit log."""
+    with Client() as plain, private_daemon({"audit": {"enabled": True}}) as other, Client() as audited:
+
+        def run(box: Client, where: Bench) -> Callable[[], None]:
+            session = box.session_open(cwd=str(where.project)).session_id
+
+            def action() -> None:
+                done = box.run([TRUE], cwd=str(where.project), session_id=session, capture_output=True)
+                assert done.returncode == 0, done
+
+            return action
+
+        taken = in_turns({"on": run(audited, other), "off": run(plain, bench)}, 40 if quick else 200)
+        written = audited.status().audit
+        assert written is not None and written.lines > 100 and not written.lost, written
+    on_s, off_s = median(taken["on"]), median(taken["off"])
+    yield Row("warm command, audit log on ÷ off", on_s / off_s, "", "≤ 1.05", {"on": ms(on_s), "off": ms(off_s)})
 
 
 def command_line(bench: Bench, quick: bool) -> Iterator[Row]:

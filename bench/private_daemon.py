@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -9,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PINNED_NAME = "bench.test"
@@ -37,12 +39,15 @@ class Bench:
 
 
 @contextmanager
-def private_daemon() -> Iterator[Bench]:
-    """Starts `sandboxd serve`, waits until it accepts, ends it with the block. Below /var/tmp, not /tmp, which is
+def private_daemon(settings: Mapping[str, Any] | None = None) -> Iterator[Bench]:
+    """Starts `sandboxd serve`, waits until it accepts, ends it with the block. `settings` are the user's. Below /var/tmp, not /tmp, which is
     replaced inside a sandbox and would make every path there special."""
     base = Path(tempfile.mkdtemp(prefix="sandboxd-bench-", dir="/var/tmp"))
     for name in ("home", "run", "project"):
         (base / name).mkdir(mode=0o700, parents=True)
+    if settings is not None:
+        (base / "home" / ".claude").mkdir()
+        (base / "home" / ".claude" / "settings.json").write_text(json.dumps(settings))
     address = base / "run" / "sandboxd" / "sandboxd.sock"
     changes = {"HOME": str(base / "home"), "XDG_RUNTIME_DIR": str(base / "run"), "SANDBOXD_SOCKET": str(address)}
     before = {name: os.environ.get(name) for name in changes}
