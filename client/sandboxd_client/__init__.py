@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         SandboxSetupError,
         WrongVersion,
     )
+    from sandboxd_client.override import Override
     from sandboxd_client.process import CommandFailed, Completed, Process
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
@@ -46,6 +47,7 @@ _HOMES = {
     "client": "Client Session",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
+    "override": "Override",
     "process": "CommandFailed Completed Process",
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
@@ -70,6 +72,7 @@ __all__ = [
     "DaemonTimeout",
     "InvalidCommand",
     "Notification",
+    "Override",
     "Overrides",
     "PermissionDenied",
     "Process",

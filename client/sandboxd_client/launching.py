@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, TypedDict
+from typing import IO, Any, Literal, TypedDict
 
 from sandboxd_client.calls import Path
 from sandboxd_client.errors import (
@@ -70,12 +70,14 @@ class SpawnOptions(WrapOptions, total=False):
 
 class RunOptions(SpawnOptions, total=False):
     """The further keywords of subprocess.run. After `timeout` the command gets SIGTERM, and `grace` seconds later its
-    whole tree SIGKILL."""
+    whole tree SIGKILL. `on_violation="ask"` asks people, after a run in which something was blocked, whether the
+    command may run once more, outside the sandbox."""
 
     input: bytes | str | None
     capture_output: bool
     timeout: float | None
     check: bool
+    on_violation: Literal["ask"] | None
 
 
 def check_options(options: Mapping[str, Any], allowed: type, function: str) -> None:
@@ -166,6 +168,15 @@ def bare_launch(command: Command, options: Mapping[str, Any], cwd: str, decision
     """Without a sandbox. Only for a decision that says so."""
     if decision.sandboxed or decision.behavior == "deny":
         raise AssertionError("a bare launch without a decision for it")
+    return _bare(command, options, cwd, decision)
+
+
+def approved_launch(command: Command, options: Mapping[str, Any], cwd: str) -> Launch:
+    """Without a sandbox. Only for a command that a person has allowed to run so (`override.launch_outside`)."""
+    return _bare(command, options, cwd, None)
+
+
+def _bare(command: Command, options: Mapping[str, Any], cwd: str, decision: ShouldSandboxResult | None) -> Launch:
     argv: tuple[str, ...]
     if isinstance(command, str):
         shell = _shell(command, options.get("shell")) or next(filter(os.path.exists, _BARE_SHELLS))
@@ -259,6 +270,7 @@ def run_arguments(options: RunOptions) -> tuple[bytes | str | None, float | None
     input = spawning.pop("input", None)
     timeout = spawning.pop("timeout", None)
     check = spawning.pop("check", False)
+    spawning.pop("on_violation", None)
     if input is not None:
         if spawning.get("stdin") is not None:
             raise ValueError("stdin and input arguments may not both be used.")

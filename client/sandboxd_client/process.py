@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sandboxd_client import processes
 from sandboxd_client.errors import SandboxdError
@@ -25,12 +25,15 @@ from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
+if TYPE_CHECKING:
+    from sandboxd_client.override import Override
+
 _AFTER_KILL_S = 2.0
 
 
 class Completed(subprocess.CompletedProcess[Any]):
     """`returncode` is the command's own, 128+N when it died of signal N. `sandboxed` is False only where a decision
-    (`decide=True`) let the command run bare. `outcome` is what the daemon said, or asks it."""
+    (`decide=True`) or a person (`override`) let the command run bare. `outcome` is what the daemon said, or asks it."""
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class Completed(subprocess.CompletedProcess[Any]):
         super().__init__(launch.args, returncode, stdout, stderr)
         self.wrap: WrapResult | None = launch.wrap
         self.decision: ShouldSandboxResult | None = launch.decision
+        self.override: Override | None = None
+        """With `on_violation="ask"` and something blocked: what became of the question."""
         self._outcome = outcome
 
     @property

@@ -31,6 +31,7 @@ __all__ = ["Answer", "Asked", "Grant", "Kind", "Permissions", "Resolved", "Wish"
 
 LONGEST_COMMAND = 16 << 10
 """A person must see the whole of a command that is to run outside the sandbox."""
+SHOWN_BLOCKED = 5
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
 _PATTERN = frozenset("*?[]{}$\0")
 
@@ -198,7 +199,7 @@ class Permissions:
             command=shown,
             command_id=None if wish.command_id is None else neutralise(wish.command_id),
             text=neutralise(wish.why or "the program asks to run this outside the sandbox"),
-            warnings=("outside the sandbox it can read, change and send whatever you can",),
+            warnings=("outside the sandbox it can read, change and send whatever you can", *_blocked(session, wish)),
             scopes=(Scope.ONCE,),
         )
         return decision, question, _nobody()
@@ -212,6 +213,14 @@ def rule_writer(policies: Policies) -> WriteRule:
         return (await change_settings(policies, [change], None, directory)).warnings
 
     return write
+
+
+def _blocked(session: Session, wish: Wish) -> tuple[str, ...]:
+    """What the sandbox blocked in the command before: known to us, not claimed by the program."""
+    found = session.violations.list(wish.command_id) if wish.command_id else []
+    lines = list(dict.fromkeys(f"{one.operation} {one.target}" for one in found))
+    more = f", and {len(lines) - SHOWN_BLOCKED} more" if len(lines) > SHOWN_BLOCKED else ""
+    return (f"blocked in the sandbox: {', '.join(lines[:SHOWN_BLOCKED])}{more}",) if lines else ()
 
 
 def _nobody() -> str:
