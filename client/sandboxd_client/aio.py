@@ -12,12 +12,12 @@ from typing import Any, TypeVar, Unpack
 
 from sandboxd_client import calls
 from sandboxd_client.aio_connection import AsyncConnection
-from sandboxd_client.aio_process import AsyncProcess, TextMode, complete, start
+from sandboxd_client.aio_process import AsyncProcess, TextMode, ask_to_run_outside, complete, start
 from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.client import DEFAULT_TIMEOUT_S, SESSION_GONE
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, DaemonTimeout, RpcError, SandboxdError
+from sandboxd_client.errors import ConnectionLost, DaemonTimeout, RpcError
 from sandboxd_client.launching import (
     Command,
     Launch,
@@ -31,7 +31,7 @@ from sandboxd_client.launching import (
     wrap_arguments,
     wrapped_launch,
 )
-from sandboxd_client.override import launch_outside, question, told, wants_question
+from sandboxd_client.override import wants_question
 from sandboxd_client.process import Completed
 from sandboxd_client.starting import connect_or_start
 from sandboxd_client.wire.messages.check import CheckResult
@@ -417,29 +417,10 @@ class AsyncClient:
         process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome)
         done = await complete(process, input, TextMode(options), timeout)
         if ask and done.violations:
-            done = await self._ask_to_run_outside(command, spawning, done, input, timeout)
+            done = await ask_to_run_outside(self, command, spawning, done, input, timeout)
         if check:
             done.check_returncode()
         return done
-
-    async def _ask_to_run_outside(
-        self,
-        command: Command,
-        options: SpawnOptions,
-        done: Completed,
-        input: Any,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> Completed:
-        """The result after the question: that of a second run, or the first one as it was."""
-        try:
-            answer = await self.permission_request("sandbox_override", **question(command, options, done))
-        except SandboxdError as error:
-            return told(done, error)
-        launch = launch_outside(command, options, answer)
-        if launch is None:
-            return told(done, answer)
-        process = await start(launch, options, self.wrap_outcome)
-        return told(await complete(process, input, TextMode(options), timeout), answer, inside=done)
 
     async def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)

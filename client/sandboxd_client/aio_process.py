@@ -9,7 +9,7 @@ import locale
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandboxd_client import processes
 from sandboxd_client.errors import SandboxdError
@@ -25,9 +25,13 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
+from sandboxd_client.override import launch_outside, question, told
 from sandboxd_client.process import Completed
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
+
+if TYPE_CHECKING:
+    from sandboxd_client.aio import AsyncClient
 
 _AFTER_KILL_S = 2.0
 _CHUNK = 65536
@@ -250,6 +254,26 @@ async def complete(
     return Completed(
         process.launch, status, text.decode(output.stdout), text.decode(output.stderr), await process.outcome()
     )
+
+
+async def ask_to_run_outside(
+    client: AsyncClient,
+    command: Command,
+    options: SpawnOptions,
+    done: Completed,
+    input: bytes | str | None,
+    within_s: float | None,
+) -> Completed:
+    """The result after the question of `on_violation="ask"`: that of a second run, or the first one as it was."""
+    try:
+        answer = await client.permission_request("sandbox_override", **question(command, options, done))
+    except SandboxdError as error:
+        return told(done, error)
+    launch = launch_outside(command, options, answer)
+    if launch is None:
+        return told(done, answer)
+    process = await start(launch, options, client.wrap_outcome)
+    return told(await complete(process, input, TextMode(options), within_s), answer, inside=done)
 
 
 async def _end_and_collect(process: AsyncProcess, output: Output) -> None:

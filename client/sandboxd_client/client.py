@@ -14,7 +14,7 @@ from sandboxd_client import calls
 from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError
+from sandboxd_client.errors import ConnectionLost, RpcError
 from sandboxd_client.launching import (
     Command,
     Launch,
@@ -28,8 +28,8 @@ from sandboxd_client.launching import (
     wrap_arguments,
     wrapped_launch,
 )
-from sandboxd_client.override import launch_outside, question, told, wants_question
-from sandboxd_client.process import Completed, Process, complete, start
+from sandboxd_client.override import wants_question
+from sandboxd_client.process import Completed, Process, ask_to_run_outside, complete, start
 from sandboxd_client.sharing import SharedConnection
 from sandboxd_client.starting import connect_or_start
 from sandboxd_client.wire.messages.check import CheckResult
@@ -440,23 +440,10 @@ class Client:
         done = complete(process, input, timeout)
         self._unasked.add(done)
         if ask and done.violations:
-            done = self._ask_to_run_outside(command, spawning, done, input, timeout)
+            done = ask_to_run_outside(self, command, spawning, done, input, timeout)
         if check:
             done.check_returncode()
         return done
-
-    def _ask_to_run_outside(
-        self, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
-    ) -> Completed:
-        """The result after the question: that of a second run, or the first one as it was."""
-        try:
-            answer = self.permission_request("sandbox_override", **question(command, options, done))
-        except SandboxdError as error:
-            return told(done, error)
-        launch = launch_outside(command, options, answer)
-        if launch is None:
-            return told(done, answer)
-        return told(complete(start(launch, options, self.wrap_outcome), input, timeout), answer, inside=done)
 
     def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)

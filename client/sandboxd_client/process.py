@@ -21,12 +21,13 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
+from sandboxd_client.override import Override, launch_outside, question, told
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
-    from sandboxd_client.override import Override
+    from sandboxd_client.client import Client
 
 _AFTER_KILL_S = 2.0
 
@@ -278,3 +279,17 @@ def start(launch: Launch, options: SpawnOptions, ask_outcome: Callable[[str], Wr
         leads_group=leads_group(arguments),
         grace=options.get("grace", DEFAULT_GRACE_S),
     )
+
+
+def ask_to_run_outside(
+    client: Client, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
+) -> Completed:
+    """The result after the question of `on_violation="ask"`: that of a second run, or the first one as it was."""
+    try:
+        answer = client.permission_request("sandbox_override", **question(command, options, done))
+    except SandboxdError as error:
+        return told(done, error)
+    launch = launch_outside(command, options, answer)
+    if launch is None:
+        return told(done, answer)
+    return told(complete(start(launch, options, client.wrap_outcome), input, timeout), answer, inside=done)
