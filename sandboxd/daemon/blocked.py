@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sandboxd.policy.annotation import annotate, strip
 from sandboxd.policy.violation import Violation
-from sandboxd.runtime.violations import Cleared, Tell, ViolationFeed, ViolationStore
+from sandboxd.runtime.violation_feed import Cleared, Tell, ViolationFeed
+from sandboxd.runtime.violations import ViolationStore
 
 if TYPE_CHECKING:
     from sandboxd.runtime.sessions import Sessions
@@ -22,14 +23,16 @@ STRAGGLERS_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`total` counts also what is not kept, `hidden` what nobody wants to see. `complete` says that nothing is missing
-    between the cursor that was given and `cursor`."""
+    """`total` counts also what is not kept, `hidden` what nobody wants to see, `lost` that part of `total` that was not
+    recorded because a command made too many. `complete` says that nothing is missing between the cursor that was given
+    and `cursor`."""
 
     violations: tuple[Violation, ...]
     total: int
     hidden: int
     cursor: str
     complete: bool = True
+    lost: int = 0
 
 
 class Blocked:
@@ -47,15 +50,16 @@ class Blocked:
         """What is kept, oldest first, after the cursor `since`. Raises CallerError `session_unknown`."""
         stores = self._stores(session_id)
         position = self._feed.position(since)
-        found = [v for store in stores for v in store.list(command_id) if position is None or v.id > position]
-        lost = self._feed.lost(stores, all_sessions=session_id is None)
-        complete = since is None or (position is not None and position >= lost)
+        found = [violation for store in stores for violation in store.list(command_id, position)]
+        forgotten = self._feed.forgotten(stores, all_sessions=session_id is None)
+        complete = since is None or (position is not None and position >= forgotten)
         return Snapshot(
             tuple(sorted(found, key=lambda violation: violation.id)),
             sum(store.total for store in stores),
             sum(store.hidden for store in stores),
             self._feed.cursor,
             complete,
+            sum(store.lost for store in stores),
         )
 
     def subscribe(self, subscriber: object, session_id: str | None, since: str | None, tell: Tell) -> Snapshot:
@@ -80,7 +84,8 @@ class Blocked:
         stores = self._stores(session_id)
         await self._settle(command_id)
         found = [violation for store in stores for violation in store.list(command_id)]
-        return annotate(text, found, self._key), len(found)
+        lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id))
+        return annotate(text, found, self._key, lost=lost), len(found)
 
     def strip(self, text: str) -> str:
         return strip(text, self._key)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.errors import PolicyError
+from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.facts import Facts, Kind, session_directory
@@ -56,6 +57,8 @@ class Plan:
     layers: tuple[str, ...] = LAYERS
     warnings: tuple[str, ...] = ()
     supervision: Supervision = Supervision()
+    attribution: Attribution | None = None
+    """Which rule refuses what; None where nothing was planned."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +72,7 @@ class Layout:
     session_tmp: str
     warnings: tuple[str, ...]
     points: PointMap
+    attribution: Attribution
     supervision: Supervision = Supervision()
 
 
@@ -93,7 +97,16 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
     warnings = (*facts.warnings, *found.warnings)
-    return Layout(view, cwd, tuple(visible), session_directory(place, facts), warnings, found, supervise(policy, place))
+    return Layout(
+        view,
+        cwd,
+        tuple(visible),
+        session_directory(place, facts),
+        warnings,
+        found,
+        Attribution(found),
+        supervise(policy, place),
+    )
 
 
 def supervise(policy: Policy, place: Place) -> Supervision:
@@ -123,6 +136,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
         argv=command_argv(request.command, layout.shells),
         warnings=layout.warnings,
         supervision=layout.supervision,
+        attribution=layout.attribution,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sandboxd.plan.facts import Facts, FactSource
+from sandboxd.plan.facts import Facts, FactSource, Resolved
 from sandboxd.plan.needs import Needs, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
@@ -66,6 +66,10 @@ class Planner:
         """May this absolute path be read or written in that place, and why."""
         layout = await self.layout(policy, place)
         return decide_path(standing_at(layout.points, path, await self._facts.resolve(path)), write=write)
+
+    async def resolve(self, path: str) -> Resolved:
+        """Where an absolute path leads on the host, now."""
+        return await self._facts.resolve(path)
 
     def forget(self, session_tmp: str) -> None:
         """A session has ended: nothing of its places is kept."""

@@ -20,15 +20,17 @@ _SEAL: Final = "seal "
 _SEAL_LENGTH: Final = 32
 
 
-def annotate(text: str, violations: Sequence[Violation], key: bytes) -> str:
+def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: int = 0) -> str:
     """`text` with one block of these violations at its end; as it was when there are none. A block that is there
-    already is renewed."""
+    already is renewed. `lost` is how many there were beside them that nobody recorded."""
     text = strip(text, key)
     if not violations:
         return text
     lines = [line_of(violation) for violation in violations[:MOST_LINES]]
     if len(violations) > MOST_LINES:
         lines.append(f"and {len(violations) - MOST_LINES} more")
+    if lost:
+        lines.append(f"{lost} more are not told one by one, because there were too many")
     body = "\n".join(lines) + "\n"
     joint = "" if not text or text.endswith("\n") else "\n"
     return f"{text}{joint}{BEGIN}{body}{_SEAL}{_seal(text, body, key)}\n{END}"

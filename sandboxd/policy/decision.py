@@ -50,6 +50,12 @@ class Reason(StrEnum):
     READ_DEFAULT = "readDefault"
     WORKING_DIRECTORY = "workingDirectory"
     SESSION_TMP = "sessionTmp"
+    # Unix sockets (design 7)
+    SOCKET_ALLOWED = "socketAllowed"
+    SOCKET_NOT_LISTED = "socketNotListed"
+    SOCKET_CONTROL = "socketControl"
+    SOCKET_OWN = "socketOwn"
+    SOCKET_REDIRECTED = "socketRedirected"
 
 
 @dataclass(frozen=True, slots=True)

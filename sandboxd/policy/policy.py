@@ -77,6 +77,8 @@ class NetworkPolicy:
     """Networks in CIDR form that an allowed *name* must not resolve to, beside the built-in ones."""
     allow_unix_sockets: tuple[SocketRule, ...] = ()
     allow_all_unix_sockets: bool = False
+    control_sockets: tuple[str, ...] = ()
+    """Sockets that variables of the daemon's environment name (agents, buses): closed unless they are listed."""
     allow_local_binding: bool = False
     allow_local_ports: tuple[PortRange, ...] = ()
     allow_mach_lookup: tuple[str, ...] = ()

@@ -26,9 +26,11 @@ class ViolationSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`time` is seconds since the epoch. `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the
-    path or `host:port`, already neutralised for display. `inferred` marks a guess from program output,
-    `policy_generation` the policy that was in force (0: not known)."""
+    """`time` is seconds since the epoch, of the first of `count`; `last_time` that of the last, None when there was
+    one. `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the path or `host:port`, already
+    neutralised for display. `outcome` is the reason in a fixed word (`policy.decision.Reason`), or `denied` where only
+    the operating system knows it. `inferred` marks a guess from program output, `policy_generation` the policy that
+    was in force (0: not known)."""
 
     id: int
     time: float
@@ -46,3 +48,4 @@ class Violation:
     count: int = 1
     inferred: bool = False
     policy_generation: int = 0
+    last_time: float | None = None

@@ -41,4 +41,5 @@ def violation_record(violation: Violation) -> ViolationRecord:
         count=violation.count,
         inferred=violation.inferred,
         policy_generation=violation.policy_generation,
+        last_time=violation.last_time,
     )

@@ -14,15 +14,22 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Refusal
+from sandboxd.plan.attribution import Attribution
+from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.runtime.events import RunEnded, RunStarted
-from sandboxd.runtime.violations import ViolationStore
+from sandboxd.runtime.rate import RateBound
+from sandboxd.runtime.sightings import of_connection, of_refusal, of_socket
+from sandboxd.runtime.violations import Sighting, ViolationStore
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
+MOST_CONNECTS = 64
+"""Connects to Unix sockets that wait for a decision at once."""
+_NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket is reachable")
 
 
 class State(enum.Enum):
@@ -35,7 +42,8 @@ class State(enum.Enum):
 class Command:
     """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
     of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
-    the sandbox was made under, `generation_now` that of the policy in force, which its connections meet."""
+    the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
+    knows which rule refuses what, `decide_socket` decides on Unix sockets, `home` is the user's home directory."""
 
     def __init__(
         self,
@@ -50,6 +58,9 @@ class Command:
         generation_now: Callable[[], int] = lambda: 0,
         tell: Callable[[RunStarted | RunEnded], None] = lambda event: None,
         session_id: str = "",
+        attribution: Attribution | None = None,
+        decide_socket: Callable[[str], Awaitable[Decision]] | None = None,
+        home: str = "",
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -66,6 +77,11 @@ class Command:
         self._generation_now = generation_now
         self._tell = tell
         self._session_id = session_id
+        self._attribution = attribution
+        self._decide_socket = decide_socket
+        self._home = home
+        self._bound = RateBound()
+        self._connects: set[asyncio.Task[None]] = set()
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -115,15 +131,46 @@ class Command:
         self._reason = reason
 
     def refused(self, refusal: Refusal) -> None:
-        hidden = self._is_hidden(self.text, refusal.operation, refusal.target)
-        self._violations.add_refusal(self.command_id, refusal, hidden=hidden, generation=self._generation)
+        sighting = of_refusal(refusal, self._attribution, self._home, self._generation)
+        if sighting is not None:
+            self._record(sighting)
 
     def lost(self, count: int) -> None:
+        self._bound.lost += count
         self._violations.add_lost(count)
 
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        """Internet: the connection comes in by a listener of ours, where the gate decides. Unix sockets: closed."""
-        answer(errno.EACCES if attempt.family == socket.AF_UNIX else 0)
+        """Internet: the connection comes in by a listener of ours, where the gate decides. Unix sockets: decided here,
+        by the policy of this moment."""
+        if attempt.family != socket.AF_UNIX:
+            answer(0)
+        elif len(self._connects) >= MOST_CONNECTS:
+            answer(errno.EAGAIN)  # as connect(2) says where a backlog is full
+        else:
+            task = asyncio.get_running_loop().create_task(
+                self._connect(attempt, answer), name=f"unix-connect-{self.wrap_id}"
+            )
+            self._connects.add(task)
+            task.add_done_callback(self._connects.discard)
+
+    async def _connect(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        number = errno.EACCES
+        try:
+            decision = _NO_SOCKETS if self._decide_socket is None else await self._decide_socket(attempt.address)
+            if decision.allowed:
+                number = 0
+            else:
+                self._record(of_socket(attempt, decision, self._home, self._generation_now()))
+        finally:
+            answer(number)
+
+    def _record(self, sighting: Sighting) -> None:
+        self._violations.add(
+            self.command_id,
+            sighting,
+            self._bound,
+            lambda: self._is_hidden(self.text, sighting.operation, sighting.target),
+        )
 
     def ended(self, status: int | None) -> None:
         if self.state is State.ENDED:
@@ -134,6 +181,8 @@ class Command:
         self._status = status
         if not self._started and self._reason is None:
             self._reason = "the sandbox ended before the command started"
+        for task in self._connects:
+            task.cancel()
         self._ended.set()
         about = self.wrap_id, self.command_id, self._session_id
         self._tell(RunEnded(*about, self._started, status, self._reason))
@@ -142,14 +191,12 @@ class Command:
     # what a session does with it
 
     def blocked(self, connection: BlockedConnection) -> None:
-        target = f"{connection.host}:{connection.port}"
-        self._violations.add_network(
-            self.command_id,
-            connection.operation,
-            target,
-            connection.decision,
-            generation=self._generation_now(),
-        )
+        self._record(of_connection(connection, self._home, self._generation_now()))
+
+    @property
+    def violations_lost(self) -> int:
+        """How many violations of this command were not recorded because there were too many."""
+        return self._bound.lost
 
     @property
     def outcome(self) -> WrapOutcome:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend
 from sandboxd.errors import CallerError, SandboxdError
+from sandboxd.plan.facts import Resolved
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
@@ -21,6 +22,7 @@ from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Events, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants
+from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
@@ -59,10 +61,15 @@ class SessionInfo:
     commands: int
     violations: int
     policy_generation: int
+    violations_lost: int = 0
 
 
 class Planner(Protocol):
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
+
+    async def resolve(self, path: str) -> Resolved:
+        """Where a path leads on the host, now."""
+        ...
 
     def forget(self, session_tmp: str) -> None: ...
 
@@ -135,6 +142,7 @@ class Session:
             commands=len(self._commands),
             violations=self.violations.total,
             policy_generation=self.policy.generation,
+            violations_lost=self.violations.lost,
         )
 
     async def wrap(self, request: WrapRequest) -> Wrapped:
@@ -179,6 +187,12 @@ class Session:
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
         plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
         wrap_id = secrets.token_hex(16)
+        sockets = SocketGate(
+            lambda: self._policy(overrides).network,
+            self._parts.planner.resolve,
+            plan.attribution,
+            (place.runtime_dir, place.temporary_base),
+        )
         command = Command(
             wrap_id,
             request,
@@ -190,6 +204,9 @@ class Session:
             generation_now=lambda: self._policy(overrides).generation,
             tell=self._parts.events.tell,
             session_id=self.id,
+            attribution=plan.attribution,
+            decide_socket=sockets.decide,
+            home=place.home,
         )
         launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
         if self.closed:
@@ -244,5 +261,5 @@ class Session:
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self._parts.violations.session_ended(self.violations)
+        self.violations.close()
         await self._parts.temporary.remove_session(self.id)

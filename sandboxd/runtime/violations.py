@@ -1,180 +1,230 @@
-"""What was blocked: the last hundred of each session in full, and how many there were in all. Never on disk.
+"""What was blocked in one session: the last hundred in full, and how many there were in all. Never on disk.
 
-`ViolationFeed` numbers the violations of all sessions in one row, so that one number says what a subscriber has seen.
+A program that meets a wall tries again, and one that means harm tries a hundred thousand times a second. So what
+repeats is one record with a count, new records of a command are bounded by a rate, and what is over it is counted as
+lost.
 """
 
 from __future__ import annotations
 
-import secrets
+import asyncio
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from sandboxd.backends.base import Refusal
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
+from sandboxd.policy.hints import Symptom, hint_for
 from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
+from sandboxd.runtime.rate import RateBound
+from sandboxd.runtime.violation_feed import Cleared, Tell, ViolationFeed
+
+__all__ = ["Cleared", "Sighting", "Tell", "ViolationFeed", "ViolationStore"]
 
 KEPT = 100
+COLLAPSE_S = 10.0
+"""What repeats within so long after the last time is the same record."""
+UPDATE_S = 0.2
+"""Subscribers hear of a count that has grown after so long at the latest, and not more often."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
-    """Somebody had the violations of a session forgotten."""
+class Sighting:
+    """What was blocked, before it has a number, a time and a session. Texts are not neutralised yet. `decision` is why,
+    None where only the operating system knows. `hint` is the enforcer's own, if it has a better one than the table;
+    `home` the user's home directory."""
 
-    session_id: str
-    count: int
-
-
-Tell = Callable[[Any, Violation | Cleared, str], None]
-"""Called with the subscriber, what happened and the cursor after it; never waits."""
-
-
-class ViolationFeed:
-    """One per daemon. A cursor is text that names the daemon too: one of an earlier daemon is known as such."""
-
-    def __init__(self, observe: Callable[[Violation], None] = lambda violation: None) -> None:
-        self._observe = observe
-        self._epoch = secrets.token_hex(4)
-        self._last = 0
-        self._lost = 0
-        """The newest violation that went with its session."""
-        self._subscribers: dict[Any, dict[str | None, Tell]] = {}
-
-    def next_id(self) -> int:
-        self._last += 1
-        return self._last
+    kind: ViolationKind
+    operation: str
+    target: str
+    source: ViolationSource
+    decision: Decision | None = None
+    process: str | None = None
+    count: int = 1
+    inferred: bool = False
+    generation: int = 0
+    hint: str = ""
+    home: str = ""
 
     @property
-    def cursor(self) -> str:
-        return self._cursor(self._last)
+    def outcome(self) -> str:
+        return "denied" if self.decision is None else self.decision.reason.value
 
-    def _cursor(self, number: int) -> str:
-        return f"{self._epoch}-{number}"
 
-    def position(self, cursor: str | None) -> int | None:
-        """The id of the last violation a subscriber has seen; None when the cursor is not one of this daemon."""
-        epoch, _, number = (cursor or "").partition("-")
-        if epoch != self._epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
-            return None
-        return int(number)
+class Timer(Protocol):
+    """As asyncio's."""
 
-    def subscribe(self, subscriber: object, session_id: str | None, tell: Tell) -> None:
-        """Tell of the violations of one session, or with None of all; twice is once."""
-        self._subscribers.setdefault(subscriber, {})[session_id] = tell
+    def cancel(self) -> None: ...
 
-    @property
-    def subscribers(self) -> int:
-        return len(self._subscribers)
 
-    def unsubscribe(self, subscriber: object) -> None:
-        self._subscribers.pop(subscriber, None)
+_Key = tuple[str, ViolationKind, str, str, str]
+"""What is the same: command, kind, operation, target, outcome."""
 
-    def session_ended(self, store: ViolationStore) -> None:
-        self._lost = max(self._lost, store.newest)
 
-    def lost(self, stores: list[ViolationStore], *, all_sessions: bool) -> int:
-        """The newest violation of these sessions that can no longer be told."""
-        return max([store.lost for store in stores] + ([self._lost] if all_sessions else [0]))
+@dataclass(slots=True)
+class _Record:
+    """`number` is that of the newest event about it."""
 
-    def tell(self, event: Violation | Cleared) -> None:
-        if isinstance(event, Violation):
-            self._observe(event)
-        cursor = self._cursor(event.id) if isinstance(event, Violation) else self.cursor
-        for subscriber, wanted in list(self._subscribers.items()):
-            tell = wanted.get(None) or wanted.get(event.session_id)
-            if tell is not None:
-                tell(subscriber, event, cursor)
+    violation: Violation
+    key: _Key
+    number: int
+    seen: float
+    untold: bool = False
 
 
 class ViolationStore:
-    """`clock` gives seconds since the epoch. `feed` numbers them and hears of each."""
+    """`clock` gives seconds since the epoch, `steady` those that no clock setting changes. `feed` numbers what happens
+    and hears of it; `later` calls back after a number of seconds."""
 
     def __init__(
-        self, session_id: str, clock: Callable[[], float] = time.time, feed: ViolationFeed | None = None
+        self,
+        session_id: str,
+        clock: Callable[[], float] = time.time,
+        feed: ViolationFeed | None = None,
+        *,
+        steady: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
-        self._kept: deque[Violation] = deque(maxlen=KEPT)
+        self._steady = steady
+        self._later = later or (lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call))
         self._feed = feed or ViolationFeed()
+        self._records: dict[int, _Record] = {}
+        self._latest: dict[_Key, _Record] = {}
+        self._of_command: Counter[str] = Counter()
+        self._untold: dict[int, _Record] = {}
+        self._timer: Timer | None = None
         self.newest = 0
-        self.lost = 0
-        """The newest one that is not kept any more."""
+        self.forgotten = 0
+        """The newest event that is not kept any more."""
         self.total = 0
-        self.untold = 0
         self.hidden = 0
         """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
+        self.lost = 0
+        """How many of the total were not recorded because there were too many."""
 
-    def add_network(
-        self, command_id: str, operation: str, target: str, decision: Decision, *, generation: int = 0
-    ) -> Violation:
-        """Record a connection that a proxy refused under the policy of this generation."""
-        violation = Violation(
-            id=self._feed.next_id(),
-            time=self._clock(),
-            session_id=self._session_id,
-            command_id=command_id,
-            kind=ViolationKind.NETWORK,
-            operation=operation,
-            target=neutralise(target),
-            outcome=decision.reason.value,
-            source=ViolationSource.PROXY,
-            rule=decision.rule,
-            origin=decision.origin,
-            hint=decision.hint,
-            policy_generation=generation,
-        )
-        self._keep(violation)
-        return violation
-
-    def add_refusal(
-        self, command_id: str, refusal: Refusal, *, hidden: bool = False, generation: int = 0
+    def add(
+        self,
+        command_id: str,
+        sighting: Sighting,
+        bound: RateBound | None = None,
+        is_hidden: Callable[[], bool] = lambda: False,
     ) -> Violation | None:
-        """Record what the operating system refused to a command of this generation. A hidden one is counted only."""
-        if hidden:
-            self.hidden += refusal.count
+        """Record something; the record with its count, None when there is none. `bound` is the command's."""
+        key = (command_id, sighting.kind, sighting.operation, sighting.target, sighting.outcome)
+        now = self._steady()
+        known = self._latest.get(key)
+        if known is not None and now - known.seen <= COLLAPSE_S:
+            return self._again(known, sighting.count, now)
+        if is_hidden():
+            self.hidden += sighting.count
             return None
-        violation = Violation(
-            id=self._feed.next_id(),
-            time=self._clock(),
-            session_id=self._session_id,
-            command_id=command_id,
-            kind=refusal.kind,
-            operation=neutralise(refusal.operation),
-            target=neutralise(refusal.target),
-            outcome="denied",
-            source=refusal.source,
-            process=None if refusal.process is None else neutralise(refusal.process),
-            hint=refusal.hint,
-            count=refusal.count,
-            policy_generation=generation,
-        )
-        self._keep(violation)
-        return violation
+        self.total += sighting.count
+        if bound is not None and not bound.admits(sighting.count):
+            self.lost += sighting.count
+            return None
+        return self._keep(self._violation(command_id, sighting), key, now)
 
     def add_lost(self, count: int) -> None:
-        """So many happened and are not known, because they were too many to be told."""
-        self.untold += count
+        """So many more were refused, and the enforcer could not tell which."""
         self.total += count
+        self.lost += count
 
-    def _keep(self, violation: Violation) -> None:
-        if len(self._kept) == KEPT:
-            self.lost = self._kept[0].id
-        self._kept.append(violation)
+    def _violation(self, command_id: str, sighting: Sighting) -> Violation:
+        decision, target = sighting.decision, neutralise(sighting.target)
+        symptom = Symptom(sighting.kind, sighting.operation, target, sighting.home, decision)
+        return Violation(
+            id=self._feed.next_number(),
+            time=self._clock(),
+            session_id=self._session_id,
+            command_id=command_id,
+            kind=sighting.kind,
+            operation=neutralise(sighting.operation),
+            target=target,
+            outcome=sighting.outcome,
+            source=sighting.source,
+            process=None if sighting.process is None else neutralise(sighting.process),
+            rule=None if decision is None else decision.rule,
+            origin=None if decision is None else decision.origin,
+            hint=sighting.hint or hint_for(symptom),
+            count=sighting.count,
+            inferred=sighting.inferred,
+            policy_generation=sighting.generation,
+        )
+
+    def _keep(self, violation: Violation, key: _Key, now: float) -> Violation:
+        if len(self._records) >= KEPT:
+            self._forget(self._oldest_of_the_loudest())
+        record = _Record(violation, key, violation.id, now)
+        self._records[violation.id] = self._latest[key] = record
+        self._of_command[violation.command_id] += 1
         self.newest = violation.id
-        self.total += violation.count
-        self._feed.tell(violation)
+        self._feed.tell(violation, violation.id)
+        return violation
+
+    def _again(self, record: _Record, count: int, now: float) -> Violation:
+        record.violation = replace(record.violation, count=record.violation.count + count, last_time=self._clock())
+        record.seen = now
+        self.total += count
+        if not record.untold:
+            record.untold = True
+            self._untold[record.violation.id] = record
+            if self._timer is None:
+                self._timer = self._later(UPDATE_S, self.tell_counts)
+        return record.violation
+
+    def tell_counts(self) -> None:
+        """Tell subscribers of every count that has grown since they heard of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        records, self._untold = self._untold, {}
+        for record in records.values():
+            record.untold = False
+            record.number = self.newest = self._feed.next_number()
+            self._feed.tell(record.violation, record.number)
+
+    def _oldest_of_the_loudest(self) -> _Record:
+        """What makes room: of the command that has most records, so that nobody can push out what was recorded of
+        another."""
+        loudest = max(self._of_command, key=self._of_command.__getitem__)
+        return next(record for record in self._records.values() if record.violation.command_id == loudest)
+
+    def _forget(self, record: _Record) -> None:
+        violation = record.violation
+        del self._records[violation.id]
+        if self._untold.pop(violation.id, None) is not None:
+            record.number = self.newest = self._feed.next_number()
+            self._feed.tell(violation, record.number)
+        if self._latest.get(record.key) is record:
+            del self._latest[record.key]
+        self._of_command[violation.command_id] -= 1
+        if not self._of_command[violation.command_id]:
+            del self._of_command[violation.command_id]
+        self.forgotten = max(self.forgotten, record.number)
 
     def clear(self) -> int:
         """Forget the kept ones; how many. The total stays: they did happen."""
-        count = len(self._kept)
-        self._kept.clear()
-        self.lost = self.newest
+        count = len(self._records)
+        for record in list(self._records.values()):
+            self._forget(record)
+        self.forgotten = self.newest
         self._feed.tell(Cleared(self._session_id, count))
         return count
 
-    def list(self, command_id: str | None = None) -> list[Violation]:
-        """The kept ones, oldest first; of one command when its id is given."""
-        return [v for v in self._kept if command_id is None or v.command_id == command_id]
+    def close(self) -> None:
+        """The session has ended: whoever listens hears the final counts."""
+        self.tell_counts()
+        self._feed.session_ended(self)
+
+    def list(self, command_id: str | None = None, after: int | None = None) -> list[Violation]:
+        """The kept ones, oldest first; of one command when its id is given, and what came or grew after an event."""
+        return [
+            record.violation
+            for record in self._records.values()
+            if (command_id is None or record.violation.command_id == command_id)
+            and (after is None or record.number > after or record.untold)
+        ]

@@ -118,7 +118,7 @@ async def test_only_of_the_session_that_was_asked_for(
 
 
 async def test_who_does_not_read_is_dropped_and_holds_nobody(
-    running: RunningDaemon, client: RawClient, command: FakeHandle
+    running: RunningDaemon, client: RawClient, machine: FakeMachine, session_id: str
 ) -> None:
     """PD-12."""
     async with running.client() as slow, running.client() as quick:
@@ -127,12 +127,58 @@ async def test_who_does_not_read_is_dropped_and_holds_nobody(
         await quick.result("violation.subscribe")
         heard = 0
         while running.daemon.blocked.subscribers > 1:
-            for _ in range(500):
-                command.observer.refused(refusal("/" + "x" * 1000))
-            for _ in range(500):
+            command = await start(client, machine, session_id)
+            for number in range(400):
+                command.observer.refused(refusal(f"/{number}/" + "x" * 1000))
+            for _ in range(400):
                 heard += (await quick.receive())["method"] == "sandbox_violation"
-            assert heard < 100_000, "the slow one is never dropped"
+            assert heard < 20_000, "the slow one is never dropped"
         assert (await client.result("violation.list"))["total"] == heard
+
+
+async def test_what_repeats_is_one_record_with_a_count(
+    client: RawClient, running: RunningDaemon, command: FakeHandle, session_id: str
+) -> None:
+    async with running.client() as listener:
+        await listener.result("violation.subscribe")
+        for _ in range(50):
+            command.observer.refused(refusal("/etc/x"))
+        first = (await listener.receive())["params"]
+        grown = (await listener.receive())["params"]
+        assert (first["violation"]["count"], grown["violation"]["count"]) == (1, 50)
+        assert first["violation"]["id"] == grown["violation"]["id"] and first["cursor"] != grown["cursor"]
+        assert grown["violation"]["last_time"] >= grown["violation"]["time"] == first["violation"]["time"]
+        found = await client.result("violation.list", {"since": first["cursor"]})
+        assert [violation["count"] for violation in found["violations"]] == [50] and found["complete"]
+        assert (await client.result("violation.list", {"since": grown["cursor"]}))["violations"] == []
+        command.observer.refused(refusal("/etc/x"))
+        await client.result("session.close", {"session_id": session_id})
+        assert (await listener.receive())["params"]["violation"]["count"] == 51, "the final count"
+
+
+async def test_a_flood_is_bounded_counted_and_pushes_nobody_else_out(
+    client: RawClient, running: RunningDaemon, machine: FakeMachine, command: FakeHandle, session_id: str
+) -> None:
+    """A hundred thousand different ones, as fast as can be, and a listener that still hears of another command."""
+    flooding = await start(client, machine, session_id, command_id="flood")
+    async with running.client() as listener:
+        await listener.result("violation.subscribe")
+        command.observer.refused(refusal("/quiet"))
+        for number in range(100_000):
+            flooding.observer.refused(refusal(f"/{number}"))
+        command.observer.refused(refusal("/quiet/too"))
+        heard = []
+        while "/quiet/too" not in heard:
+            heard.append((await listener.receive())["params"]["violation"]["target"])
+        assert 400 <= len(heard) <= 2000
+    found = await client.result("violation.list")
+    assert found["total"] == 100_002 and found["lost"] == 100_002 - len(heard)
+    assert len(found["violations"]) == 100 and {"/quiet", "/quiet/too"} <= set(targets(found))
+    [session] = (await client.result("status"))["sessions"]
+    assert (session["violations"], session["violations_lost"]) == (100_002, found["lost"])
+    annotated = await annotate(client, "x", "flood")
+    assert f"{found['lost']} more are not told one by one" in annotated
+    assert "not told one by one" not in await annotate(client, "x", "c-1")
 
 
 async def test_hidden_ones_are_counted(client: RawClient, running: RunningDaemon, command: FakeHandle) -> None:

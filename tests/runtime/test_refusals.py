@@ -2,25 +2,83 @@
 
 from __future__ import annotations
 
-from sandboxd.backends.base import Refusal
-from sandboxd.policy.violation import ViolationKind, ViolationSource
-from sandboxd.runtime.violations import ViolationStore
+from collections.abc import Callable
 
-REFUSAL = Refusal(
-    ViolationKind.READ, "file-read-data", "/x\x1b[2J\u202e", ViolationSource.SEATBELT, "evil\nname", 3, "a hint"
-)
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.runtime.rate import RateBound
+from sandboxd.runtime.violations import COLLAPSE_S, KEPT, Sighting, ViolationStore
+
+
+def sighting(target: str = "/x\x1b[2J\u202e", **more: object) -> Sighting:
+    return Sighting(
+        ViolationKind.READ, "file-read-data", target, ViolationSource.SEATBELT, **{"count": 3, **more}  # type: ignore[arg-type]
+    )
+
+
+class Clock:
+    """Time that a test moves; `later` only remembers."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: list[Callable[[], None]] = []
+
+    def later(self, _: float, call: Callable[[], None]) -> Clock:
+        self.due.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.due.clear()
+
+
+def store(clock: Clock) -> ViolationStore:
+    return ViolationStore("s-1", lambda: clock.now, steady=lambda: clock.now, later=clock.later)
 
 
 def test_a_refusal_becomes_a_violation() -> None:
-    store = ViolationStore("s-1", clock=lambda: 1.5)
-    violation = store.add_refusal("c-1", REFUSAL)
-    assert violation is not None and store.list("c-1") == [violation]
+    made = ViolationStore("s-1", clock=lambda: 1.5)
+    violation = made.add("c-1", sighting(process="evil\nname", hint="a hint"))
+    assert violation is not None and made.list("c-1") == [violation]
     assert (violation.kind, violation.source, violation.outcome) == ("read", "seatbelt", "denied")
     assert violation.target == "/x\\x1b[2J\\u202e" and violation.process == "evil\\x0aname"
-    assert (violation.count, store.total, violation.hint, violation.inferred) == (3, 3, "a hint", False)
+    assert (violation.count, made.total, violation.hint, violation.inferred) == (3, 3, "a hint", False)
 
 
 def test_a_hidden_one_is_counted() -> None:
-    store = ViolationStore("s-1")
-    assert store.add_refusal("c-1", REFUSAL, hidden=True) is None
-    assert store.list() == [] and (store.total, store.hidden) == (0, 3)
+    made = ViolationStore("s-1")
+    assert made.add("c-1", sighting(), is_hidden=lambda: True) is None
+    assert made.list() == [] and (made.total, made.hidden) == (0, 3)
+
+
+def test_the_same_again_is_one_record_for_a_while() -> None:
+    clock = Clock()
+    made = store(clock)
+    for _ in range(4):
+        made.add("c-1", sighting())
+        clock.now += COLLAPSE_S
+    assert [v.count for v in made.list()] == [12] and made.list()[0].last_time == 3 * COLLAPSE_S
+    clock.now += 0.1
+    made.add("c-1", sighting())
+    made.add("c-2", sighting())
+    made.add("c-1", sighting("/other"))
+    assert [v.count for v in made.list()] == [12, 3, 3, 3] and made.total == 21
+
+
+def test_new_ones_are_bounded_and_repeated_ones_are_not() -> None:
+    clock = Clock()
+    made, bound = store(clock), RateBound(2, 1.0, lambda: clock.now)
+    for target in ("/a", "/b", "/c", "/a"):
+        made.add("c", sighting(target, count=1), bound)
+    assert [v.count for v in made.list()] == [2, 1] and (made.lost, bound.lost, made.total) == (1, 1, 4)
+    clock.now += 1.0
+    made.add("c", sighting("/d", count=1), bound)
+    assert [v.target for v in made.list()] == ["/a", "/b", "/d"]
+
+
+def test_the_loudest_command_makes_room() -> None:
+    made = store(Clock())
+    for number in range(10):
+        made.add("quiet", sighting(f"/{number}"))
+    for number in range(3 * KEPT):
+        made.add("loud", sighting(f"/{number}"))
+    assert len(made.list("quiet")) == 10 and len(made.list()) == KEPT
+    assert made.list()[-1].target == f"/{3 * KEPT - 1}"

@@ -13,6 +13,7 @@ from sandboxd.app import Ground, Machine
 from sandboxd.backends.base import Launch, Observer
 from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.plan.environment import EnvironmentChange
+from sandboxd.plan.facts import Resolved
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest
@@ -99,6 +100,9 @@ class FakePlanner:
         inside = path == place.cwd or path.startswith(place.cwd + "/")
         behavior = Behavior.ALLOW if inside or not write else Behavior.DENY
         return Decision(behavior, Reason.PATH_ALLOWED if inside else Reason.READ_DEFAULT, f"{path} in {place.cwd}")
+
+    async def resolve(self, path: str) -> Resolved:
+        return Resolved(path)
 
     def forget(self, session_tmp: str) -> None:
         self.forgotten.append(session_tmp)

@@ -12,6 +12,7 @@ from sandboxd.backends.macos.profile import Profile, make_profile
 from sandboxd.backends.macos.rule_files import read_rule_file
 from sandboxd.backends.macos.spellings import real_spelling
 from sandboxd.errors import PolicyError
+from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.facts import Facts, FactSource, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
 from sandboxd.plan.needs import Needs, all_rules, list_needs
@@ -86,6 +87,7 @@ def make_seatbelt_layout(
         session_tmp=session_directory(place, facts),
         warnings=(*facts.warnings, *found.warnings, *_warnings(policy)),
         points=explained,
+        attribution=Attribution(explained),
     )
 
 
@@ -106,6 +108,7 @@ class SeatbeltPlanner(Planner):
             argv=plan.argv,
             layers=LAYERS,
             warnings=plan.warnings,
+            attribution=plan.attribution,
             profile=layout.view.profile,
             place=request.place,
             session_tmp=layout.session_tmp,

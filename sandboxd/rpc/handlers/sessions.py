@@ -54,4 +54,5 @@ def record_of(session: Session) -> SessionRecord:
         violations=info.violations,
         policy_generation=info.policy_generation,
         implicit=session.spec.implicit,
+        violations_lost=info.violations_lost,
     )

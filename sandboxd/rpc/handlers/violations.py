@@ -55,6 +55,7 @@ def _result(snapshot: Snapshot) -> ViolationListResult:
         snapshot.hidden,
         snapshot.cursor,
         snapshot.complete,
+        snapshot.lost,
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.backends.macos.log_lines import LONGEST_LINE, Denial, LogLines, make_tag
-from sandboxd.backends.macos.refusals import HINTS, refusal_of
+from sandboxd.backends.macos.refusals import refusal_of
 from sandboxd.policy.violation import ViolationKind
 
 SUFFIX = "0123abcd"
@@ -161,33 +161,18 @@ def test_ten_thousand_lines_come_out_as_ten_thousand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "target", "kind", "words"),
+    ("operation", "target", "kind"),
     [
-        ("file-read-data", "/x", ViolationKind.READ, "allowRead"),
-        ("file-read-metadata", "/x", ViolationKind.READ, "allowRead"),
-        ("file-write-create", "/x", ViolationKind.WRITE, "allowWrite"),
-        ("file-write-unlink", "/p/.git/config", ViolationKind.WRITE, "allowGitConfig"),
-        ("file-write-create", "/p/.git/modules/a/b/config.lock", ViolationKind.WRITE, "allowGitConfig"),
-        ("file-write-data", "/dev/ttys003", ViolationKind.WRITE, "allowPty"),
-        ("network-outbound", "/x/s.sock", ViolationKind.UNIX_SOCKET, "allowUnixSockets"),
-        ("network-outbound", "remote:*:443", ViolationKind.CONNECT, "HTTP_PROXY"),
-        ("network-outbound", "127.0.0.1:5432", ViolationKind.CONNECT, "allowLocalPorts"),
-        ("network-bind", "local:*:3000", ViolationKind.CONNECT, "allowLocalBinding"),
-        ("mach-lookup", "com.apple.trustd.agent", ViolationKind.SERVICE, "enableWeakerNetworkIsolation"),
-        ("mach-lookup", "com.example.x", ViolationKind.SERVICE, "allowMachLookup"),
-        ("mach-register", "org.chromium.x", ViolationKind.SERVICE, "allowMachRegister"),
-        ("appleevent-send", "com.apple.finder", ViolationKind.SERVICE, "allowAppleEvents"),
-        ("forbidden-sandbox-reinit", "", ViolationKind.SERVICE, "--no-sandbox"),
-        ("pseudo-tty", "", ViolationKind.SERVICE, "allowPty"),
-        ("iokit-open", "X", ViolationKind.SERVICE, ""),
+        ("file-read-data", "/x", ViolationKind.READ),
+        ("file-read-metadata", "/x", ViolationKind.READ),
+        ("file-write-create", "/x", ViolationKind.WRITE),
+        ("network-outbound", "/x/s.sock", ViolationKind.UNIX_SOCKET),
+        ("network-outbound", "remote:*:443", ViolationKind.CONNECT),
+        ("network-bind", "local:*:3000", ViolationKind.CONNECT),
+        ("mach-lookup", "com.apple.trustd.agent", ViolationKind.SERVICE),
+        ("iokit-open", "X", ViolationKind.SERVICE),
     ],
 )
-def test_kinds_and_hints(operation: str, target: str, kind: ViolationKind, words: str) -> None:
-    """F110: the trust service is recognised and explained. F222: a browser that wants a sandbox of its own."""
+def test_kinds(operation: str, target: str, kind: ViolationKind) -> None:
     refusal = refusal_of(Denial("l", "prog", 1, operation, target, 3))
     assert (refusal.kind, refusal.count, refusal.process, refusal.source) == (kind, 3, "prog", "seatbelt")
-    assert words in refusal.hint and bool(words) is bool(refusal.hint)
-
-
-def test_every_hint_is_reachable() -> None:
-    assert len({row.text for row in HINTS}) >= 12

@@ -47,7 +47,8 @@ class SessionListParams:
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """`opened_at` is seconds since the epoch; `commands` counts those running now; `implicit` marks the session of a
-    connection that never opened one."""
+    connection that never opened one; `violations_lost` is that part of `violations` that was not recorded because there
+    were too many."""
 
     session_id: str
     name: str | None
@@ -59,6 +60,7 @@ class SessionRecord:
     violations: int
     policy_generation: int
     implicit: bool = False
+    violations_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from sandboxd_client.wire.messages.origins import OriginRecord
 
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
-    """`kind` is one of read write connect unix-socket network, `source` of proxy seccomp seatbelt; `time` is seconds
-    since the epoch; `inferred` marks a guess from program output, `policy_generation` the policy that was in force.
-    Texts are neutralised for display."""
+    """`kind` is one of read write connect unix-socket network service, `source` of proxy seccomp seatbelt; `time` is
+    seconds since the epoch, `last_time` that of the last of `count`; `inferred` marks a guess from program output,
+    `policy_generation` the policy that was in force. Texts are neutralised for display."""
 
     id: int
     time: float
@@ -29,6 +29,7 @@ class ViolationRecord:
     count: int = 1
     inferred: bool = False
     policy_generation: int = 0
+    last_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,16 @@ class ViolationListParams:
 
 @dataclass(frozen=True, slots=True)
 class ViolationListResult:
-    """Oldest first. `total` counts also those that are not kept, `hidden` those that nobody wants to see. `complete` is
-    False when something after the cursor `since` can no longer be told."""
+    """Oldest first. `total` counts also those that are not kept, `hidden` those that nobody wants to see, `lost` that
+    part of `total` that was not recorded because a command made too many. `complete` is False when something after the
+    cursor `since` can no longer be told."""
 
     violations: tuple[ViolationRecord, ...]
     total: int
     hidden: int
     cursor: str
     complete: bool = True
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class ViolationSubscribeParams:
 
 @dataclass(frozen=True, slots=True)
 class ViolationHappened:
-    """Notification `sandbox_violation`. `cursor` is what to subscribe with after a lost connection."""
+    """Notification `sandbox_violation`. `cursor` is what to subscribe with after a lost connection. One with an `id`
+    that was told before is the same violation with a higher `count`."""
 
     cursor: str
     violation: ViolationRecord

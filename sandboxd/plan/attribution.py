@@ -1,0 +1,54 @@
+"""Why a sandbox refuses something at a path: the rule, its origin, the reason. Pure, and quick enough for every report.
+
+The enforcer says what happened and where; which rule it was is worked out from the points that its mounts were made of,
+so the answer is that of the policy the command was launched under. What the policy allows is not its doing: the host
+refuses it as well, or the program made a mistake.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from sandboxd.plan.facts import Resolved
+from sandboxd.plan.mounts import Shows, settled_at
+from sandboxd.plan.point_map import PointMap
+from sandboxd.plan.standing import standing_at
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.path_decisions import decide_path
+
+_PATH_MAX = 4096  # limits.h: nothing longer can have been opened
+
+
+class Attribution:
+    """One for each layout. Between two points everything is decided alike, so an answer is kept for each point and for
+    the region below it: as many as there are points, whatever a command asks for."""
+
+    def __init__(self, points: PointMap) -> None:
+        self._found = points
+        self._known: dict[tuple[str, bool], Decision] = {}
+
+    def decide(self, path: str, *, write: bool) -> Decision:
+        """The decision on an absolute path without symbolic links. Its text may speak of a directory above; reason,
+        rule and origin are the path's."""
+        at = self._nearest(path)
+        known = self._known.get((at, write))
+        if known is None:
+            known = self._known[at, write] = decide_path(standing_at(self._found, at, Resolved(at)), write=write)
+        return known
+
+    def is_private(self, path: str) -> bool:
+        """Whether something at a path is the session's own, and of no other: its `/tmp`, `/dev`, `/proc`."""
+        return settled_at(self._found.points, self._nearest(path))[-1].shows is Shows.PRIVATE
+
+    def can_change(self, path: str) -> bool:
+        """Whether the command could have put there what stands at a path, a symbolic link for example."""
+        shows = settled_at(self._found.points, self._nearest(posixpath.dirname(path)))[-1].shows
+        return shows in (Shows.HOST_WRITABLE, Shows.PRIVATE)
+
+    def _nearest(self, path: str) -> str:
+        points = self._found.points
+        if not path.startswith("/") or len(path) > _PATH_MAX:
+            return "/"
+        while path not in points and path != "/":
+            path = posixpath.dirname(path)
+        return path

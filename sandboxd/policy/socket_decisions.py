@@ -1,0 +1,89 @@
+"""May a command connect to this Unix socket? The answer for running commands, their environment and `explain`. Pure.
+
+| | the path, symbolic links followed | |
+| --- | --- | --- |
+| 1 | is the daemon's own, or lies in a directory of its own | deny, whatever is listed |
+| 2 | is listed, or lies below a listed directory | allow |
+| 3 | is the session's own: in its `/tmp` or `/dev/shm` | allow |
+| 4 | is known to act outside the sandbox (`policy.control_sockets`) | deny, also with `allowAllUnixSockets` |
+| 5 | `allowAllUnixSockets` | allow |
+| 6 | anything else | deny |
+
+A listed path counts where it leads. One that leads through a symbolic link which the command itself could have made
+does not: it would turn a harmless entry into any socket of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandboxd.policy.control_sockets import canonical_socket_path, control_socket
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.policy import NetworkPolicy, SocketRule
+
+KEY = "sandbox.network.allowUnixSockets"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSocket:
+    """A rule with the place it leads to, which is None when the command could change the way there."""
+
+    rule: SocketRule
+    real: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSockets:
+    """`own` are the daemon's own directories, `control` paths that are dangerous beside those of the table."""
+
+    listed: tuple[ListedSocket, ...] = ()
+    everything: bool = False
+    own: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+
+
+def open_sockets(network: NetworkPolicy, reals: Sequence[str | None], own: Sequence[str]) -> OpenSockets:
+    """What a policy opens. `reals` are where the listed paths lead, in their order."""
+    return OpenSockets(
+        listed=tuple(ListedSocket(rule, real) for rule, real in zip(network.allow_unix_sockets, reals, strict=True)),
+        everything=network.allow_all_unix_sockets,
+        own=tuple(own),
+        control=network.control_sockets,
+    )
+
+
+def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False) -> Decision:
+    """ALLOW or DENY. `path` is absolute and without symbolic links; empty for a socket without a path. `private`: it is
+    the session's own."""
+    if not path.startswith("/"):
+        return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
+    path = canonical_socket_path(path)
+    if any(_is_below(path, canonical_socket_path(own)) for own in sockets.own):
+        return _deny(Reason.SOCKET_OWN, f"{path} belongs to sandboxd itself")
+    redirected = False
+    for one in sockets.listed:
+        if one.real is None:
+            redirected = True
+        elif _is_below(path, canonical_socket_path(one.real)):
+            text = f"{path} is listed in {KEY}"
+            return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, text, one.rule.path, one.rule.origin)
+    if private:
+        return Decision(Behavior.ALLOW, Reason.SESSION_TMP, f"{path} is the session's own")
+    gives = control_socket(path) or ("acts outside the sandbox" if path in sockets.control else None)
+    if gives is not None:
+        return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: whoever can use it {gives}")
+    if sockets.everything:
+        return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, "every Unix socket may be used (allowAllUnixSockets)")
+    if redirected:
+        text = f"{path} is not listed, and a listed path leads through a symbolic link that the command can change"
+        return _deny(Reason.SOCKET_REDIRECTED, text)
+    return _deny(Reason.SOCKET_NOT_LISTED, f"{path} is not listed in {KEY}")
+
+
+def _deny(reason: Reason, text: str) -> Decision:
+    return Decision(Behavior.DENY, reason, text)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or directory == "/" or path.startswith(directory.rstrip("/") + "/")

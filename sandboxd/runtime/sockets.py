@@ -1,0 +1,56 @@
+"""Unix sockets of one running command: each connect is decided by the policy of that moment (design 7).
+
+Where the listed paths lead is looked at each time, in a worker thread: an agent's socket moves, and a connect is rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from sandboxd.plan.attribution import Attribution
+from sandboxd.plan.facts import Resolved
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.policy import NetworkPolicy
+from sandboxd.policy.socket_decisions import decide_socket, open_sockets
+
+Resolve = Callable[[str], Awaitable[Resolved]]
+
+
+class SocketGate:
+    """`network` gives the policy now, `resolve` follows a path on the host, `own` are the daemon's own directories.
+    `attribution` tells what the command itself can change; without it no listed symbolic link is followed."""
+
+    def __init__(
+        self,
+        network: Callable[[], NetworkPolicy],
+        resolve: Resolve,
+        attribution: Attribution | None,
+        own: Sequence[str],
+    ) -> None:
+        self._network = network
+        self._resolve = resolve
+        self._attribution = attribution
+        self._own = tuple(own)
+
+    async def decide(self, path: str) -> Decision:
+        """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one."""
+        network = self._network()
+        listed = [rule.path for rule in network.allow_unix_sockets]
+        found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))
+        reals = [self._trusted(one) for one in found[: len(listed)]]
+        own = (*self._own, *(one.real for one in found[len(listed) :]))
+        return decide_socket(path, open_sockets(network, reals, own), private=self._is_private(path))
+
+    def _trusted(self, resolved: Resolved) -> str | None:
+        """Where a listed path leads; None when the command could have made one of the links on the way."""
+        if not resolved.links:
+            return resolved.real
+        attribution = self._attribution
+        if attribution is None or any(attribution.can_change(link.path) for link in resolved.links):
+            return None
+        return resolved.real
+
+    def _is_private(self, path: str) -> bool:
+        attribution = self._attribution
+        return attribution is not None and path.startswith(("/tmp/", "/dev/shm/")) and attribution.is_private(path)

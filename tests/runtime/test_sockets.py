@@ -1,0 +1,122 @@
+"""A connect to a Unix socket in a running command: decided by the policy of that moment, answered once, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Any
+
+import pytest
+
+from sandboxd.backends.base import ConnectAttempt
+from sandboxd.plan.planner import Planner
+from sandboxd.plan.request import PlanRequest, ShellText
+from sandboxd.policy.decision import Reason
+from sandboxd.policy.policy import NetworkPolicy, Policy, SocketRule
+from sandboxd.runtime.sockets import SocketGate
+from sandboxd.settings.origins import Origin, Source
+from support.daemon import RunningDaemon, running_daemon
+from support.fake_host import FakeHost, place
+from support.fake_runtime import FakeMachine
+from support.waiting import wait_until_async
+
+ORIGIN = Origin(Source.USER, "sandbox.network.allowUnixSockets", "/u.json", 4, 7)
+
+
+def attempt(path: str, family: int = socket.AF_UNIX) -> ConnectAttempt:
+    return ConnectAttempt(family, path, 0, 7, "prog")
+
+
+async def gate(host: FakeHost, *listed: str) -> SocketGate:
+    planner = Planner(host)
+    plan = await planner.plan(Policy(), PlanRequest(place(), ShellText("true")))
+    network = NetworkPolicy(allow_unix_sockets=tuple(SocketRule(path, ORIGIN) for path in listed))
+    where = place()
+    own = (where.runtime_dir, where.temporary_base)
+    return SocketGate(lambda: network, planner.resolve, plan.attribution, own)
+
+
+async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change_it() -> None:
+    """IP-03."""
+    host = FakeHost({"/srv/agent": "-> /srv/deep/agent.1", "/srv/deep/agent.1": "", "/run/docker.sock": ""})
+    host.put("/home/u/work/server.sock", "-> /run/docker.sock")
+    made = await gate(host, "/srv/agent", "/home/u/work/server.sock")
+    assert (await made.decide("/srv/deep/agent.1")).allowed
+    assert not (await made.decide("/run/docker.sock")).allowed
+    assert (await made.decide("/srv/other.sock")).reason is Reason.SOCKET_REDIRECTED
+
+
+async def test_the_daemon_s_own_by_whatever_name() -> None:
+    """IP-06."""
+    host = FakeHost({"/run/user/1000": "-> /mnt/run", "/mnt/run/sandboxd/": "", "/mnt/run/x.sock": ""})
+    made = await gate(host, "/mnt", "/run/user/1000/sandboxd")
+    for path in ("/mnt/run/sandboxd/sandboxd.sock", "/run/user/1000/sandboxd/bridge.sock"):
+        assert (await made.decide(path)).reason is Reason.SOCKET_OWN
+    assert (await made.decide("/mnt/run/x.sock")).allowed
+
+
+async def test_what_the_command_made_in_its_tmp_is_its_own() -> None:
+    made = await gate(FakeHost({}))
+    assert (await made.decide("/tmp/pipe.sock")).reason is Reason.SESSION_TMP
+    assert (await made.decide("/proc/1/root/x")).reason is Reason.SOCKET_NOT_LISTED
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    return FakeMachine()
+
+
+async def answered(observer: Any, path: str, family: int = socket.AF_UNIX) -> list[int]:
+    answers: list[int] = []
+    observer.connecting(attempt(path, family), answers.append)
+    await wait_until_async(lambda: bool(answers), "it is answered")
+    return answers
+
+
+async def test_a_policy_change_counts_for_the_next_connect(machine: FakeMachine) -> None:
+    async with running_daemon(assemble=machine.assemble) as running:
+        around = running.around
+        async with running.client() as client:
+            opened = await client.result("session.open", {"cwd": str(around.project)})
+            await client.result("wrap", {"session_id": opened["session_id"], "argv": ["x"], "command_id": "c"})
+            observer = machine.backend.launches[-1].observer
+            machine.backend.launches[-1].start()
+            assert await answered(observer, "/srv/s.sock") == [errno.EACCES]
+            assert await answered(observer, "192.0.2.1", socket.AF_INET) == [0]
+            around.write(around.user_settings, {"sandbox": {"network": {"allowUnixSockets": ["/srv/s.sock"]}}})
+            running.daemon.policies.reload()
+            assert await answered(observer, "/srv/s.sock") == [0]
+            [seen] = (await client.result("violation.list", {"command_id": "c"}))["violations"]
+            assert (seen["kind"], seen["target"], seen["outcome"]) == ("unix-socket", "/srv/s.sock", "socketNotListed")
+            assert "sandboxd allow socket /srv/s.sock" in seen["hint"] and seen["process"] == "prog"
+            own = str(around.directory / "sandboxd.sock")
+            assert await answered(observer, own) == [errno.EACCES]
+
+
+async def test_connects_that_wait_are_bounded_and_end_with_the_command(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_daemon(assemble=machine.assemble) as running:
+        await _flood(running, machine, monkeypatch)
+
+
+async def _flood(running: RunningDaemon, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = asyncio.Event()
+
+    async def resolve(path: str) -> Any:
+        await never.wait()
+
+    monkeypatch.setattr(machine.planner, "resolve", resolve)
+    async with running.client() as client:
+        await client.result("wrap", {"cwd": str(running.around.project), "argv": ["x"]})
+        handle = machine.backend.launches[-1]
+        handle.start()
+        answers: list[int] = []
+        for number in range(200):
+            handle.observer.connecting(attempt(f"/srv/{number}"), answers.append)
+        assert set(answers) == {errno.EAGAIN} and 100 < len(answers) < 200
+        await asyncio.sleep(0)
+        handle.end()
+        await wait_until_async(lambda: len(answers) == 200, "each is answered")
+        assert answers.count(errno.EACCES) == 200 - answers.count(errno.EAGAIN)
