@@ -25,6 +25,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from sandboxd.backends.linux import netlink
 from sandboxd.backends.linux.netlink import Chain, Family, Rule, Table
+from sandboxd.policy.hosts import IPAddress
 
 LISTENER_PORT = 1
 """Where the listener for captured connections is bound, at the loopback address. Below 1024, so that nobody inside
@@ -34,7 +35,7 @@ DNS_PORT = 53
 _TCP, _UDP = b"\x06", b"\x11"
 _PREROUTING, _LOCAL_OUT = 0, 3
 _MANGLE = -150
-LOOPBACK = {Family.V4: IPv4Address("127.0.0.1"), Family.V6: IPv6Address("::1")}
+LOOPBACK: dict[Family, IPAddress] = {Family.V4: IPv4Address("127.0.0.1"), Family.V6: IPv6Address("::1")}
 
 
 def tables(families: Sequence[Family], local_ports: Sequence[tuple[int, int]]) -> tuple[Table, ...]:

@@ -70,7 +70,7 @@ class NamespaceWorker:
             ours.setblocking(False)
             self._process = subprocess.Popen(
                 [self._helper, "namespaces"],
-                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
             )  # fmt: skip
         except OSError:
             ours.close()
@@ -274,9 +274,14 @@ class NamespaceHold:
 async def _connected(sock: socket.socket) -> None:
     """Wait until a connect() that was begun has ended. Raises OSError."""
     loop = asyncio.get_running_loop()
-    writable = loop.create_future()
+    writable: asyncio.Future[None] = loop.create_future()
     number = sock.fileno()
-    loop.add_writer(number, lambda: writable.done() or writable.set_result(None))
+
+    def is_writable() -> None:
+        if not writable.done():
+            writable.set_result(None)
+
+    loop.add_writer(number, is_writable)
     try:
         await writable
     finally:

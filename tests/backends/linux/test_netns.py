@@ -134,9 +134,9 @@ async def test_many_at_once_and_some_given_up(worker: NamespaceWorker, namespace
     kept = [one for number, one in enumerate(done) if number % 7]
     assert all(isinstance(one, list) for one in kept), kept
     assert all(isinstance(one, asyncio.CancelledError) for one in done[::7])
-    for one in kept:
-        assert isinstance(one, list)
-        one[0].close()
+    for sockets in kept:
+        assert isinstance(sockets, list)
+        sockets[0].close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -171,7 +171,8 @@ async def test_every_connection_is_captured(worker: NamespaceWorker, namespace: 
         client = await inside.connect_inside(ip_address(address), port)
         accepted, _ = await loop.sock_accept(sockets[":" in address])
         assert accepted.getsockname()[:2] == (address, port) == client.getpeername()[:2]
-        accepted.close(), client.close()
+        accepted.close()
+        client.close()
     for address, port in (("127.0.0.1", 80), ("127.0.0.2", 5432), ("::1", 443), ("192.0.2.7", 53)):
         with pytest.raises(ConnectionRefusedError):
             await inside.connect_inside(ip_address(address), port)
