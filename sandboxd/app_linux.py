@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,13 +13,16 @@ from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import probe_options
+from sandboxd.backends.linux.capture import Reach
+from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import SandboxProbe, check_host
+from sandboxd.host.features import CheckStep, SandboxProbe, check_host
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
 from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.rpc.peer import Identity, identify
@@ -44,11 +48,16 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         return Tools(helper, (await weaker_probe.ready(wanted.bwrap_path, search_path)).path, weaker_nesting=True)
 
     async def steps() -> Sequence[Step]:
-        return await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
+        found = await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
+        with contextlib.suppress(HostError):  # then the steps say why
+            await backend.ready()
+        return (*found, _capture_step(backend))
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
+    worker = NamespaceWorker(helper, ground.log.warning)
     bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
+    backend = LinuxBackend(bridge, machine, tools, placeholders, worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         for pid in await asyncio.to_thread(end_stragglers):
@@ -56,12 +65,27 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         for path in await asyncio.to_thread(placeholders.recover):
             ground.log.info("placeholder of an earlier daemon removed", path=path)
         stack.callback(placeholders.close)
+        worker.open()
+        stack.push_async_callback(worker.aclose)
         bridge.open()
         stack.callback(bridge.close)
         yield Machine(
-            backend=LinuxBackend(bridge, machine, tools, placeholders),
+            backend=backend,
             planner=HostPlanner(facts),
             steps=steps,
-            layers=lambda: (*PLAN_LAYERS, *LINUX_LAYERS),
+            layers=lambda: (
+                *PLAN_LAYERS,
+                *LINUX_LAYERS,
+                *backend.ability.layers(network_plan(ground.policy().network)),
+            ),
             daemon_paths=own_paths(helper),
         )
+
+
+def _capture_step(backend: LinuxBackend) -> CheckStep:
+    reach, reason = backend.ability.reach, backend.ability.reason
+    if reach is Reach.EVERY_PORT:
+        return CheckStep("network capture", True, "connections are captured on every port", required=False)
+    remedy = "load the kernel modules nf_tables, nft_tproxy and nft_socket, and restart sandboxd"
+    found = "only the ports that rules name are captured" if reach is Reach.LISTED_PORTS else "nothing is captured"
+    return CheckStep("network capture", False, f"{found}: {reason}", remedy, required=False, slug="capture_limited")

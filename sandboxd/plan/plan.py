@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandboxd.errors import PolicyError
@@ -12,6 +12,7 @@ from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.facts import Facts, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
+from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.points import make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
@@ -59,6 +60,7 @@ class Plan:
     supervision: Supervision = Supervision()
     attribution: Attribution | None = None
     """Which rule refuses what; None where nothing was planned."""
+    network: NetworkPlan = field(default_factory=NetworkPlan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,7 @@ class Layout:
     points: PointMap
     attribution: Attribution
     supervision: Supervision = Supervision()
+    network: NetworkPlan = field(default_factory=NetworkPlan)
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -106,6 +109,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         found,
         Attribution(found),
         supervise(policy, place),
+        network_plan(policy.network),
     )
 
 
@@ -137,6 +141,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
         warnings=layout.warnings,
         supervision=layout.supervision,
         attribution=layout.attribution,
+        network=layout.network,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,11 @@ from sandboxd.backends.linux.bridge_protocol import (
     Flags,
     Listener,
 )
-from sandboxd.backends.linux.bwrap import render
+from sandboxd.backends.linux.bwrap import probe_options, render
+from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
+from sandboxd.backends.linux.capture_probe import probe_capture
 from sandboxd.backends.linux.completion import complete
+from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.errors import LaunchError
 from sandboxd.plan.plan import Plan
@@ -59,21 +63,52 @@ class Tools:
 
 class LinuxBackend:
     """`tools` finds what is needed, proves that a sandbox can be started with it, and raises HostError otherwise; its
-    answer is kept by whoever gives it, since it is asked before every launch."""
+    answer is kept by whoever gives it, since it is asked before every launch. `worker` reaches into the networks of the
+    sandboxes; how far is tried once, when the tools are there."""
 
     name = "linux"
 
     def __init__(
-        self, bridge: Bridge, machine: str, tools: Callable[[], Awaitable[Tools]], placeholders: Placeholders
+        self,
+        bridge: Bridge,
+        machine: str,
+        tools: Callable[[], Awaitable[Tools]],
+        placeholders: Placeholders,
+        worker: NamespaceWorker,
     ) -> None:
         self._bridge = bridge
         self._machine = machine
         self._find_tools = tools
         self._tools: Tools | None = None
         self._placeholders = placeholders
+        self._worker = worker
+        self.ability: Ability = NOTHING
+        self._probed = False
+        self._probing = asyncio.Lock()
 
     async def ready(self) -> None:
         self._tools = await self._find_tools()
+        if not self._probed:
+            await self._probe(self._tools)
+
+    async def _probe(self, tools: Tools) -> None:
+        async with self._probing:
+            if self._probed:
+                return
+            ticket = secrets.token_hex(16)
+            words = (*probe_options(weaker=tools.weaker_nesting), "--", *INIT_WORDS)
+            argv = (tools.helper, "launch", self._bridge.path, ticket, "--", tools.bwrap, *words)
+            configuration = Configuration(
+                arguments=(b"true",),
+                filter=build_filter(self._machine),
+                listeners=_LISTENERS,
+                grace_ms=GRACE_MS,
+                flags=Flags.WAIT,
+            )
+            probed = await probe_capture(self._bridge, self._worker, ticket, argv, configuration)
+            self.ability, self._probed = probed.ability, probed.is_final
+            if self.ability.reason:
+                self._bridge.log("network_capture_limited", reason=self.ability.reason)
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
         if self._tools is None:
@@ -88,6 +123,7 @@ class LinuxBackend:
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
+        capture = capture_for(self.ability, plan.network)
         launch = _Launching(observer, hold, self._bridge.log)
         launch.handle = self._bridge.expect(
             launch_id,
@@ -95,14 +131,15 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                partial(complete, options=options),
+                partial(complete, options=options, worker=self._worker, capture=capture),
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
         stage = "launch-args" if options.needs_file else "launch"
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
-        return Launch(argv, (*plan.layers, *LAYERS), expires_in_s=EXPIRES_IN_S), launch
+        layers = (*plan.layers, *LAYERS, *self.ability.layers(plan.network))
+        return Launch(argv, layers, self.ability.warnings(plan.network), expires_in_s=EXPIRES_IN_S), launch
 
 
 class _Launching:

@@ -59,7 +59,7 @@ class Peer(Protocol):
     def pid(self) -> int: ...
 
 
-BeforeStart = Callable[[int, int], Awaitable[None] | None]
+BeforeStart = Callable[[int, int, Listeners], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class Expected:
     observer: Observer
     before_start: BeforeStart | None = None
     """With Flags.WAIT: what has to be done before the command may start, given the pids of the sandbox's process 1 and
-    of bubblewrap. What it returns is awaited. Raises SandboxdError; then the command does not start."""
+    of bubblewrap, and the listeners, which it may add to. What it returns is awaited. Raises SandboxdError; then the
+    command does not start."""
 
 
 class Bridge:
@@ -191,6 +192,7 @@ class Link:
         self._opening = b""
         self._decoder = EventDecoder()
         self._descriptors: list[int] = []
+        self._listeners: Listeners | None = None  # until they are handed on
         self._status: int | None = None
         self._init_pid: int | None = None
         self._before_start: BeforeStart | None = None
@@ -335,20 +337,22 @@ class Link:
         received, self._descriptors = self._descriptors, []
         *listeners, namespace = received
         http, socks, *others = (socket.socket(fileno=number) for number in listeners)
-        if self._before_start is not None:
-            self._prepare(self._before_start)
-        if self._observer is not None:  # connections meanwhile wait in the backlog; the start of the command did not
-            self._observer.listening(Listeners(http, socks, namespace, others))
+        self._listeners = Listeners(http, socks, namespace, others)
+        if self._before_start is None:
+            self._hand_over()
         else:
-            for listener in (http, socks, *others):
-                listener.close()
-            os.close(namespace)
+            self._prepare(self._before_start, self._listeners)
 
-    def _prepare(self, before_start: BeforeStart) -> None:
+    def _hand_over(self) -> None:
+        listeners, self._listeners = self._listeners, None
+        if listeners is not None:
+            self._tell().listening(listeners)
+
+    def _prepare(self, before_start: BeforeStart, listeners: Listeners) -> None:
         try:
             if self._init_pid is None:
                 raise ProtocolError("nobody has said which process is process 1")
-            more = before_start(self._init_pid, self._pid)
+            more = before_start(self._init_pid, self._pid, listeners)
         except SandboxdError as error:
             self._give_up(error)
             return
@@ -368,6 +372,7 @@ class Link:
     def _go(self) -> None:
         with contextlib.suppress(OSError):  # reading will meet the end of the connection and say so
             self._connection.send(GO)
+        self._hand_over()  # connections meanwhile wait in the backlog; the start of the command did not
 
     def _give_up(self, error: Exception) -> None:
         self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
@@ -445,6 +450,9 @@ class Link:
         self._pidfd = self._init = -1
         while self._descriptors:
             os.close(self._descriptors.pop())
+        if self._listeners is not None:
+            self._listeners.close()
+            self._listeners = None
         self._bridge.lost(self)
 
 

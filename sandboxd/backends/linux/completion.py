@@ -1,15 +1,20 @@
-"""What is done to a sandbox after bubblewrap and before its command: its mounts are checked, and the late ones made."""
+"""What is done to a sandbox after bubblewrap and before its command: its mounts are checked, the late ones are made, and
+its network is set up, by another process and meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable
 from weakref import WeakKeyDictionary
 
+from sandboxd.backends.base import Listeners
 from sandboxd.backends.linux import late_mounts
 from sandboxd.backends.linux.bwrap import BwrapOptions
+from sandboxd.backends.linux.capture import Capture
 from sandboxd.backends.linux.late_mounts import LateMount
+from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.placement import Expected, expected_mounts, misplaced
 from sandboxd.errors import LaunchError
 
@@ -17,8 +22,42 @@ _expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[Expected, ...]]] =
 """For the mounts of the host that it was worked out from."""
 
 
-def complete(pid: int, bubblewrap: int, options: BwrapOptions) -> Awaitable[None] | None:
+def complete(
+    pid: int,
+    bubblewrap: int,
+    listeners: Listeners,
+    *,
+    options: BwrapOptions,
+    worker: NamespaceWorker,
+    capture: Capture | None,
+) -> Awaitable[None] | None:
     """What is to be done to a sandbox before its command may start; `pid` is its process 1. Raises LaunchError."""
+    capturing = capture.begin(worker, listeners.namespace) if capture is not None else None
+    listeners.inside, listeners.namespace = NamespaceHold(worker, listeners.namespace), -1
+    try:
+        _check_mounts(pid, bubblewrap, options)
+    except LaunchError:
+        if capturing is not None:
+            capturing.cancel()
+        raise
+    if capture is None or capturing is None:
+        return _mount_late(pid, options.late) if options.late else None
+    return _finish(pid, options.late, listeners, capture, capturing)
+
+
+async def _finish(
+    pid: int,
+    late: tuple[LateMount, ...],
+    listeners: Listeners,
+    capture: Capture,
+    capturing: asyncio.Future[list[socket.socket]],
+) -> None:
+    capture.hand_over(await capturing, listeners)
+    if late:
+        await _mount_late(pid, late)
+
+
+def _check_mounts(pid: int, bubblewrap: int, options: BwrapOptions) -> None:
     try:
         inside, outside = _read(f"/proc/{pid}/mountinfo"), _read(f"/proc/{bubblewrap}/mountinfo")
     except OSError as error:
@@ -33,7 +72,6 @@ def complete(pid: int, bubblewrap: int, options: BwrapOptions) -> Awaitable[None
             hint="try again; when it happens again, a command that still runs in the same place does this",
             data={"path": wrong},
         )
-    return _mount_late(pid, options.late) if options.late else None
 
 
 def _read(path: str) -> bytes:
