@@ -43,6 +43,9 @@ class Inside(Protocol):
         """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError, and LaunchError
         when the sandbox has ended."""
 
+    async def is_listening(self, address: IPAddress, port: int) -> bool:
+        """Whether a program inside listens there, at this very address or at all of them. Raises LaunchError."""
+
     def close(self) -> None: ...
 
 

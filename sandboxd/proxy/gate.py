@@ -143,6 +143,10 @@ class Gate:
         """Whether a rule or grant allows it now, without asking anybody."""
         return self._decide_now(host, port).allowed
 
+    def is_local_port(self, port: int) -> bool:
+        """Whether `allowLocalPorts` names it."""
+        return any(ports.first <= port <= ports.last for ports in self._network().allow_local_ports)
+
     @property
     def server_names(self) -> str:
         """`checkServerName`: off, log or enforce."""

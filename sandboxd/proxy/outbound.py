@@ -159,6 +159,10 @@ class Outbound:
             enforce=mode == "enforce",
         ).receive
 
+    def is_local_port(self, port: int) -> bool:
+        """Whether this port of the loopback addresses stands for the host's."""
+        return self._gate.is_local_port(port)
+
     def may_reuse(self, connection: Connection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""
         if connection.parent != self._gate.parent(connection.host, connection.port, plain=connection.forward):

@@ -11,10 +11,11 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from itertools import count
 from typing import Final
 
+from sandboxd.proxy.capture import Captures, Inside
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.dns_answers import DnsAnswers
@@ -69,6 +70,7 @@ class ProxyServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptors: list[_Acceptor] = []
         self._datagrams: list[DatagramServer] = []
+        self._captures: Captures | None = None
         self._serial = count(1)
         self.names = NameTable()
         """The names that addresses inside stand for."""
@@ -87,6 +89,19 @@ class ProxyServer:
         ):
             if listener is not None:
                 self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+
+    def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
+        """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
+        self._captures = Captures(self._outbound, self.names, self._limits, inside)
+        for listener in listeners:
+            self._acceptors.append(_Acceptor(self, listener, "captured", self._captures.serve))
+
+    def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
+        """A connect() inside waits to be answered with an error number, or 0: go on. See `proxy/capture.py`."""
+        if self._captures is None:
+            answer(0)
+            return
+        self._start(self._captures.connecting(address, port, answer), "connect")
 
     def serve_names(
         self,
@@ -159,6 +174,18 @@ class ProxyServer:
         task = loop.create_task(self._run(serve, client, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(ended, client))
+
+    def _start(self, work: Coroutine[object, object, None], what: str) -> None:
+        name = f"{what} {self._label} {next(self._serial)}"
+        task = asyncio.get_running_loop().create_task(self._guarded(work, name), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[object, object, None], name: str) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("%s ended by a fault", name)
 
     async def _run(self, serve: Serve, client: Stream, name: str) -> None:
         try:

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 
-from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Refusal
+from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
 from sandboxd.plan.attribution import Attribution
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
@@ -69,6 +69,7 @@ class Command:
         self.pid: int | None = None
         self.claimed_at: float | None = None
         self.proxies: ProxyServer | None = None
+        self._inside: Inside | None = None
         self._violations = violations
         self._make_proxies = make_proxies
         self._on_end = on_end
@@ -113,8 +114,11 @@ class Command:
     def listening(self, listeners: Listeners) -> None:
         if listeners.namespace >= 0:
             os.close(listeners.namespace)
+        self._inside = listeners.inside
         self.proxies = self._make_proxies(self)
         self.proxies.serve(listeners.http, listeners.socks, listeners.check)
+        if listeners.captured:
+            self.proxies.capture(listeners.captured, inside=listeners.inside)
         self.proxies.serve_names(
             listeners.dns_datagram,
             listeners.dns_stream,
@@ -140,9 +144,11 @@ class Command:
         self._violations.add_lost(count)
 
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        """Internet: the connection comes in by a listener of ours, where the gate decides. Unix sockets: decided here,
-        by the policy of this moment."""
-        if attempt.family != socket.AF_UNIX:
+        """Internet: the way out is opened first, so that the program sees how that ends. Unix sockets: decided here, by
+        the policy of this moment."""
+        if attempt.family != socket.AF_UNIX and self.proxies is not None:
+            self.proxies.connecting(attempt.address, attempt.port, answer)
+        elif attempt.family != socket.AF_UNIX:
             answer(0)
         elif len(self._connects) >= MOST_CONNECTS:
             answer(errno.EAGAIN)  # as connect(2) says where a backlog is full
@@ -183,6 +189,8 @@ class Command:
             self._reason = "the sandbox ended before the command started"
         for task in self._connects:
             task.cancel()
+        if self._inside is not None:
+            self._inside.close()
         self._ended.set()
         about = self.wrap_id, self.command_id, self._session_id
         self._tell(RunEnded(*about, self._started, status, self._reason))

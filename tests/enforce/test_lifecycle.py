@@ -154,6 +154,7 @@ def test_background_processes_end_with_the_command(daemon: DaemonProcess) -> Non
 )
 def test_the_host_is_as_before(daemon: DaemonProcess, host_snapshot: HostWatch, arguments: tuple[str, ...]) -> None:
     daemon.run("run", "--", "true")  # what a daemon keeps for itself while it lives is there from the first command on
+    wait_until(lambda: not list(daemon.identity.workspace.iterdir()), "the placeholders of the first command are gone")
     with host_snapshot.assert_unchanged():
         daemon.run(*arguments)
 

@@ -45,6 +45,8 @@ _ANY: dict[Family, IPAddress] = {Family.V4: IPv4Address("0.0.0.0"), Family.V6: I
 _TRANSPARENT: dict[Family, SocketOption] = {Family.V4: (0, 19, 1), Family.V6: (41, 75, 1)}
 _TELL_DESTINATION: dict[Family, SocketOption] = {Family.V4: (0, 8, 1), Family.V6: (41, 49, 1)}
 _ONLY_V6: SocketOption = (41, 26, 1)
+_REUSE_ADDRESS: SocketOption = (1, 2, 1)
+"""The accepted ones are bound to the ports of their destinations, and must not keep a program from listening there."""
 
 
 class Reach(enum.Enum):
@@ -134,7 +136,7 @@ def capture_for(ability: Ability, plan: NetworkPlan) -> Capture | None:
 
 
 def _listen(family: Family, address: IPAddress, port: int, *, transparent: bool = False) -> OpenSocket:
-    options: list[SocketOption] = [_TRANSPARENT[family]] if transparent else []
+    options: list[SocketOption] = [_TRANSPARENT[family], _REUSE_ADDRESS] if transparent else []
     if family is Family.V6:
         options.append(_ONLY_V6)
     return OpenSocket(STREAM, address, port, Then.LISTEN, BACKLOG, tuple(options))

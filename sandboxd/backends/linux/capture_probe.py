@@ -1,8 +1,8 @@
 """Finding out what can be captured on this machine: on a sandbox like all others, from beginning to end.
 
 A minimal sandbox is launched over the bridge; when it waits for GO, the programs are tried in its network namespace,
-the best first. Only a sandbox tells: whether the user namespace of one can be entered depends on who may make one, and a
-kernel module for the rules is loaded, or is not, when it is first asked for.
+the best first. Only a sandbox tells: whether the user namespace of one can be entered depends on who may make one, and
+a kernel module for the rules is loaded, or is not, when it is first asked for.
 """
 
 from __future__ import annotations

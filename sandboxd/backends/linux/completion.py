@@ -1,5 +1,5 @@
-"""What is done to a sandbox after bubblewrap and before its command: its mounts are checked, the late ones are made, and
-its network is set up, by another process and meanwhile."""
+"""What is done to a sandbox after bubblewrap and before its command: its mounts are checked, the late ones are made,
+and its network is set up, by another process and meanwhile."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from sandboxd.policy.hosts import IPAddress
 ANSWER_WITHIN_S = 15.0
 """A fork gives itself 10 s."""
 
+_REUSE_ADDRESS = (1, 2, 1)
 _ANCILLARY = socket.CMSG_SPACE(MAX_SOCKETS * array.array("i").itemsize)
 
 
@@ -248,11 +250,9 @@ class NamespaceHold:
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
         """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError; NamespaceError when
         it never came to that."""
-        if self._namespace < 0:
-            raise NamespaceError("the sandbox has ended")
         step = OpenSocket(STREAM, address, port, Then.CONNECT)
         try:
-            (sock,) = await self._worker.start(self._namespace, Program.of((step,)))
+            (sock,) = await self._worker.start(self._usable(), Program.of((step,)))
         except NamespaceError as error:
             if error.number:
                 raise OSError(error.number, os.strerror(error.number)) from error
@@ -263,6 +263,23 @@ class NamespaceHold:
             sock.close()
             raise
         return sock
+
+    async def is_listening(self, address: IPAddress, port: int) -> bool:
+        """Found out by binding a socket there, which a listener forbids and a mere connection does not."""
+        step = OpenSocket(STREAM, address, port, Then.BIND, options=(_REUSE_ADDRESS,))
+        try:
+            (sock,) = await self._worker.start(self._usable(), Program.of((step,)))
+        except NamespaceError as error:
+            if error.number == errno.EADDRINUSE:
+                return True
+            raise
+        sock.close()
+        return False
+
+    def _usable(self) -> int:
+        if self._namespace < 0:
+            raise NamespaceError("the sandbox has ended")
+        return self._namespace
 
     def close(self) -> None:
         if self._namespace >= 0:
