@@ -124,6 +124,8 @@ class Machine:
     """Our own files, which no sandbox may write."""
     warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be now, for `status`."""
+    captures: Callable[[], bool] = bool
+    """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
 
 
 Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
@@ -269,7 +271,7 @@ async def run_daemon(
         proxies = read_environment(config.environment)
         feed = ViolationFeed(events.tell)
         name_files = await asyncio.to_thread(write_name_files, temporary.path, os.uname().nodename)
-        place = _placing(config.home, directory, base.path, machine.daemon_paths, name_files, audit.directories)
+        place = _placing(config.home, directory, base.path, machine, name_files, audit.directories)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
@@ -351,7 +353,7 @@ def _placing(
     home: str,
     directory: str,
     base: str,
-    daemon_paths: tuple[str, ...],
+    machine: Machine,
     name_files: tuple[tuple[str, str], ...],
     private: Callable[[], tuple[str, ...]],
 ) -> Callable[..., Place]:
@@ -369,7 +371,8 @@ def _placing(
             mask_file=mask_file,
             temporary_base=base,
             private=private(),
-            daemon_paths=daemon_paths,
+            daemon_paths=machine.daemon_paths,
+            captured=machine.captures(),
             name_files=name_files,
         )
 

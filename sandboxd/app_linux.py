@@ -79,6 +79,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                 *backend.ability.layers(network_plan(ground.policy().network)),
             ),
             daemon_paths=own_paths(helper),
+            captures=lambda: backend.ability.reach is not None,
         )
 
 

@@ -111,11 +111,11 @@ class Captures:
             except (Refused, DialError):
                 client.reset()
                 return
+        relay = Relay(client.socket, connection.socket)
         try:
-            relay = Relay(client.socket, connection.socket)
             await relay.run(client.take_pending(), inspect=self._outbound.inspect(connection))
         finally:
-            self._outbound.release(connection)
+            self._outbound.release(connection, *relay.moved)
 
     async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
         """For a connect() that waits: `answer` is called once, with 0 or the error number. Returns when the connection

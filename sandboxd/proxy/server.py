@@ -179,7 +179,7 @@ class ProxyServer:
         name = f"{what} {self._label} {next(self._serial)}"
         task = asyncio.get_running_loop().create_task(self._guarded(work, name), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._has_ended)
 
     async def _guarded(self, work: Coroutine[object, object, None], name: str) -> None:
         try:
@@ -195,6 +195,9 @@ class ProxyServer:
 
     def _ended(self, task: asyncio.Task[None], client: Stream) -> None:
         client.close()  # again, for a task that was cancelled before its first step
+        self._has_ended(task)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         for acceptor in self._acceptors:
             acceptor.resume()

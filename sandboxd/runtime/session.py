@@ -7,7 +7,7 @@ import enum
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend
@@ -109,7 +109,7 @@ class Session:
         self._policy = policy
         self._parts = parts
         self._commands: dict[str, Command] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[tuple[str, bool], Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[Session], None] | None = None
 
@@ -180,10 +180,12 @@ class Session:
         policy = self._policy(overrides)
         await self._parts.backend.ready()
         session_tmp = self._parts.temporary.session(self.id)
-        place = self._places.get(request.cwd)
+        transparent = policy.network.transparent
+        place = self._places.get((request.cwd, transparent))
         if place is None:
             place = self._parts.place(request.cwd, self.spec.cwd, session_tmp, self._parts.temporary.mask)
-            self._places[request.cwd] = place
+            place = replace(place, captured=place.captured and transparent)
+            self._places[request.cwd, transparent] = place
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
         plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
         wrap_id = secrets.token_hex(16)

@@ -1,0 +1,198 @@
+"""Programs that know nothing of proxies, in real sandboxes: what is allowed works, what is not fails at once and leaves
+no trace at the server (issue: every TCP program; conformance NW-01, NW-02, NW-24, NW-26)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.origin import Origin, serve_origin
+
+UNSET = "unset ${!http*} ${!https*} ${!HTTP*} ${!ALL*} ${!all_*} ${!GRPC*} NO_PROXY no_proxy; "
+
+CLIENTS = {
+    "curl": "curl -sS http://{host}:{port}/",
+    "bash": 'exec 3<>/dev/tcp/{host}/{port} && printf "GET / HTTP/1.0\\r\\n\\r\\n" >&3 && cat <&3',
+    "python": """python3 -I -S -c '
+import socket
+with socket.create_connection(("{host}", {port})) as s:
+    assert s.getpeername()[1] == {port}
+    s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    while data := s.recv(4096): print(data.decode())
+'""",
+    "asyncio": """python3 -I -S -c '
+import asyncio
+async def main():
+    reader, writer = await asyncio.open_connection("{host}", {port})
+    writer.write(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    print((await reader.read()).decode())
+asyncio.run(main())
+'""",
+    "fast open": """python3 -I -S -c '
+import socket
+s = socket.socket()
+s.sendto(b"GET / HTTP/1.0\\r\\n\\r\\n", 0x20000000, (socket.gethostbyname("{host}"), {port}))
+while data := s.recv(4096): print(data.decode())
+'""",
+    "mptcp": """python3 -I -S -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+s.connect((socket.gethostbyname("{host}"), {port}))
+s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+while data := s.recv(4096): print(data.decode())
+'""",
+    "thread, dissolved and connected again": """python3 -I -S -c '
+import ctypes, socket, threading
+def work():
+    s = socket.socket()
+    s.connect(("{host}", {port}))
+    ctypes.CDLL(None).connect(s.fileno(), bytes(16), 16)
+    s.connect(("{host}", {port}))
+    s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    while data := s.recv(4096): print(data.decode())
+t = threading.Thread(target=work); t.start(); t.join()
+'""",
+    "new session": "setsid --wait sh -c 'sh -c \"curl -sS http://{host}:{port}/\"'",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Origin]:
+    with serve_origin() as origin:
+        yield origin
+
+
+@pytest.fixture
+def capturing(start_daemon: StartDaemon) -> DaemonProcess:
+    network = {"allowedDomains": ["ok.test"], "strictAllowlist": True}
+    return start_daemon(
+        resolve={"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"}, settings={"sandbox": {"network": network}}
+    )
+
+
+def run(daemon: DaemonProcess, line: str) -> subprocess.CompletedProcess[str]:
+    return daemon.run("run", "--", "bash", "-c", UNSET + line)
+
+
+def wrap(daemon: DaemonProcess) -> dict[str, Any]:
+    code = """
+import json
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    launch = box.wrap(argv=["true"])
+    print(json.dumps({"layers": launch.layers, "warnings": launch.warnings}))
+"""
+    answer: dict[str, Any] = json.loads(daemon.python(code).stdout)
+    return answer
+
+
+def blocked(daemon: DaemonProcess, line: str) -> list[tuple[str, str]]:
+    """Operation and target of each violation of a command."""
+    code = """
+import json, sys
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    done = box.run(sys.argv[1], shell="/bin/bash", capture_output=True, text=True)
+    print(json.dumps([[v.operation, v.target] for v in done.violations]))
+"""
+    done = daemon.python(code, UNSET + line)
+    assert done.returncode == 0, done.stderr
+    return [(operation, target) for operation, target in json.loads(done.stdout)]
+
+
+def test_what_is_allowed_works(capturing: DaemonProcess, server: Origin) -> None:
+    assert "network-capture" in wrap(capturing)["layers"]
+    assert not wrap(capturing)["warnings"]
+    for name, client in CLIENTS.items():
+        done = run(capturing, client.format(host="ok.test", port=server.port))
+        assert "hello from the origin" in done.stdout, (name, done.stderr)
+
+
+def test_what_is_not_allowed_fails_and_nothing_arrives(capturing: DaemonProcess, server: Origin) -> None:
+    before = len(server.connections)
+    for host in ("denied.test", "192.0.2.77", "[2001:db8::77]", "169.254.169.254", "127.0.0.1", "127.0.0.2", "[::1]"):
+        bare = host.strip("[]")
+        for client, name in (("curl", host), ("python", bare)):
+            done = run(capturing, "timeout 20 " + CLIENTS[client].format(host=name, port=server.port))
+            assert done.returncode not in (0, 124), (host, done.stdout, done.stderr)
+    assert len(server.connections) == before
+
+
+def test_a_denied_address_is_one_violation(capturing: DaemonProcess) -> None:
+    assert blocked(capturing, "curl -sS http://192.0.2.77:81/") == [("connect", "192.0.2.77:81")]
+    assert blocked(capturing, "exec 3<>/dev/tcp/2001:db8::77/81; cat <&3") == [("connect", "2001:db8::77:81")]
+    assert blocked(capturing, "exec 3<>/dev/tcp/127.0.0.1/81") == []
+
+
+DATAGRAMS = """python3 -I -S -c '
+import errno, socket
+def refused(f):
+    try: f()
+    except OSError as e: return errno.errorcode[e.errno]
+def to(family, address, *protocol):
+    s = socket.socket(family, socket.SOCK_DGRAM, *protocol)
+    s.bind(("", 9999))
+    return refused(lambda: s.sendto(bytes([128 if family == 10 else 8]) + bytes(7), (address, 9999)))
+print(to(socket.AF_INET, "192.0.2.77"), to(socket.AF_INET6, "2001:db8::77"), to(socket.AF_INET, "224.0.0.251"))
+a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a.bind(("127.0.0.1", 0))
+a.sendto(b"own", a.getsockname()); print(a.recv(9))
+print(refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)))
+print(refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132)))
+'"""
+
+
+def test_everything_but_tcp_is_refused_at_once(capturing: DaemonProcess) -> None:
+    done = run(capturing, DATAGRAMS)
+    assert done.stdout.split("\n") == ["EPERM EPERM EPERM", "b'own'", "EPERM", "EPROTONOSUPPORT", ""], done.stderr
+
+
+def test_fifty_starts_at_once(capturing: DaemonProcess, server: Origin) -> None:
+    line = CLIENTS["bash"].format(host="ok.test", port=server.port)
+    started = [
+        capturing.popen("run", "--", "bash", "-c", UNSET + line, stdout=subprocess.PIPE, text=True) for _ in range(50)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in started]
+    assert all("hello from the origin" in output for output in outputs)
+
+
+def test_servers_inside_are_reached_inside(capturing: DaemonProcess) -> None:
+    done = run(
+        capturing,
+        """python3 -I -S -c '
+import socket, threading
+for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
+    server = socket.create_server((address, 8000 if family == 10 else 0), family=family)
+    with socket.create_connection(("localhost" if family == 10 else "127.0.0.1", server.getsockname()[1])) as client:
+        peer, _ = server.accept()
+        peer.sendall(b"inside")
+        assert client.recv(6) == b"inside"
+        peer.close()
+    server.close()
+print("ok")
+'""",
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_the_sandbox_gains_nothing(capturing: DaemonProcess) -> None:
+    done = run(capturing, "grep Cap /proc/self/status; ip route add default dev lo 2>&1; nft list ruleset 2>&1")
+    assert "CapEff:\t0000000000000000" in done.stdout
+    assert "CapPrm:\t0000000000000000" in done.stdout
+
+
+def test_it_can_be_switched_off(start_daemon: StartDaemon, server: Origin) -> None:
+    network = {"allowedDomains": ["ok.test"], "strictAllowlist": True, "transparent": False}
+    daemon = start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={"sandbox": {"network": network}})
+    assert "network-capture" not in wrap(daemon)["layers"]
+    assert not wrap(daemon)["warnings"]
+    before = len(server.connections)
+    assert run(daemon, f"curl -sS http://ok.test:{server.port}/").returncode != 0
+    assert run(daemon, "curl -sS http://192.0.2.77/").returncode == 7
+    assert len(server.connections) == before
+    proxied = daemon.run("run", "--", "curl", "-sS", f"http://ok.test:{server.port}/")
+    assert proxied.stdout == "hello from the origin\n"
