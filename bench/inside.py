@@ -1,6 +1,7 @@
 """Runs inside a sandbox, or beside it for comparison: measures connections to the origin of bench.network.
 
-    python3 inside.py HOST PORT QUICK      (QUICK: 0 or 1)
+    python3 inside.py HOST PORT QUICK               (QUICK: 0 or 1)
+    python3 inside.py HOST PORT connects NUMBER     only the seconds of so many connects, as a list
 
 Goes through $HTTP_PROXY where that is set, by CONNECT, whatever sandbox set it. Standard library only. Prints JSON:
 bytes per second down, seconds from connect to the first byte (median), and how many transfers of 1 MB were short.
@@ -81,4 +82,8 @@ def main(host: str, port: int, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1")
+    target = sys.argv[1], int(sys.argv[2])
+    if sys.argv[3] == "connects":
+        print(json.dumps([first_byte(*target) for _ in range(int(sys.argv[4]))]))
+    else:
+        main(*target, sys.argv[3] == "1")
