@@ -148,6 +148,12 @@ def crowd(bench: Bench, quick: bool) -> Iterator[Row]:
     begin = time.perf_counter()
     wrong = asyncio.run(all_at_once())
     seconds = time.perf_counter() - begin
-    yield Row(f"{number} sandboxes at once: wrong", float(len(wrong)), "", "= 0", {"seconds": seconds},
-              error="; ".join(wrong[:3]))
+    yield Row(
+        f"{number} sandboxes at once: wrong",
+        float(len(wrong)),
+        "",
+        "= 0",
+        {"seconds": seconds},
+        error="; ".join(wrong[:3]),
+    )
     yield Row("daemon memory, highest", bench.memory_mb(), "MB", "≤ 100")

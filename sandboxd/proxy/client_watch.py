@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Final
 
 from sandboxd.proxy.stream import READ_SIZE, Stream
+
+PROBES_S: Final = (0.02, 0.2, 1.0, 3.0, 6.0, 12.0, 24.0)
+"""From one byte to the next; the answer to it is looked for before the next."""
 
 
 class ClientGone(ConnectionResetError):
@@ -18,12 +22,18 @@ class ClientWatch:
     sending alone may be a half-close by a client that waits for the answer, so that gets `half_closed_s`, anew with
     each `progress()`.
 
+    Where the answer begins with `known` whatever happens, that is then sent byte by byte, ever more slowly: who is gone
+    answers with a reset.
+
     Nothing else may read the client meanwhile; `pause()` and `watch()` switch. Costs no task."""
 
-    def __init__(self, client: Stream, half_closed_s: float, *, paused: bool = False) -> None:
+    def __init__(self, client: Stream, half_closed_s: float, *, paused: bool = False, known: bytes = b"") -> None:
         self._client = client
         self._half_closed_s = half_closed_s
         self._paused = paused
+        self._known = known
+        self._probes = iter(PROBES_S if known else ())
+        self._probe: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._watching = False
         self._timeout = asyncio.timeout(None)
@@ -43,6 +53,8 @@ class ClientWatch:
     ) -> None:
         self.pause()
         self._closed = True
+        if self._probe is not None:
+            self._probe.cancel()
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
@@ -85,8 +97,22 @@ class ClientWatch:
             self.pause()
             self._half_closed = True
             self.progress()
+            self._ask_whether_gone()
             return
         self._received.append(data)
         self._size += len(data)
         if self._size >= READ_SIZE:  # a pipelining client: enough for now
             self.pause()
+
+    def _ask_whether_gone(self) -> None:
+        delay = next(self._probes, None)
+        try:
+            if self._client.has_failed:
+                self.give_up()
+            elif delay is not None:
+                self._client.send_ahead(self._known)
+                self._probe = self._loop.call_later(delay, self._ask_whether_gone)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.give_up()

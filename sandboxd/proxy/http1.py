@@ -248,6 +248,10 @@ def render_request(method: str, target: bytes, headers: Iterable[tuple[bytes, by
     return _render(b"%b %b HTTP/1.1" % (method.encode("ascii"), target), headers)
 
 
+BEGINNING: Final = b"HTTP/1.1 "
+"""Of everything that `render_response` makes."""
+
+
 def render_response(status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _render(b"HTTP/1.1 %d %b" % (status, reason), headers)
 

@@ -21,6 +21,7 @@ from sandboxd.proxy.body import (
 from sandboxd.proxy.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.http1 import (
+    BEGINNING,
     Headers,
     HttpSyntaxError,
     RequestHead,
@@ -89,6 +90,7 @@ class Origins:
             target.host,
             target.port,
             plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
+            known=BEGINNING,
         )
         return OriginStream(connection, asyncio.get_running_loop())
 
@@ -302,7 +304,8 @@ class Exchange:
         headers += [(b"Connection", b"Upgrade")]
         headers += [(b"Upgrade", value) for value in values(answer.headers, b"upgrade")]
         self._begun = True
-        first = render_response(answer.status, answer.reason, headers) + rest + origin.take_pending()
+        first = self._client.without_sent(render_response(answer.status, answer.reason, headers))
+        first += rest + origin.take_pending()
         await Relay(self._client.socket, origin.socket).run(to_right=self._client.take_pending(), to_left=first)
         return False
 

@@ -13,7 +13,7 @@ from sandboxd.policy.hosts import HostSyntaxError, quote
 from sandboxd.proxy.body import NO_BODY, Framing, Kind, request_framing
 from sandboxd.proxy.credentials import Check, is_authorized
 from sandboxd.proxy.dial import DialError
-from sandboxd.proxy.http1 import HttpSyntaxError, RequestHead, RequestReader
+from sandboxd.proxy.http1 import BEGINNING, HttpSyntaxError, RequestHead, RequestReader
 from sandboxd.proxy.http_exchange import Exchange, Origins, wants_close
 from sandboxd.proxy.http_target import Target, authority_of, parse_target
 from sandboxd.proxy.limits import Limits
@@ -121,7 +121,9 @@ class _HttpConnection:
             await self._answer_and_end(error_response(HttpSyntaxError("CONNECT with a body"), 400))
             return
         try:
-            connection = await self._outbound.open_for(self._client, self._limits, "CONNECT", target.host, target.port)
+            connection = await self._outbound.open_for(
+                self._client, self._limits, "CONNECT", target.host, target.port, known=BEGINNING
+            )
         except Refused as refused:
             await self._refuse(head, framing, target.host.authority(target.port), refused.decision, last=True)
             return
@@ -130,7 +132,8 @@ class _HttpConnection:
             return
         relay = Relay(self._client.socket, connection.socket)
         try:
-            await relay.run(self._client.take_pending(), ESTABLISHED, self._outbound.inspect(connection))
+            first = self._client.without_sent(ESTABLISHED)
+            await relay.run(self._client.take_pending(), first, self._outbound.inspect(connection))
         finally:
             self._outbound.release(connection, *relay.moved)
 

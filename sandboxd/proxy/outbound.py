@@ -134,13 +134,21 @@ class Outbound:
         return await self._parents.open(parent, Host.of_address(address), port, forward=forward), address
 
     async def open_for(
-        self, client: Stream, limits: Limits, operation: str, host: Host, port: int, *, plain: bool = False
+        self,
+        client: Stream,
+        limits: Limits,
+        operation: str,
+        host: Host,
+        port: int,
+        *,
+        plain: bool = False,
+        known: bytes = b"",
     ) -> Connection:
-        """`open` for a client that waits. While people are asked the client is watched, and the question ends with it.
-        Raises ClientGone as well."""
+        """`open` for a client that waits. While people are asked the client is watched, and the question ends with it;
+        `known` is how the answer begins in any case. Raises ClientGone as well."""
         if not self._gate.may_ask(host, port):
             return await self.open(operation, host, port, plain=plain)
-        async with ClientWatch(client, limits.half_closed_s):
+        async with ClientWatch(client, limits.half_closed_s, known=known):
             return await self.open(operation, host, port, plain=plain)
 
     def inspect(self, connection: Connection) -> Inspect | None:

@@ -14,6 +14,8 @@ from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.socks5 import Reply, Socks5Handshake, render_reply
 from sandboxd.proxy.stream import Stream
 
+VERSION: Final = b"\x05"
+"""How every reply begins."""
 REPLY_OF_SLUG: Final = {
     "dns_failed": Reply.HOST_UNREACHABLE,
     "dns_timeout": Reply.HOST_UNREACHABLE,
@@ -68,7 +70,7 @@ async def _shake_hands(
 
 async def _serve(client: Stream, outbound: Outbound, limits: Limits, host: Host, port: int) -> None:
     try:
-        connection = await outbound.open_for(client, limits, "CONNECT", host, port)
+        connection = await outbound.open_for(client, limits, "CONNECT", host, port, known=VERSION)
     except Refused:
         await _fail(client, limits, Reply.NOT_ALLOWED)
         return
@@ -77,7 +79,8 @@ async def _serve(client: Stream, outbound: Outbound, limits: Limits, host: Host,
         return
     relay = Relay(client.socket, connection.socket)
     try:
-        await relay.run(client.take_pending(), render_reply(Reply.SUCCEEDED), outbound.inspect(connection))
+        first = client.without_sent(render_reply(Reply.SUCCEEDED))
+        await relay.run(client.take_pending(), first, outbound.inspect(connection))
     finally:
         outbound.release(connection, *relay.moved)
 

@@ -68,12 +68,13 @@ def reset(sock: socket.socket) -> None:
 class Stream:
     """Owns `socket` (non-blocking, connected) until `detach`."""
 
-    __slots__ = ("_loop", "_pending", "socket")
+    __slots__ = ("_ahead", "_loop", "_pending", "socket")
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self.socket = sock
         self._loop = loop
         self._pending = b""
+        self._ahead = b""
 
     async def receive(self) -> bytes:
         """The next bytes, b"" at the end. Raises OSError."""
@@ -101,12 +102,33 @@ class Stream:
 
     async def send(self, data: bytes) -> None:
         """Returns when the kernel has taken all of it: back-pressure. Raises OSError."""
+        if self._ahead:
+            data = self.without_sent(data)
         try:
             sent = self.socket.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         if sent < len(data):
             await self._loop.sock_sendall(self.socket, memoryview(data)[sent:])
+
+    def send_ahead(self, answer: bytes) -> None:
+        """Send the next byte of an answer of which only the beginning is known. A peer that is gone answers with a
+        reset, which is the only way to tell it from one that has ended its sending and waits. Raises OSError."""
+        following = answer[len(self._ahead) : len(self._ahead) + 1]
+        if following and self.socket.send(following):
+            self._ahead += following
+
+    def without_sent(self, answer: bytes) -> bytes:
+        """What is left to send of an answer. To be asked once, by whoever sends it."""
+        ahead, self._ahead = self._ahead, b""
+        if not answer.startswith(ahead):
+            raise AssertionError("the answer does not begin as it was sent")
+        return answer[len(ahead) :]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the kernel has heard of an error, such as a reset. Tells once."""
+        return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def is_stale(self) -> bool:
         """Whether an idle connection can no longer be used: closed, failed, or bytes that nobody asked for."""

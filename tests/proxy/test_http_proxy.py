@@ -715,8 +715,21 @@ async def test_an_open_host_becomes_a_question() -> None:
         assert origin.connections == 0 and len(proxies.blocked) == 1
 
 
-@pytest.mark.parametrize("plain", [True, False])
-async def test_a_question_ends_with_the_client_that_waits(plain: bool) -> None:
+WAITING = {
+    "plain": b"GET http://ask.test:%d/ HTTP/1.1\r\nConnection: close\r\n\r\n",
+    "connect": b"CONNECT ask.test:%d HTTP/1.1\r\n\r\n",
+    "socks": b"\x05\x01\x00\x05\x01\x00\x03\x08ask.test",
+}
+
+
+def asking_for(kind: str, port: int) -> bytes:
+    return WAITING[kind] + port.to_bytes(2, "big") if kind == "socks" else WAITING[kind] % port
+
+
+@pytest.mark.parametrize("kind", WAITING)
+@pytest.mark.parametrize("half_closed_s", [0.01, 1000.0])
+async def test_a_question_ends_with_the_client_that_waits(kind: str, half_closed_s: float) -> None:
+    """NW-22. Who is gone answers the first byte of an answer with a reset, so nobody waits for the limit."""
     asked, dropped = asyncio.Event(), asyncio.Event()
 
     async def ask(host: Host, port: int, decision: Decision) -> Decision:
@@ -727,11 +740,42 @@ async def test_a_question_ends_with_the_client_that_waits(plain: bool) -> None:
             dropped.set()
         raise AssertionError
 
-    limits = Limits(half_closed_s=0.01)
+    limits = Limits(half_closed_s=half_closed_s)
     async with scripted_origin(echo) as origin, running_proxies(ask=ask, limits=limits) as proxies:
-        _, writer = await proxies.http()
-        writer.write(get(origin, "ask.test") if plain else b"CONNECT ask.test:%d HTTP/1.1\r\n\r\n" % origin.port)
+        reader, writer = await (proxies.socks() if kind == "socks" else proxies.http())
+        writer.write(asking_for(kind, origin.port))
+        if kind == "socks":
+            assert await reader.readexactly(2) == b"\x05\x00"
         await asyncio.wait_for(asked.wait(), 30)
         await finish(writer)
         await asyncio.wait_for(dropped.wait(), 30)
         assert origin.connections == 0
+        await wait_until_async(lambda: proxies.server.connections == 0)
+
+
+@pytest.mark.parametrize("kind", WAITING)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_who_has_half_closed_while_people_are_asked_gets_the_whole_answer_once(kind: str, allowed: bool) -> None:
+    reached = asyncio.Event()
+    verdict = Decision(Behavior.ALLOW if allowed else Behavior.DENY, Reason.GRANTED, "so it is")
+
+    async def ask(host: Host, port: int, decision: Decision) -> Decision:
+        await asyncio.wait_for(reached.wait(), 30)
+        return verdict
+
+    async with scripted_origin(answering(OK)) as origin, running_proxies(ask=ask) as proxies:
+        reader, writer = await (proxies.socks() if kind == "socks" else proxies.http())
+        writer.write(asking_for(kind, origin.port) + (get(origin) if kind != "plain" else b""))
+        writer.write_eof()
+        first = await reader.readexactly(3 if kind == "socks" else 1)  # SOCKS: method, and a byte of the reply
+        reached.set()
+        answer = first + await reader.read()
+        await finish(writer)
+    if kind == "socks":
+        reply = b"\x05\x00\x05" + (b"\x00" if allowed else b"\x02") + b"\x00\x01\0\0\0\0\0\0"
+        assert answer == reply + (OK if allowed else b"")
+    elif allowed:
+        assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"200 ") == (2 if kind == "connect" else 1)
+        assert answer.endswith(b"\r\n\r\nhi")
+    else:
+        assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
