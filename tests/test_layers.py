@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The records that requests and answers are made of, and how text from inside is shown.
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
-        "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.policy.upstream",
+        "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.policy.publication",
+        "sandboxd.policy.upstream",
         "sandboxd.plan.plan", "sandboxd.runtime.session",
         "sandboxd.runtime.wrap", "sandboxd.runtime.events",
     ),

@@ -10,7 +10,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, Literal, TypedDict
 
 from sandboxd_client.calls import Path
@@ -33,7 +33,8 @@ _BARE_SHELLS = ("/bin/bash", "/bin/sh")  # the order in which the daemon chooses
 
 class WrapOptions(TypedDict, total=False):
     """`cwd`, `env` (the whole environment, as in subprocess) and what `wrap` takes beside them. `shell` is the path of
-    the shell for a command line."""
+    the shell for a command line. `publish` are ports of servers inside that the host is to reach, `[HOST:]PORT[:INNER]`
+    each; they join those of `overrides`."""
 
     cwd: Path | None
     env: Mapping[str, str] | None
@@ -42,6 +43,7 @@ class WrapOptions(TypedDict, total=False):
     command_id: str | None
     command_text: str | None
     overrides: OverridesRecord | Mapping[str, Any] | None
+    publish: Sequence[str | int] | None
 
 
 class SpawnOptions(WrapOptions, total=False):
@@ -115,16 +117,23 @@ def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, An
     else:
         given.update(argv=list(command))
     overrides = options.get("overrides")
-    if overrides is not None:
-        given["overrides"] = overrides_of(overrides)
+    publish = options.get("publish")
+    if overrides is not None or publish:
+        given["overrides"] = overrides_of(overrides or {}, publish or ())
     return given
 
 
-def overrides_of(overrides: OverridesRecord | Mapping[str, Any]) -> OverridesRecord:
+def overrides_of(overrides: OverridesRecord | Mapping[str, Any], publish: Sequence[str | int] = ()) -> OverridesRecord:
+    """Raises TypeError for a single text or number where several are meant."""
     if isinstance(overrides, OverridesRecord):
-        return overrides
-    given: dict[str, Any] = {name: v if name == "settings" else tuple(v) for name, v in overrides.items()}
-    return OverridesRecord(**given)
+        record = overrides
+    else:
+        given: dict[str, Any] = {name: v if name == "settings" else tuple(v) for name, v in overrides.items()}
+        record = OverridesRecord(**given)
+    if isinstance(publish, (str, int)):
+        raise TypeError("publish is a list of ports, such as [3000] or ['8080:3000']")
+    ports = (*(record.publish or ()), *map(str, publish))
+    return replace(record, publish=ports) if ports else record
 
 
 def _shell(command: Command, shell: str | bool | None) -> str | None:

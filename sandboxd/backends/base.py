@@ -31,6 +31,8 @@ class Launch:
     expires_in_s: float = 60.0
     env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables beside those of the plan, or in their place. May hold a password: never logged."""
+    reachable: bool = False
+    """The network of the sandbox can be connected to from outside: there will be `Listeners.inside`."""
 
 
 class Inside(Protocol):

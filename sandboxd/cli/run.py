@@ -27,6 +27,7 @@ OPTIONS = (
     ),
     Option("--allow-write", "a path the command may write to, besides those of the settings", value="PATH", many=True),
     Option("--allow-read", "a path the command may read although the settings deny it", value="PATH", many=True),
+    Option("--publish", "let this machine reach a server in the sandbox: [HOST:]PORT[:INNER]", value="PORT", many=True),
     Option("--settings", "a further settings file for this command", value="FILE"),
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
@@ -65,6 +66,9 @@ def _run(connection: Connection, params: dict[str, Any], grace_s: float, *, show
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
+    if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
+        for found in wrapped.get("published", ()):
+            output.note(f"sandboxd: published {found}")
     status = _spawn(wrapped, grace_s)
     if status in _SUSPICIOUS or show:
         return _told(connection, wrapped["wrap_id"], status, show=show)
@@ -126,6 +130,8 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         given = parsed.many(option)
         if given:
             overrides[name] = given if option == "allow_domain" else [_rule_path(path, parsed) for path in given]
+    if parsed.many("publish"):
+        overrides["publish"] = parsed.many("publish")
     if "settings" in parsed:
         overrides["settings"] = absolute(parsed.get("settings"))
     if overrides:

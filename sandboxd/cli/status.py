@@ -60,6 +60,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
         for session in status.sessions
     ]
     rows += _listed("sessions", sessions or ["none"])
+    rows += _listed("published", [f"{port} ({s.session_id})" for s in status.sessions for port in s.published])
     if status.audit is not None and status.audit.enabled:
         lost = f", {status.audit.lost} lost" if status.audit.lost else ""
         rows.append(("audit", f"{status.audit.path}: {status.audit.lines} lines since the start{lost}"))

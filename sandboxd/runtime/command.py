@@ -17,10 +17,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
+from sandboxd.errors import PolicyError
 from sandboxd.plan.attribution import Attribution
 from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.publication import Publication
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.runtime.events import RunEnded, RunStarted
+from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_refusal, of_socket
 from sandboxd.runtime.violations import Sighting, ViolationStore
@@ -43,7 +46,8 @@ class Command:
     """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
     of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
     the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
-    knows which rule refuses what, `decide_socket` decides on Unix sockets, `home` is the user's home directory."""
+    knows which rule refuses what, `decide_socket` decides on Unix sockets, `home` is the user's home directory.
+    `check_published` raises PolicyError when policy does not let its ports be published any more."""
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Command:
         attribution: Attribution | None = None,
         decide_socket: Callable[[str], Awaitable[Decision]] | None = None,
         home: str = "",
+        check_published: Callable[[], None] = lambda: None,
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -70,6 +75,8 @@ class Command:
         self.claimed_at: float | None = None
         self.proxies: ProxyServer | None = None
         self._inside: Inside | None = None
+        self.published: PublishedPorts | None = None
+        """The ports that the host reaches, once there are some. Closed with the command."""
         self._violations = violations
         self._make_proxies = make_proxies
         self._on_end = on_end
@@ -83,6 +90,7 @@ class Command:
         self._home = home
         self._bound = RateBound()
         self._connects: set[asyncio.Task[None]] = set()
+        self._check_published = check_published
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -125,6 +133,8 @@ class Command:
             own_name=lambda: os.uname().nodename,
             families={6 if sock.family == socket.AF_INET6 else 4 for sock in listeners.captured},
         )
+        if self.published is not None and listeners.inside is not None:
+            self.published.serve(listeners.inside)
 
     def started(self) -> None:
         self.state = State.RUNNING
@@ -187,6 +197,7 @@ class Command:
         self._status = status
         if not self._started and self._reason is None:
             self._reason = "the sandbox ended before the command started"
+        self.unpublish()
         for task in self._connects:
             task.cancel()
         if self._inside is not None:
@@ -205,6 +216,25 @@ class Command:
     def violations_lost(self) -> int:
         """How many violations of this command were not recorded because there were too many."""
         return self._bound.lost
+
+    @property
+    def publications(self) -> tuple[Publication, ...]:
+        return () if self.published is None else self.published.publications
+
+    def recheck(self) -> None:
+        """The policy has changed: cut what it denies by now."""
+        if self.proxies is not None:
+            self.proxies.recheck()
+        if self.published is not None:
+            try:
+                self._check_published()
+            except PolicyError:
+                self.unpublish()
+
+    def unpublish(self) -> None:
+        if self.published is not None:
+            self.published.close()
+            self.published = None
 
     @property
     def outcome(self) -> WrapOutcome:

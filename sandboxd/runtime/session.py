@@ -11,17 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend
-from sandboxd.errors import CallerError, SandboxdError
+from sandboxd.errors import CallerError, HostError, SandboxdError
 from sandboxd.plan.facts import Resolved
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
+from sandboxd.policy.publication import check_publications
 from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Events, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants
+from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
@@ -62,6 +64,7 @@ class SessionInfo:
     violations: int
     policy_generation: int
     violations_lost: int = 0
+    published: tuple[str, ...] = ()
 
 
 class Planner(Protocol):
@@ -143,6 +146,7 @@ class Session:
             violations=self.violations.total,
             policy_generation=self.policy.generation,
             violations_lost=self.violations.lost,
+            published=tuple(str(one) for command in self._commands.values() for one in command.publications),
         )
 
     async def wrap(self, request: WrapRequest) -> Wrapped:
@@ -209,11 +213,20 @@ class Session:
             attribution=plan.attribution,
             decide_socket=sockets.decide,
             home=place.home,
+            check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
         )
-        launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
-        if self.closed:
-            handle.cancel()
-            self._check_open()
+        try:
+            if request.publish:
+                check_publications(policy.network, request.publish)
+                command.published = PublishedPorts(request.publish, wrap_id)
+            launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
+            if self.closed or (request.publish and not launch.reachable):
+                handle.cancel()
+                self._check_open()
+                raise _unreachable()
+        except BaseException:
+            command.unpublish()
+            raise
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
         wrapped = Wrapped(
@@ -226,6 +239,7 @@ class Session:
             warnings=(*plan.warnings, *launch.warnings, *own_proxy_warnings(policy.network)),
             expires_in_s=launch.expires_in_s,
             generation=policy.generation,
+            published=command.publications,
         )
         return wrapped, command
 
@@ -250,8 +264,7 @@ class Session:
         """The policy has changed: cut the tunnels it now denies."""
         self._places.clear()
         for command in self._commands.values():
-            if command.proxies is not None:
-                command.proxies.recheck()
+            command.recheck()
 
     async def aclose(self, grace_s: float = STOP_GRACE_S) -> None:
         """End every command, whole trees, and remove the temporary directory. May be called twice."""
@@ -265,3 +278,11 @@ class Session:
             await asyncio.wait(self._tasks)
         self.violations.close()
         await self._parts.temporary.remove_session(self.id)
+
+
+def _unreachable() -> HostError:
+    return HostError(
+        "publish_unavailable",
+        "ports cannot be published: the network of a sandbox cannot be connected to from outside here",
+        hint="sandboxd check says what this machine lacks; sandbox.network.transparent has to be on",
+    )

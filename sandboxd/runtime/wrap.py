@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import CallerError
+from sandboxd.policy.publication import Publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ NO_OVERRIDES = Overrides()
 @dataclass(frozen=True, slots=True)
 class WrapRequest:
     """Exactly one of `command` (a shell line) and `argv` is given. `cwd` is absolute. `environment` is what the caller
-    knows of the variables the command will inherit: only used to extend values such as JAVA_TOOL_OPTIONS."""
+    knows of the variables the command will inherit: only used to extend values such as JAVA_TOOL_OPTIONS. `publish` are
+    the ports that the host is to reach."""
 
     cwd: str
     command: str | None = None
@@ -39,6 +41,7 @@ class WrapRequest:
     command_id: str | None = None
     command_text: str | None = None
     overrides: Overrides = NO_OVERRIDES
+    publish: tuple[Publication, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.argv is None):
@@ -78,6 +81,7 @@ class Wrapped:
     warnings: tuple[str, ...]
     expires_in_s: float
     generation: int
+    published: tuple[Publication, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

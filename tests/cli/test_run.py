@@ -53,6 +53,11 @@ def test_options_travel_as_overrides(cli: CommandLine, fake: FakeDaemon, tmp_pat
     }
 
 
+def test_ports_to_publish_travel(cli: CommandLine, fake: FakeDaemon) -> None:
+    cli.run("run", "--publish", "8080:3000", "--publish=[::1]:0:80", "--", "true")
+    assert fake.wait_for_call("wrap").params["overrides"] == {"publish": ["8080:3000", "[::1]:0:80"]}
+
+
 def test_without_another_directory_paths_stay_relative(cli: CommandLine, fake: FakeDaemon, tmp_path: Path) -> None:
     cli.run(
         "run", "--allow-write", "out", "--allow-write", "./o2", "--allow-write", "../o3", "--", "true", cwd=tmp_path

@@ -11,7 +11,11 @@ from sandboxd.runtime.violations import COLLAPSE_S, KEPT, Sighting, ViolationSto
 
 def sighting(target: str = "/x\x1b[2J\u202e", **more: object) -> Sighting:
     return Sighting(
-        ViolationKind.READ, "file-read-data", target, ViolationSource.SEATBELT, **{"count": 3, **more}  # type: ignore[arg-type]
+        ViolationKind.READ,
+        "file-read-data",
+        target,
+        ViolationSource.SEATBELT,
+        **{"count": 3, **more},  # type: ignore[arg-type]
     )
 
 

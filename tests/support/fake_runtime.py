@@ -62,7 +62,8 @@ class FakeStep:
 
 
 class FakeBackend:
-    """`unavailable` makes every start fail with that reason; `stubborn` commands ignore TERM."""
+    """`unavailable` makes every start fail with that reason; `stubborn` commands ignore TERM; the network of a
+    `reachable` one can be connected to."""
 
     name = "fake"
 
@@ -70,6 +71,7 @@ class FakeBackend:
         self.launches: list[FakeHandle] = []
         self.unavailable = ""
         self.stubborn = False
+        self.reachable = False
 
     async def ready(self) -> None:
         if self.unavailable:
@@ -78,7 +80,8 @@ class FakeBackend:
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, FakeHandle]:
         handle = FakeHandle(self, launch_id, plan, observer)
         self.launches.append(handle)
-        return Launch(("/bin/false", launch_id, "--", *plan.argv), (*plan.layers, "fake")), handle
+        argv = ("/bin/false", launch_id, "--", *plan.argv)
+        return Launch(argv, (*plan.layers, "fake"), reachable=self.reachable), handle
 
 
 class FakePlanner:

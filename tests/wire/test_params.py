@@ -154,7 +154,7 @@ def test_params_are_sent_without_what_is_none() -> None:
     sent = encode_params(WrapParams(command="ls", overrides=OverridesRecord(allow_write=("/x",))))
     assert sent == {
         "command": "ls",
-        "overrides": {"allow_domains": [], "allow_write": ["/x"], "allow_read": [], "settings": None},
+        "overrides": {"allow_domains": [], "allow_write": ["/x"], "allow_read": []},
     }
     assert decode(WrapParams, sent) == WrapParams(command="ls", overrides=OverridesRecord(allow_write=("/x",)))
 

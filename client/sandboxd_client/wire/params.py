@@ -60,10 +60,14 @@ def encode(record: object) -> dict[str, Any]:
 
 
 def encode_params(record: object) -> dict[str, Any]:
-    """The JSON object of a record without the fields that are None, which all mean the same as absent: an older daemon
-    is not told names it does not know unless they are used."""
+    """The JSON object of a record without the fields that are None, also of a record in it: they all mean the same as
+    absent, and an older daemon is not told names it does not know unless they are used."""
     found = ((name, getattr(record, name)) for name in _names(type(record)))
-    return {name: _plain(value) for name, value in found if value is not None}
+    return {
+        name: encode_params(value) if dataclasses.is_dataclass(value) else _plain(value)
+        for name, value in found
+        if value is not None
+    }
 
 
 _field_names: dict[type, tuple[str, ...]] = {}

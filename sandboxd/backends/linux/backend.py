@@ -140,7 +140,9 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         layers = (*plan.layers, *LAYERS, *self.ability.layers(plan.network))
-        return Launch(argv, layers, self.ability.warnings(plan.network), expires_in_s=EXPIRES_IN_S), launch
+        return Launch(
+            argv, layers, self.ability.warnings(plan.network), EXPIRES_IN_S, reachable=capture is not None
+        ), launch
 
 
 class _Launching:

@@ -55,4 +55,5 @@ def record_of(session: Session) -> SessionRecord:
         policy_generation=info.policy_generation,
         implicit=session.spec.implicit,
         violations_lost=info.violations_lost,
+        published=info.published,
     )

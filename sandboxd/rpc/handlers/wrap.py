@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sandboxd.errors import CallerError
+from sandboxd.policy.publication import Publication
 from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
@@ -44,6 +45,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         command_id=params.command_id,
         command_text=params.command_text,
         overrides=_overrides(params.overrides, cwd),
+        publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
     )
     if session is None:
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
@@ -59,6 +61,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         warnings=wrapped.warnings,
         expires_in_s=wrapped.expires_in_s,
         policy_generation=wrapped.generation,
+        published=tuple(map(str, wrapped.published)),
     )
 
 

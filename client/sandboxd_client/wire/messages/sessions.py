@@ -48,7 +48,7 @@ class SessionListParams:
 class SessionRecord:
     """`opened_at` is seconds since the epoch; `commands` counts those running now; `implicit` marks the session of a
     connection that never opened one; `violations_lost` is that part of `violations` that was not recorded because there
-    were too many."""
+    were too many. `published` are the ports of its commands that the host reaches, as `HOST:PORT:INNER`."""
 
     session_id: str
     name: str | None
@@ -61,6 +61,7 @@ class SessionRecord:
     policy_generation: int
     implicit: bool = False
     violations_lost: int = 0
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

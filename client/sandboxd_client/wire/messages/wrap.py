@@ -10,12 +10,14 @@ from sandboxd_client.wire.messages.violations import ViolationRecord
 @dataclass(frozen=True, slots=True)
 class OverridesRecord:
     """What is added to the policy for one command; it never loosens managed policy. `settings` is the absolute path of
-    a settings file; the other paths may be relative to `cwd`."""
+    a settings file; the other paths may be relative to `cwd`. `publish` are ports inside that the host is to reach, as
+    `[HOST:]PORT[:INNER]`; sandbox.network.allowLocalBinding has to permit it."""
 
     allow_domains: tuple[str, ...] = ()
     allow_write: tuple[str, ...] = ()
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
+    publish: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class EnvironmentRecord:
 @dataclass(frozen=True, slots=True)
 class WrapResult:
     """Spawn `argv` in `cwd` with the changed environment, once, before it expires. `command` is the same as one shell
-    line. `layers` are those that are really enforced."""
+    line. `layers` are those that are really enforced, `published` the ports that the host reaches, as
+    `HOST:PORT:INNER`."""
 
     wrap_id: str
     argv: tuple[str, ...]
@@ -57,6 +60,7 @@ class WrapResult:
     warnings: tuple[str, ...]
     expires_in_s: float
     policy_generation: int = 0
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

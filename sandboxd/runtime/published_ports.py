@@ -1,0 +1,149 @@
+"""The published ports of one command: listeners on the host's loopback, each connection joined with one to the server
+inside. They are bound before the command is made and gone when it has ended.
+
+A connection is closed at once when nothing listens inside yet, as the kernel does for a port without a server; whoever
+waits for a server to come up tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+from sandboxd.backends.base import Inside
+from sandboxd.errors import CallerError, HostError, LaunchError
+from sandboxd.policy.publication import MOST, Publication
+from sandboxd.proxy.relay import Relay
+from sandboxd.proxy.stream import hurry, reset, send_at_once
+
+LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+CONNECTIONS: Final = 1024
+"""Of one command at a time; further ones are closed."""
+BACKLOG: Final = 256
+ACCEPTS_AT_ONCE: Final = 64
+
+log = logging.getLogger(__name__)
+
+
+class PublishedPorts:
+    """Bound and listening from the beginning, so that a port that is taken is known before anything runs. Raises
+    HostError (`port_taken`, `port_unusable`), CallerError. `label` names the command in task names and logs."""
+
+    def __init__(self, wanted: Iterable[Publication], label: str = "") -> None:
+        self._label = label
+        self._inside: Inside | None = None
+        self._listeners: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self.publications: tuple[Publication, ...] = ()
+        """With the ports that were found for those that were left open."""
+        try:
+            for one in wanted:
+                if len(self._listeners) == MOST:
+                    raise CallerError("publish_invalid", f"more than {MOST} ports to publish", hint="publish fewer")
+                self._listen(one)
+        except BaseException:
+            self.close()
+            raise
+
+    def serve(self, inside: Inside) -> None:
+        """From now on connections reach the network `inside`, which stays its owner's."""
+        self._inside = inside
+
+    def close(self) -> None:
+        """Stop listening and cut what is open."""
+        for listener in self._listeners:
+            if listener.fileno() >= 0:
+                self._loop.remove_reader(listener)
+                listener.close()
+        self._listeners.clear()
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _listen(self, wanted: Publication) -> None:
+        family = socket.AF_INET6 if wanted.address.version == 6 else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listeners.append(listener)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((str(wanted.address), wanted.port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise _bind_error(wanted, error) from error
+        self.publications += (replace(wanted, port=listener.getsockname()[1]),)
+        self._loop.add_reader(listener, self._readable, listener, wanted.inner)
+
+    def _readable(self, listener: socket.socket, inner: int) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                client, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: what waits is taken when there are some again
+                log.warning("published port of %s waits: %s", self._label, error.strerror)
+                self._loop.remove_reader(listener)
+                self._loop.call_later(0.1, self._resume, listener, inner)
+                return
+            if self._inside is None or len(self._tasks) >= CONNECTIONS:
+                reset(client)
+                continue
+            client.setblocking(False)
+            task = self._loop.create_task(self._join(client, inner, self._inside), name=f"published {self._label}")
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, client))
+
+    def _resume(self, listener: socket.socket, inner: int) -> None:
+        if listener.fileno() >= 0:
+            self._loop.add_reader(listener, self._readable, listener, inner)
+
+    def _ended(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        client.close()  # again, for a task that was cancelled before its first step
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("published port of %s: a connection ended by a fault", self._label, exc_info=fault)
+
+    async def _join(self, client: socket.socket, inner: int, inside: Inside) -> None:
+        try:
+            server = await _connect(inside, inner)
+        except BaseException as error:
+            reset(client)
+            if isinstance(error, (OSError, LaunchError)):
+                return
+            raise
+        for sock in (client, server):
+            send_at_once(sock)
+            hurry(sock)
+        await Relay(client, server).run()
+
+
+async def _connect(inside: Inside, port: int) -> socket.socket:
+    """The server inside, on whichever loopback address it listens. Raises OSError, LaunchError."""
+    for address in LOOPBACK[:-1]:
+        try:
+            return await inside.connect_inside(address, port)
+        except OSError:
+            continue
+    return await inside.connect_inside(LOOPBACK[-1], port)
+
+
+def _bind_error(wanted: Publication, error: OSError) -> HostError:
+    if error.errno == errno.EADDRINUSE:
+        return HostError(
+            "port_taken",
+            f"{wanted.outer} cannot be published: something on this machine listens there",
+            hint=f"choose another port, or any that is free: --publish 0:{wanted.inner}",
+        )
+    return HostError(
+        "port_unusable",
+        f"{wanted.outer} cannot be published: {error.strerror}",
+        hint="choose a port above 1023" if error.errno == errno.EACCES else "choose another address or port",
+    )

@@ -1,0 +1,89 @@
+"""Ports to publish: how they are written, and who says whether they may be."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxd.errors import CallerError, PolicyError
+from sandboxd.policy.policy import NetworkPolicy, PortRange
+from sandboxd.policy.publication import Publication, check_publications
+
+V4, V6 = ip_address("127.0.0.1"), ip_address("::1")
+
+
+@pytest.mark.parametrize(
+    ("text", "publication"),
+    [
+        ("3000", Publication(V4, 3000, 3000)),
+        ("8080:3000", Publication(V4, 8080, 3000)),
+        ("0:3000", Publication(V4, 0, 3000)),
+        ("127.0.0.1:8080:3000", Publication(V4, 8080, 3000)),
+        ("127.0.0.1:8080", Publication(V4, 8080, 8080)),
+        ("localhost:8080", Publication(V4, 8080, 8080)),
+        ("LocalHost:8080:1", Publication(V4, 8080, 1)),
+        ("127.0.0.5:1:2", Publication(ip_address("127.0.0.5"), 1, 2)),
+        ("127.1:8080:3000", Publication(V4, 8080, 3000)),
+        ("[::1]:8080:3000", Publication(V6, 8080, 3000)),
+        ("[::1]:8080", Publication(V6, 8080, 8080)),
+        ("65535:65535", Publication(V4, 65535, 65535)),
+    ],
+)
+def test_what_is_written(text: str, publication: Publication) -> None:
+    assert Publication.parse(text) == publication
+    assert Publication.parse(str(publication)) == publication
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "x", "0", "3000:0", "65536", "1:65536", "99999", "-1", "3000:", ":3000", "3000:3000:3000", "3000/tcp",
+     "1-2", " 3000", "3000\n", "::1:8080", "[::1:8080", "::1]:80:80", "[::1]", "\N{ARABIC-INDIC DIGIT THREE}000",
+     "127.0.0.1", "a b:1:2", "127.0.0.1:1:2:3", "[]:1:2", "1,2"],
+)  # fmt: skip
+def test_what_is_no_port(text: str) -> None:
+    with pytest.raises(CallerError) as raised:
+        Publication.parse(text)
+    assert raised.value.slug == "publish_invalid"
+    assert "[HOST:]PORT[:INNER]" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0:80:80", "[::]:80", "192.168.1.5:80:80", "ok.test:80:80", "*:80".replace("*", "a.b"), "[::2]:1:2"]
+)
+def test_only_this_machine_reaches_it(text: str) -> None:
+    with pytest.raises(CallerError) as raised:
+        Publication.parse(text)
+    assert raised.value.slug == "publish_not_loopback"
+
+
+@given(st.text(alphabet="0123456789:.[]al ", max_size=24))
+def test_anything_is_a_loopback_port_or_an_error(text: str) -> None:
+    try:
+        found = Publication.parse(text)
+    except CallerError:
+        return
+    assert found.address.is_loopback and 0 <= found.port <= 65535 and 1 <= found.inner <= 65535
+
+
+def test_it_is_the_users_settings_that_permit_it() -> None:
+    wanted = [Publication(V4, 8080, 3000)]
+    check_publications(NetworkPolicy(), [])
+    check_publications(NetworkPolicy(allow_local_binding=True), wanted)
+    with pytest.raises(PolicyError) as raised:
+        check_publications(NetworkPolicy(), wanted)
+    assert raised.value.slug == "local_binding_denied" and "allowLocalBinding" in raised.value.hint
+
+
+@pytest.mark.parametrize(("first", "last", "free"), [(3000, 3000, False), (2999, 3001, False), (8080, 8080, True)])
+def test_a_port_that_stands_for_the_hosts_is_not_one_to_publish(first: int, last: int, free: bool) -> None:
+    network = NetworkPolicy(allow_local_binding=True, allow_local_ports=(PortRange(first, last),))
+    wanted = [Publication(V4, 8080, 3000)]
+    if free:
+        check_publications(network, wanted)
+        return
+    with pytest.raises(PolicyError) as raised:
+        check_publications(network, wanted)
+    assert raised.value.slug == "publish_conflict"
