@@ -215,7 +215,7 @@ def test_ports_to_publish_travel(box: Client, fake: FakeDaemon) -> None:
     box.run("true", publish=[3000, "0:80"], overrides={"publish": ["[::1]:1:2"]})
     assert fake.wait_for_call("wrap").params["overrides"]["publish"] == ["[::1]:1:2", "3000", "0:80"]
     with pytest.raises(TypeError, match="list of ports"):
-        box.run("true", publish="3000")  # type: ignore[arg-type]
+        box.run("true", publish="3000")
 
 
 # time-outs and signals
