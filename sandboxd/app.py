@@ -30,7 +30,7 @@ from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
-from sandboxd.daemon.questions import ExplainPath, Questions
+from sandboxd.daemon.questions import ExplainPath, ExplainSocket, Questions
 from sandboxd.daemon.reload import Reloading
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
@@ -110,6 +110,8 @@ class Ground:
 
 class ExplainingPlanner(Planner, Protocol):
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision: ...
+
+    async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ async def run_daemon(
             sessions,
             machine.backend,
             _explaining(machine.planner, place, temporary),
+            _explaining_sockets(machine.planner, place, temporary),
             config.environment,
             config.platform,
         )
@@ -385,6 +388,16 @@ def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], tempora
     ) -> Decision:
         there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
         return await planner.explain(policy, there, path, write=write)
+
+    return explain
+
+
+def _explaining_sockets(
+    planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot
+) -> ExplainSocket:
+    async def explain(policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain_socket(policy, there, path)
 
     return explain
 

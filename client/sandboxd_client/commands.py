@@ -28,9 +28,14 @@ def absolute(path: str | os.PathLike[str] | None) -> str:
 VARIABLES_READ = (
     "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS",
     "GIT_SSH_COMMAND", "GIT_SSH",
+    "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "GPG_AGENT_INFO", "GNOME_KEYRING_CONTROL", "DOCKER_HOST", "CONTAINER_HOST",
+    "BUILDKIT_HOST", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "AT_SPI_BUS_ADDRESS", "WAYLAND_DISPLAY",
+    "DISPLAY", "PULSE_SERVER", "PIPEWIRE_REMOTE", "SWAYSOCK", "I3SOCK", "TMUX", "KITTY_LISTEN_ON",
+    "WEZTERM_UNIX_SOCKET", "ALACRITTY_SOCKET", "NVIM", "NVIM_LISTEN_ADDRESS", "VSCODE_IPC_HOOK",
+    "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE", "NOTIFY_SOCKET", "WSL_INTEROP",
 )  # fmt: skip
-"""The variables whose values decide what the sandbox's environment is: extended instead of replaced. The daemon is told
-these and no others, which may be secret and which it has no use for."""
+"""The variables whose values decide what the sandbox's environment is: extended, or removed because the socket they
+name cannot be used. The daemon is told these and no others, which may be secret and which it has no use for."""
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:

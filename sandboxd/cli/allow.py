@@ -1,4 +1,4 @@
-"""`sandboxd allow` (and `sandboxd deny`): one rule about a path or a host, in local settings."""
+"""`sandboxd allow` (and `sandboxd deny`): one rule about a path, a host or a Unix socket, in local settings."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _ENDING = "It holds at once, for the network, and for files from the next comman
 _LISTS = {
     ("allow", "path"): ("sandbox.filesystem.allowWrite",),
     ("allow", "domain"): ("sandbox.network.allowedDomains",),
+    ("allow", "socket"): ("sandbox.network.allowUnixSockets",),
     ("deny", "path"): ("sandbox.filesystem.denyRead", "sandbox.filesystem.denyWrite"),
     ("deny", "domain"): ("sandbox.network.deniedDomains",),
 }
@@ -39,19 +40,22 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     """Add a rule, or with `--remove` take it away. A rule of the same words that says the opposite is taken out of
     local settings; what other files say stays, and is told where it is stronger."""
     parsed = parse(arguments, options)
-    what = "let commands write a path, or reach a host" if verb == "allow" else "close a path, or a host"
-    if show_help(parsed, f"{verb} (path P | domain H)", f"In your local settings: {what}. {_ENDING}", options):
+    opens = "let commands write a path, reach a host or use a Unix socket"
+    what = opens if verb == "allow" else "close a path, or a host"
+    syntax = f"{verb} (path P | domain H{' | socket P' if verb == 'allow' else ''})"
+    if show_help(parsed, syntax, f"In your local settings: {what}. {_ENDING}", options):
         return 0
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
-    if kind not in ("path", "domain"):
+    kinds = tuple(known for of, known in _LISTS if of == verb)
+    if kind not in kinds:
         message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} what?"
-        raise UsageError(message, suggestion(kind, ("path", "domain")))
+        raise UsageError(message, suggestion(kind, kinds))
     if len(rest) != 1:
         problem = f"unexpected word {visible(rest[1], 60)}" if rest else f"{verb} {kind} needs a {kind}"
-        raise UsageError(problem, f"usage: sandboxd {verb} (path P | domain H)")
+        raise UsageError(problem, f"usage: sandboxd {syntax}")
     if "read" in parsed and kind != "path":
         raise UsageError("--read is for allow path")
-    text = rule_path(rest[0], parsed.get("cwd")) if kind == "path" else rest[0]
+    text = rest[0] if kind == "domain" else rule_path(rest[0], parsed.get("cwd"))
     keys = ("sandbox.filesystem.allowRead",) if "read" in parsed else _LISTS[verb, kind]
     with client(parsed) as box:
         cwd = parsed.get("cwd")
@@ -60,7 +64,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
             missing = f"{result.file} has no such rule"
             return announce(parsed, result, f"{text} is in no {verb} rule there any more", missing)
         changes = [Change("add", key, text) for key in keys]
-        opposite = [key for key in _LISTS[_OPPOSITE[verb], kind] if _stands_in_local(box, key, text, cwd)]
+        opposite = [key for key in _LISTS.get((_OPPOSITE[verb], kind), ()) if _stands_in_local(box, key, text, cwd)]
         changes += [Change("remove", key, text) for key in opposite]
         result = box.settings_update(changes, cwd=cwd)
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
@@ -73,7 +77,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
 def _done(verb: str, kind: str, read: bool) -> str:
     if verb == "deny":
         return "denied"
-    return "allowed" if kind == "domain" else "readable" if read else "writable"
+    return "allowed" if kind != "path" else "readable" if read else "writable"
 
 
 def _stands_in_local(box: Client, key: str, text: str, cwd: str | None) -> bool:
@@ -86,12 +90,14 @@ def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, wri
     """Warn when what was just allowed is refused all the same, or the other way round."""
     if is_pattern(text) or (kind == "path" and text.startswith("$")):
         return
-    if (verb, kind) == ("allow", "path") and not os.path.lexists(os.path.expanduser(text)):
+    if kind == "path" and verb == "allow" and not os.path.lexists(os.path.expanduser(text)):
         warn("there is no such path yet: the rule counts from the first command after it was made")
         return
     try:
         if kind == "domain":
             said = box.policy_explain("host", text.removeprefix("."), cwd=cwd)
+        elif kind == "socket":
+            said = box.policy_explain("socket", text, cwd=cwd)
         else:
             said = box.policy_explain("path", text, write=write and verb == "allow", cwd=cwd)
     except SandboxdError as error:

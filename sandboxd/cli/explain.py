@@ -10,7 +10,7 @@ from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageErro
 from sandboxd.cli.asking import client, print_json, print_rows, reason_rows, show_help
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
-SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT) [--json]"
+SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT | socket P) [--json]"
 OPTIONS = (
     Option("--write", "may the path be written, rather than read"),
     Option("--cwd", "as seen from this directory", value="DIR"),
@@ -18,7 +18,7 @@ OPTIONS = (
     JSON,
     NO_AUTOSTART,
 )
-_KINDS = ("path", "host", "command")
+_KINDS = ("path", "host", "command", "socket")
 _VERDICTS = {"allow": "allowed", "ask": "asks first", "deny": "denied"}
 
 
@@ -59,7 +59,7 @@ def _print(result: ExplainResult, write: bool) -> None:
     verdict = _VERDICTS.get(result.behavior, result.behavior)
     if (result.kind, result.behavior) == ("host", "ask"):
         verdict = "denied, unless somebody who is asked allows it"
-    action = {"path": "write " if write else "read "}.get(result.kind, "")
+    action = {"path": "write " if write else "read ", "socket": "connect to "}.get(result.kind, "")
     where = "" if result.sandboxed is None else ", in the sandbox" if result.sandboxed else ", without the sandbox"
     sys.stdout.write(f"{verdict}{where}: {action}{visible(result.subject, 2000)}\n")
     print_rows(reason_rows(result.reason, result.hint))

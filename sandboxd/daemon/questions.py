@@ -31,6 +31,15 @@ class ExplainPath(Protocol):
     ) -> Decision: ...
 
 
+class ExplainSocket(Protocol):
+    """May a command that runs in `cwd` of a project connect to the Unix socket at an absolute path? Otherwise as
+    ExplainPath."""
+
+    async def __call__(
+        self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str
+    ) -> Decision: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """`subject` is the target as the policy reads it; `sandboxed` is for commands only."""
@@ -49,6 +58,7 @@ class Questions:
         sessions: Sessions,
         backend: Backend,
         explain_path: ExplainPath,
+        explain_socket: ExplainSocket,
         environment: Mapping[str, str],
         platform: str,
     ) -> None:
@@ -56,6 +66,7 @@ class Questions:
         self._sessions = sessions
         self._backend = backend
         self._explain_path = explain_path
+        self._explain_socket = explain_socket
         self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
         self._platform = platform
         self._own_addresses = OwnAddresses()
@@ -120,6 +131,18 @@ class Questions:
     ) -> Explained:
         """`target` is a path; a relative one is under the working directory. Raises CallerError `cwd_relative` when
         that is not known, PolicyError."""
+        cwd, project, path = self._seen_from(target, session_id, directory)
+        policy = self.policy(session_id, directory)
+        return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))
+
+    async def explain_socket(self, target: str, session_id: str | None, directory: str | None) -> Explained:
+        """`target` is the path of a Unix socket, read as that of `explain_path`. Raises the same."""
+        cwd, project, path = self._seen_from(target, session_id, directory)
+        policy = self.policy(session_id, directory)
+        return Explained(path, await self._explain_socket(policy, cwd, project, session_id, path))
+
+    def _seen_from(self, target: str, session_id: str | None, directory: str | None) -> tuple[str, str, str]:
+        """Working directory, project and absolute path."""
         project = directory if session_id is None else self._sessions.get(session_id).cwd
         cwd = directory or project
         if cwd is None or project is None:
@@ -131,5 +154,4 @@ class Questions:
         path = posixpath.join(cwd, target)
         if ".." not in path:  # with it, only the host knows what is meant
             path = posixpath.normpath(path)
-        policy = self.policy(session_id, directory)
-        return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))
+        return cwd, project, path

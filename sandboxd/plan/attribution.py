@@ -36,14 +36,22 @@ class Attribution:
             known = self._known[at, write] = decide_path(standing_at(self._found, at, Resolved(at)), write=write)
         return known
 
-    def is_private(self, path: str) -> bool:
-        """Whether something at a path is the session's own, and of no other: its `/tmp`, `/dev`, `/proc`."""
+    def is_private_socket(self, path: str) -> bool:
+        """Whether a socket at a path is the session's own, and of no other: in its `/tmp` or `/dev/shm`."""
+        if not path.startswith(("/tmp/", "/dev/shm/")):
+            return False
         return settled_at(self._found.points, self._nearest(path))[-1].shows is Shows.PRIVATE
 
     def can_change(self, path: str) -> bool:
         """Whether the command could have put there what stands at a path, a symbolic link for example."""
         shows = settled_at(self._found.points, self._nearest(posixpath.dirname(path)))[-1].shows
         return shows in (Shows.HOST_WRITABLE, Shows.PRIVATE)
+
+    def leads_to(self, resolved: Resolved) -> str | None:
+        """Where a path of a rule leads; None when the command could have made one of the symbolic links on the way."""
+        if any(self.can_change(link.path) for link in resolved.links):
+            return None
+        return resolved.real
 
     def _nearest(self, path: str) -> str:
         points = self._found.points

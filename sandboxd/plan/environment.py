@@ -13,6 +13,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from sandboxd.plan.request import Place
+from sandboxd.policy.control_sockets import canonical_socket_path
+from sandboxd.policy.socket_decisions import OpenSockets, decide_socket
+from sandboxd.policy.socket_variables import SOCKET_VARIABLES, named_sockets
 
 NO_PROXY = "localhost,127.0.0.1,::1,*.local"
 _JAVA_NO_PROXY = "localhost|127.0.0.1|[::1]|*.local"
@@ -37,7 +40,9 @@ hold a password. Removed, so that the common names count."""
 JAVA_NAMES = ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS")
 """Options of a Java machine that count more than JAVA_TOOL_OPTIONS: what they say of proxies is taken out."""
 
-CALLER_NAMES = ("JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH")
+SOCKET_NAMES = tuple(variable.name for variable in SOCKET_VARIABLES)
+
+CALLER_NAMES = ("JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH", "XDG_RUNTIME_DIR", *SOCKET_NAMES)
 """The caller's variables that are looked at, because their values are extended or decide something."""
 
 _OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
@@ -58,12 +63,16 @@ class EnvironmentChange:
         return f"EnvironmentChange(set={sorted(self.set)}, unset={list(self.unset)})"
 
 
-def change_environment(place: Place, tmp: str, caller: Mapping[str, str]) -> EnvironmentChange:
-    """`tmp` is the session's temporary directory by the path that is the same inside and outside."""
+def change_environment(
+    place: Place, tmp: str, caller: Mapping[str, str], sockets: OpenSockets | None = None
+) -> EnvironmentChange:
+    """`tmp` is the session's temporary directory by the path that is the same inside and outside. A variable that names
+    a socket which is not among `sockets` is removed."""
+    useless = () if sockets is None else _useless(caller, sockets)
     values: dict[str, str] = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
     port = place.http_port
     if port is None:
-        return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY", *FOREIGN_NAMES))
+        return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY", *FOREIGN_NAMES, *useless))
     values |= _for_proxy(port)
     values["JAVA_TOOL_OPTIONS"] = _java(port, caller.get("JAVA_TOOL_OPTIONS", ""))
     if not place.captured and (ssh := _git_ssh(port, caller)) is not None:
@@ -71,7 +80,22 @@ def change_environment(place: Place, tmp: str, caller: Mapping[str, str]) -> Env
     for name in JAVA_NAMES:
         if _OWN_JAVA.search(caller.get(name, "")):
             values[name] = _OWN_JAVA.sub("", caller[name]).strip()
-    return EnvironmentChange(values, FOREIGN_NAMES)
+    return EnvironmentChange(values, (*FOREIGN_NAMES, *useless))
+
+
+def _useless(caller: Mapping[str, str], sockets: OpenSockets) -> tuple[str, ...]:
+    """The variables that name a socket nobody may connect to, and what belongs to them."""
+    names: list[str] = []
+    for variable, path in named_sockets(caller):
+        if not _usable(path, sockets):
+            names += [variable.name, *variable.companions]
+    return tuple(names)
+
+
+def _usable(path: str, sockets: OpenSockets) -> bool:
+    """By the name it has, or where a rule with that name leads: the sandbox is not asked about every link."""
+    by_name = any(one.real is not None and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
+    return by_name or decide_socket(path, sockets).allowed
 
 
 @lru_cache(maxsize=16)

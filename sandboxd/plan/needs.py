@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
-from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.policy.control_sockets import FINDABLE
+from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
 from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, rows
 
 ALWAYS_APART = ("/proc", "/sys", "/dev")
@@ -49,6 +50,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     own = [place.cwd, place.project_root, place.home, "/tmp"]
     own += [place.temporary_base, place.runtime_dir, *place.private]
     own += [path for path, _ in place.name_files if place.captured]
+    own += _socket_paths(policy.network)
     at_home = [posixpath.join(place.home, row.name) for row in rows(Where.HOME)]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
     return Needs(
@@ -58,7 +60,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
                 *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
             ]
         ),
-        globs=_unique(rule.path for rule in rules if rule.glob),
+        globs=_unique([*(rule.path for rule in rules if rule.glob), *_socket_patterns(policy.network)]),
         scans=tuple(
             ScanNeed(root, files.protected_search_depth, root in (place.project_root, place.cwd)) for root in roots
         ),
@@ -87,6 +89,16 @@ def writable_roots(files: FilePolicy, place: Place) -> tuple[str, ...]:
     them: it is known only afterwards."""
     named = (rule.path for rule in (*files.allow_write, *place.allow_write) if not rule.glob)
     return _unique([place.project_root, place.cwd, *named])
+
+
+def _socket_paths(network: NetworkPolicy) -> tuple[str, ...]:
+    """Where the listed sockets lead, and with every socket allowed, where those do that stay closed."""
+    closed = network.control_sockets if network.allow_all_unix_sockets else ()
+    return (*(rule.path for rule in network.allow_unix_sockets), *closed)
+
+
+def _socket_patterns(network: NetworkPolicy) -> tuple[str, ...]:
+    return FINDABLE if network.allow_all_unix_sockets else ()
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.points import make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
+from sandboxd.plan.socket_points import add_sockets
 from sandboxd.policy.policy import Policy
+from sandboxd.policy.socket_decisions import OpenSockets
 
 LAYERS = ("filesystem", "namespaces")
 MOST_MOUNTS = 50_000
@@ -77,6 +79,8 @@ class Layout:
     attribution: Attribution
     supervision: Supervision = Supervision()
     network: NetworkPlan = field(default_factory=NetworkPlan)
+    sockets: OpenSockets | None = None
+    """What can be connected to; None where the environment is not to be judged by it."""
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -85,6 +89,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     cwd = facts.paths[place.cwd].real
     _require_visible_cwd(found, place, cwd)
     busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""
+    sockets = add_sockets(found, policy.network, place, facts)
     view = arrange(found.points, place.mask_file, watched=tuple(found.watched), busiest=busiest)
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
@@ -110,6 +115,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         Attribution(found),
         supervise(policy, place),
         network_plan(policy.network),
+        sockets,
     )
 
 
@@ -135,7 +141,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
     """The plan of one command in a layout that is known. Raises `CallerError` for a command nobody can execute."""
     return Plan(
         view=layout.view,
-        environment=change_environment(request.place, layout.session_tmp, request.environment),
+        environment=change_environment(request.place, layout.session_tmp, request.environment, layout.sockets),
         cwd=layout.cwd,
         argv=command_argv(request.command, layout.shells),
         warnings=layout.warnings,

@@ -7,7 +7,7 @@ that one question, then builds the environment and the words of the command.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.plan.facts import Facts, FactSource, Resolved
 from sandboxd.plan.needs import Needs, list_needs
@@ -15,8 +15,11 @@ from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
 from sandboxd.plan.standing import standing_at
 from sandboxd.policy.decision import Decision
+from sandboxd.policy.hints import Symptom, hint_for
 from sandboxd.policy.path_decisions import decide_path
 from sandboxd.policy.policy import Policy
+from sandboxd.policy.socket_decisions import decide_socket, open_sockets
+from sandboxd.policy.violation import ViolationKind
 
 KEPT = 64
 """Layouts kept at once: one for each session and working directory in use, the oldest dropped first."""
@@ -66,6 +69,20 @@ class Planner:
         """May this absolute path be read or written in that place, and why."""
         layout = await self.layout(policy, place)
         return decide_path(standing_at(layout.points, path, await self._facts.resolve(path)), write=write)
+
+    async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
+        """May a command in that place connect to the Unix socket at this absolute path, and why."""
+        attribution = (await self.layout(policy, place)).attribution
+        real = (await self._facts.resolve(path)).real
+        reals = [
+            attribution.leads_to(await self._facts.resolve(rule.path)) for rule in policy.network.allow_unix_sockets
+        ]
+        places = (place.runtime_dir, place.temporary_base, *place.private)
+        own = [(await self._facts.resolve(one)).real for one in places]
+        sockets = open_sockets(policy.network, reals, own)
+        decision = decide_socket(real, sockets, private=attribution.is_private_socket(real))
+        hint = hint_for(Symptom(ViolationKind.UNIX_SOCKET, "connect", real, place.home, decision))
+        return decision if decision.allowed else replace(decision, hint=hint)
 
     async def resolve(self, path: str) -> Resolved:
         """Where an absolute path leads on the host, now."""

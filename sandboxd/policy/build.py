@@ -32,7 +32,7 @@ from sandboxd.policy.policy import (
 )
 from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
-from sandboxd.policy.socket_variables import named_sockets
+from sandboxd.policy.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
 from sandboxd.policy.upstream import ParentProxy, UpstreamError, parse_parent, without_password
 from sandboxd.settings.layer import Placed
@@ -234,7 +234,9 @@ class _Builder:
             ),
             allow_unix_sockets=sockets,
             allow_all_unix_sockets=value(_N + "allowAllUnixSockets"),
-            control_sockets=tuple(canonical_socket_path(path) for _, path in named_sockets(self.scope.environment)),
+            control_sockets=tuple(
+                canonical_socket_path(path) for _, path in named_sockets(self.scope.environment) if path != ABSTRACT
+            ),
             allow_local_binding=value(_N + "allowLocalBinding"),
             allow_local_ports=tuple(self.collect(self.settings.entries(_N + "allowLocalPorts"), _ports, opens=True)),
             allow_mach_lookup=self.texts(_N + "allowMachLookup"),

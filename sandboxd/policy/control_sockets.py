@@ -58,6 +58,9 @@ CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
     ControlSocket("/run/WSL/*_interop", "starts Windows programs"),
 )
 
+FINDABLE = tuple(known.pattern for known in CONTROL_SOCKETS if not known.pattern.startswith(("*", "/tmp/")))
+"""Those that a look at the host finds: the others may be anywhere, or in a `/tmp` that no sandbox sees."""
+
 
 def control_socket(path: str, environment: Mapping[str, str] | None = None) -> str | None:
     """What a socket, or a directory of sockets, gives away; None when it is not known to be dangerous."""

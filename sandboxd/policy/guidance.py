@@ -96,9 +96,12 @@ def _network(policy: Policy) -> str:
     if network.allow_local_ports:
         ports = (f"{p.first}" if p.first == p.last else f"{p.first}-{p.last}" for p in network.allow_local_ports)
         lines.append(f"- Ports of the host's loopback: {_listed(ports)}.")
-    if not network.allow_all_unix_sockets:
-        sockets = _listed(rule.path for rule in network.allow_unix_sockets)
-        lines.append(f"- Unix sockets of the host: {sockets if network.allow_unix_sockets else 'none'}.")
+    sockets = _listed(rule.path for rule in network.allow_unix_sockets) if network.allow_unix_sockets else "none"
+    if network.allow_all_unix_sockets:
+        sockets = "all but those that act outside the sandbox (Docker, D-Bus, agents and the like)"
+        if network.allow_unix_sockets:
+            sockets += f"; these too: {_listed(rule.path for rule in network.allow_unix_sockets)}"
+    lines.append(f"- Unix sockets of the host: {sockets}.")
     return "\n".join(lines)
 
 

@@ -197,7 +197,7 @@ class Session:
             lambda: self._policy(overrides).network,
             self._parts.planner.resolve,
             plan.attribution,
-            (place.runtime_dir, place.temporary_base),
+            (place.runtime_dir, place.temporary_base, *place.private),
         )
         command = Command(
             wrap_id,

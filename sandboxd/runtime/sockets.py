@@ -40,17 +40,10 @@ class SocketGate:
         found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))
         reals = [self._trusted(one) for one in found[: len(listed)]]
         own = (*self._own, *(one.real for one in found[len(listed) :]))
-        return decide_socket(path, open_sockets(network, reals, own), private=self._is_private(path))
+        private = self._attribution is not None and self._attribution.is_private_socket(path)
+        return decide_socket(path, open_sockets(network, reals, own), private=private)
 
     def _trusted(self, resolved: Resolved) -> str | None:
-        """Where a listed path leads; None when the command could have made one of the links on the way."""
-        if not resolved.links:
-            return resolved.real
-        attribution = self._attribution
-        if attribution is None or any(attribution.can_change(link.path) for link in resolved.links):
-            return None
-        return resolved.real
-
-    def _is_private(self, path: str) -> bool:
-        attribution = self._attribution
-        return attribution is not None and path.startswith(("/tmp/", "/dev/shm/")) and attribution.is_private(path)
+        if self._attribution is None:
+            return None if resolved.links else resolved.real
+        return self._attribution.leads_to(resolved)

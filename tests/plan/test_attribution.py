@@ -103,4 +103,5 @@ def test_what_a_command_asks_for_does_not_fill_the_memory(attribution: Attributi
 def test_what_a_command_could_have_put_there(attribution: Attribution) -> None:
     assert attribution.can_change("/home/u/work/link") and attribution.can_change("/tmp/link")
     assert not attribution.can_change("/srv/link") and not attribution.can_change("/srv/data/fixed/link")
-    assert attribution.is_private("/tmp/x.sock") and not attribution.is_private("/home/u/work/x.sock")
+    assert attribution.is_private_socket("/tmp/x.sock") and attribution.is_private_socket("/dev/shm/x")
+    assert not attribution.is_private_socket("/home/u/work/x.sock") and not attribution.is_private_socket("/proc/1/x")

@@ -3,7 +3,7 @@
     host = FakeHost({"/home/u/work/": "", "/home/u/work/.git/config": "", "/lib": "-> usr/lib"})
 
 A path with a trailing slash is a directory, a value that starts with `->` a symlink; directories on the way come by
-themselves. `changed()` makes all facts stale.
+themselves, `socket` is one. `changed()` makes all facts stale.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class FakeHost:
     def _kind(self, path: str) -> Kind:
         if self.entries[path] == "dir":
             return Kind.DIRECTORY
+        if self.entries[path] == "socket":
+            return Kind.OTHER
         return Kind.DEVICE if path.startswith("/dev/") else Kind.FILE
 
     def _found(self, path: str) -> Found:

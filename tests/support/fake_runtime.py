@@ -104,6 +104,9 @@ class FakePlanner:
         behavior = Behavior.ALLOW if inside or not write else Behavior.DENY
         return Decision(behavior, Reason.PATH_ALLOWED if inside else Reason.READ_DEFAULT, f"{path} in {place.cwd}")
 
+    async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
+        return Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, f"{path} is not listed")
+
     async def resolve(self, path: str) -> Resolved:
         return Resolved(path)
 

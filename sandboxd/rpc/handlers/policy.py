@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def explain(call: Call, params: ExplainParams) -> ExplainResult:
-    """Raises CallerError when the target is no path, host or command."""
+    """Raises CallerError when the target is no path, host, command or socket."""
     questions = call.daemon.questions
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
     match params.kind:
@@ -37,6 +37,8 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
             explained = questions.explain_host(params.target, params.session_id, directory)
         case "path":
             explained = await questions.explain_path(params.target, params.session_id, directory, write=params.write)
+        case "socket":
+            explained = await questions.explain_socket(params.target, params.session_id, directory)
         case _:
             answer = await questions.explain_command(params.target, params.session_id, directory, uid=call.caller.uid)
             explained = Explained(params.target, answer.decision, answer.sandboxed)

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from sandboxd_client.wire.messages.decisions import Behavior, ReasonRecord
 
-ExplainKind = Literal["path", "host", "command"]
+ExplainKind = Literal["path", "host", "command", "socket"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainParams:
-    """`target` is a path (relative ones are under `cwd`), a host with an optional port, or a command line. `write` asks
-    about writing a path."""
+    """`target` is a path (relative ones are under `cwd`), a host with an optional port, a command line, or the path of
+    a Unix socket. `write` asks about writing a path."""
 
     kind: ExplainKind
     target: str
