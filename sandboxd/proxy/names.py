@@ -1,9 +1,9 @@
 """Addresses that stand for names: what our DNS gives out instead of true ones, and how a connection is known again.
 
-A command that looks a name up gets an address that belongs to this name alone, from the network for benchmarks (RFC
-2544) and from a unique local one (RFC 4193): neither leads anywhere outside. The connection that is captured on its
-way there is then one to the name. A name has the same place in both networks and keeps it as long as the command
-lives; only when every place is taken, the place of a name that nothing has used for an hour goes to another one.
+A command that looks a name up gets an address that belongs to this name alone, from networks that lead nowhere
+(`policy/synthetic_addresses.py`). The connection that is captured on its way there is then one to the name. A name has
+the same place in both networks and keeps it as long as the command lives; only when every place is taken, the place of
+a name that nothing has used for an hour goes to another one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final, Protocol
 
 from sandboxd.errors import HostError
 from sandboxd.policy.hosts import IPAddress
-
-NETWORK_V4: Final = IPv4Network("198.18.0.0/15")
-NETWORK_V6: Final = IPv6Network("fd73:616e:6462:78::/64")
-"""Chosen once and not at random: it exists inside sandboxes only, and is easy to know again in a log."""
-OWN_V4: Final = NETWORK_V4[1]
-OWN_V6: Final = NETWORK_V6[1]
-"""For the sandbox itself, should its loopback need an address that does not look like one."""
+from sandboxd.policy.synthetic_addresses import NETWORK_V4, NETWORK_V6
 
 FIRST: Final = 256
 LAST: Final = NETWORK_V4.num_addresses - 257
@@ -140,11 +134,6 @@ class NameTable:
             f"this command has looked up {self._most:,} names, and each may still be in use",
             hint="split the work into several commands: each has addresses of its own",
         )
-
-
-def is_synthetic(address: IPAddress) -> bool:
-    """Whether an address is from the networks that only ever stand for names."""
-    return address in (NETWORK_V6 if isinstance(address, IPv6Address) else NETWORK_V4)
 
 
 class _Hold:

@@ -11,10 +11,11 @@ import pytest
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host
 from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.synthetic_addresses import NETWORK_V4, NETWORK_V6
 from sandboxd.proxy.dns_answers import REPORTED_AGAIN_AFTER_S, DnsAnswers
 from sandboxd.proxy.dns_message import Answer, Code, Kind, Question, parse_message, render_query
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.names import NETWORK_V4, NETWORK_V6, NameTable
+from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection
 from support.proxies import NoNames, rules
 

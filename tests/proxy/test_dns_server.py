@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pytest
 
 from sandboxd.policy.policy import NetworkPolicy
+from sandboxd.policy.synthetic_addresses import NETWORK_V4
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.dns_message import Code, Kind, Question, parse_message, render_query
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.limits import Limits
-from sandboxd.proxy.names import NETWORK_V4
 from sandboxd.proxy.outbound import BlockedConnection
 from sandboxd.proxy.server import ProxyServer
 from support.dialogue import splits

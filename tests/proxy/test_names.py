@@ -10,19 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.policy.addresses import refuse_address
+from sandboxd.policy.synthetic_addresses import NETWORK_V4, NETWORK_V6, OWN_V4, OWN_V6, is_synthetic
 from sandboxd.proxy.dns_answers import TTL_S
-from sandboxd.proxy.names import (
-    FIRST,
-    LAST,
-    NETWORK_V4,
-    NETWORK_V6,
-    OWN_V4,
-    OWN_V6,
-    UNUSED_AFTER_S,
-    NameTable,
-    NoFreeAddress,
-    is_synthetic,
-)
+from sandboxd.proxy.names import FIRST, LAST, UNUSED_AFTER_S, NameTable, NoFreeAddress
 
 
 class Clock:

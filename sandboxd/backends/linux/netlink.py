@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
+from sandboxd.policy.hosts import IPAddress
+from sandboxd.policy.synthetic_addresses import OWN_V4, OWN_V6
+
 NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12
 LOOPBACK_INDEX = 1
@@ -19,7 +22,9 @@ LOOPBACK_INDEX = 1
 
 _NESTED = 0x8000
 _REQUEST, _ACK, _REPLACE, _CREATE = 0x01, 0x04, 0x100, 0x400
-_NEWROUTE = 24
+_NEWADDR, _NEWROUTE = 20, 24
+_NO_DETECTION = 0x02
+"""IFA_F_NODAD: usable at once, there is nobody else who could have it."""
 _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
 _NFTABLES = 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -72,8 +77,10 @@ def message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
 
 def everything_is_local(families: Sequence[Family]) -> Batch:
     """Routes that make every address one of this namespace: a connection to it arrives at a socket in here. What leaves
-    without an address of its own comes from the loopback address. Works again on what it has done."""
-    return Batch(NETLINK_ROUTE, b"".join(_local_route(family) for family in families), len(families))
+    without an address of its own comes from the loopback address. lo gets an address as well that does not look like
+    its own, see `OWN_V4`. Works again on what it has done."""
+    messages = [make(family) for family in families for make in (_local_route, _own_address)]
+    return Batch(NETLINK_ROUTE, b"".join(messages), len(messages))
 
 
 def _local_route(family: Family) -> bytes:
@@ -82,6 +89,13 @@ def _local_route(family: Family) -> bytes:
     interface = attribute(4, struct.pack("=I", LOOPBACK_INDEX))  # RTA_OIF
     preferred = attribute(7, source.packed)  # RTA_PREFSRC
     return message(_NEWROUTE, _REQUEST | _ACK | _CREATE | _REPLACE, head + interface + preferred)
+
+
+def _own_address(family: Family) -> bytes:
+    own: IPAddress = OWN_V4 if family is Family.V4 else OWN_V6
+    head = struct.pack("=4BI", family, own.max_prefixlen, _NO_DETECTION, 0, LOOPBACK_INDEX)
+    addresses = attribute(1, own.packed) + attribute(2, own.packed)  # IFA_ADDRESS, IFA_LOCAL
+    return message(_NEWADDR, _REQUEST | _ACK | _CREATE | _REPLACE, head + addresses)
 
 
 # ---- nf_tables: expressions ---------------------------------------------------------------------------------------

@@ -124,9 +124,9 @@ async def test_a_worker_that_dies_is_replaced(worker: NamespaceWorker, namespace
 
 async def test_many_at_once_and_some_given_up(worker: NamespaceWorker, namespace: int) -> None:
     """More than fit into the socket to the worker."""
-    big = Configure(
-        netlink.Batch(netlink.NETLINK_ROUTE, ROUTES.batch.messages * 200, 200), "add the same route many times"
-    )
+    times, routes = 100, ROUTES.batch
+    many = netlink.Batch(netlink.NETLINK_ROUTE, routes.messages * times, routes.acknowledgements * times)
+    big = Configure(many, "do the same many times")
     waiting = [worker.start(namespace, Program.of((big, listen(port)))) for port in range(7000, 7060)]
     for one in waiting[::7]:
         one.cancel()
