@@ -28,6 +28,8 @@ from typing import Any
 
 import pytest
 
+from sandboxd.plan.environment import change_environment
+from support.fake_host import place
 from support.proxies import Proxies, running_proxies
 
 TLS = Path(__file__).with_name("tls")
@@ -99,13 +101,13 @@ class Box:
     extra: dict[str, str] = field(default_factory=dict)
 
     async def run(self, *words: str | Path) -> Outcome:
-        proxy = f"http://127.0.0.1:{self.proxies.http_port}"
+        here = place(http_port=self.proxies.http_port, socks_port=self.proxies.socks_port)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.directory),
             "LANG": "C.UTF-8",
-            **{name: proxy for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")},
             **self.extra,
+            **change_environment(here, str(self.directory), self.extra).set,
         }
         process = await asyncio.create_subprocess_exec(
             *map(str, words),
@@ -256,6 +258,55 @@ print(r.urlopen(sys.argv[1], context=c).read().decode())"
             assert b"Tunnel connection failed: 403 Forbidden" in done.errors
 
 
+LIBRARIES = {
+    "requests": """
+import requests
+for url in urls:
+    answer = requests.get(url, verify=ca)
+    print(answer.status_code, answer.text.split("\\n")[0])
+try: requests.get(denied, verify=ca)
+except requests.exceptions.ProxyError as error: print("403 Forbidden" in str(error))
+""",
+    "httpx": """
+import httpx, ssl
+context = ssl.create_default_context(cafile=ca)
+for url in urls:
+    answer = httpx.get(url, verify=context)
+    print(answer.status_code, answer.text.split("\\n")[0])
+try: httpx.get(denied, verify=context)
+except httpx.ProxyError as error: print("403 Forbidden" in str(error))
+""",
+    "aiohttp": """
+import aiohttp, asyncio, ssl
+context = ssl.create_default_context(cafile=ca)
+async def main():
+    async with aiohttp.ClientSession(trust_env=True) as session:
+        for url in urls:
+            async with session.get(url, ssl=context) as answer:
+                print(answer.status, (await answer.text()).split("\\n")[0])
+        try: await session.get(denied, ssl=context)
+        except aiohttp.ClientHttpProxyError as error: print(error.status == 403)
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_pythons_libraries(library: str, tmp_path: Path) -> None:
+    """F106: with the variables as they are, without a package for SOCKS."""
+    (tmp_path / "file").write_bytes(b"hello")
+    code = "import sys; ca, denied, *urls = sys.argv[1:]" + LIBRARIES[library]
+    with serving(tmp_path) as plain, serving(tmp_path, tls=True) as tls:
+        async with running_proxies("ok.test") as proxies:
+            urls = [f"http://ok.test:{plain.server_port}/file", f"https://ok.test:{tls.server_port}/file"]
+            urls.append(f"http://no.test:{plain.server_port}/file")
+            denied = f"https://no.test:{tls.server_port}/file"
+            done = await Box(proxies, tmp_path).run(sys.executable, "-c", code, TLS / "ca.pem", denied, *urls)
+    assert done.output.decode().splitlines()[:2] == ["200 hello"] * 2, done
+    refused, tunnel = done.output.decode().splitlines()[2:]
+    assert refused.startswith("403 Blocked by the sandbox") and tunnel == "True"
+
+
 async def wget(box: Box, plain: Server, tls: Server) -> None:
     done = await box.run("wget", "-qO-", f"http://ok.test:{plain.server_port}/file")
     assert done.output == b"hello", done
@@ -313,23 +364,82 @@ async def npm(box: Box, plain: Server, tls: Server) -> None:
 
 
 async def java(box: Box, plain: Server, tls: Server) -> None:
+    """HttpClient and HttpURLConnection, as they are; and what a refusal looks like there."""
     (box.directory / "Get.java").write_text("""
 import java.net.*; import java.net.http.*;
 public class Get { public static void main(String[] words) throws Exception {
-  HttpClient client = HttpClient.newBuilder().proxy(ProxySelector.getDefault()).build();
-  HttpRequest request = HttpRequest.newBuilder(URI.create(words[0])).build();
-  System.out.print(client.send(request, HttpResponse.BodyHandlers.ofString()).body());
-  System.out.print(new String(new URL(words[0]).openStream().readAllBytes()));
+  HttpClient client = HttpClient.newHttpClient();
+  for (String word : words) {
+    HttpRequest request = HttpRequest.newBuilder(URI.create(word)).build();
+    try { System.out.println(client.send(request, HttpResponse.BodyHandlers.ofString()).body().split("\\n")[0]); }
+    catch (java.io.IOException error) { System.out.println(error.getMessage()); }
+    try { System.out.println(new String(new URL(word).openStream().readAllBytes())); }
+    catch (java.io.IOException error) { System.out.println(error.getMessage().split(":")[0]); }
+  }
 } }""")
-    box.extra["JAVA_TOOL_OPTIONS"] = f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={box.proxies.http_port}"
-    done = await box.run("java", box.directory / "Get.java", f"http://ok.test:{plain.server_port}/file")
-    assert done.output == b"hellohello", done
+    store = box.directory / "store.p12"
+    password = ("-storepass", "changeit", "-keystore", store)
+    made = await box.run("keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", TLS / "ca.pem", *password)
+    assert made.status == 0, made
+    box.extra["JAVA_TOOL_OPTIONS"] = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=changeit"
+    urls = [f"http://ok.test:{plain.server_port}/file", f"https://ok.test:{tls.server_port}/file"]
+    denied = [url.replace("ok.test", "no.test") for url in urls]
+    done = await box.run("java", box.directory / "Get.java", *urls, *denied)
+    lines = done.output.decode().splitlines()
+    assert lines[:4] == ["hello"] * 4, done
+    assert lines[4].startswith("Blocked by the sandbox") and lines[5].startswith("Server returned HTTP response code")
+    assert lines[7].startswith("Unable to tunnel through proxy. Proxy returns") and len(lines) == 8, lines
 
 
-CLIENTS = {"wget": wget, "node": node, "npm": npm, "java": java}
+async def node_fetch(box: Box, plain: Server, tls: Server) -> None:
+    """fetch by itself, from the versions on that look at NODE_USE_ENV_PROXY."""
+    version = (await box.run("node", "-p", "process.versions.node")).output.split(b".")
+    if (int(version[0]), int(version[1])) < (22, 21) or int(version[0]) == 23:
+        return
+    box.extra["NODE_EXTRA_CA_CERTS"] = str(TLS / "ca.pem")
+    code = "for (const url of process.argv.slice(1)) console.log(await (await fetch(url)).text())"
+    urls = [f"http://ok.test:{plain.server_port}/file", f"https://ok.test:{tls.server_port}/file"]
+    done = await box.run("node", "--input-type=module", "-e", code, *urls)
+    assert done.output == b"hello\nhello\n", done
 
 
-@pytest.mark.parametrize("name", [name for name in CLIENTS if shutil.which(name)])
+async def cargo(box: Box, plain: Server, tls: Server) -> None:
+    """A registry of one crate, from which another is built."""
+    served, crate = box.directory, io.BytesIO()
+    manifest = '[package]\nname = "thing"\nversion = "1.0.0"\nedition = "2021"\n'
+    with tarfile.open(fileobj=crate, mode="w:gz") as archive:
+        for name, text in (("Cargo.toml", manifest), ("src/lib.rs", "pub const ONE: u8 = 1;\n")):
+            entry = tarfile.TarInfo(f"thing-1.0.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    root = f"http://ok.test:{plain.server_port}"
+    (served / "index/th/in").mkdir(parents=True)
+    (served / "crates/thing/1.0.0").mkdir(parents=True)
+    (served / "crates/thing/1.0.0/download").write_bytes(crate.getvalue())
+    (served / "index/config.json").write_text(json.dumps({"dl": f"{root}/crates"}))
+    entry_line = {"name": "thing", "vers": "1.0.0", "deps": [], "features": {}, "yanked": False,
+                  "cksum": hashlib.sha256(crate.getvalue()).hexdigest()}  # fmt: skip
+    (served / "index/th/in/thing").write_text(json.dumps(entry_line) + "\n")
+    project = box.directory / "project"
+    (project / "src").mkdir(parents=True)
+    home = box.directory / "cargo"
+    home.mkdir()
+    (home / "config.toml").write_text(f'[registries.own]\nindex = "sparse+{root}/index/"\n')
+    dependency = '[dependencies]\nthing = { version = "1", registry = "own" }\n'
+    (project / "Cargo.toml").write_text(manifest.replace("thing", "mine") + dependency)
+    (project / "src/lib.rs").write_text("pub const TWO: u8 = thing::ONE + 1;\n")
+    toolchains = os.environ.get("RUSTUP_HOME") or os.path.expanduser("~/.rustup")
+    box.extra.update(CARGO_HOME=str(home), RUSTUP_HOME=toolchains)
+    done = await box.run("cargo", "fetch", "--manifest-path", project / "Cargo.toml")
+    assert done.status == 0, done
+    assert list(home.glob("registry/cache/*/thing-1.0.0.crate"))
+    assert box.proxies.blocked == []
+
+
+CLIENTS = {"wget": wget, "node": node, "node_fetch": node_fetch, "npm": npm, "java": java, "cargo": cargo}
+
+
+@pytest.mark.parametrize("name", [name for name in CLIENTS if shutil.which(name.partition("_")[0])])
 async def test_clients_of_this_machine(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"hello")
     with serving(tmp_path) as plain, serving(tmp_path, tls=True) as tls:
