@@ -33,9 +33,12 @@ VARIABLES_READ = (
     "DISPLAY", "PULSE_SERVER", "PIPEWIRE_REMOTE", "SWAYSOCK", "I3SOCK", "TMUX", "KITTY_LISTEN_ON",
     "WEZTERM_UNIX_SOCKET", "ALACRITTY_SOCKET", "NVIM", "NVIM_LISTEN_ADDRESS", "VSCODE_IPC_HOOK",
     "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE", "NOTIFY_SOCKET", "WSL_INTEROP",
+    "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
+    "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
 )  # fmt: skip
 """The variables whose values decide what the sandbox's environment is: extended, or removed because the socket they
-name cannot be used. The daemon is told these and no others, which may be secret and which it has no use for."""
+name cannot be used; and those that name a file which a command has to be able to read. The daemon is told these and no
+others, which may be secret and which it has no use for."""
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:

@@ -35,9 +35,7 @@ class ExplainSocket(Protocol):
     """May a command that runs in `cwd` of a project connect to the Unix socket at an absolute path? Otherwise as
     ExplainPath."""
 
-    async def __call__(
-        self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str
-    ) -> Decision: ...
+    async def __call__(self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ No value here is a secret: the environment of a process can be read by its user.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -40,9 +40,18 @@ hold a password. Removed, so that the common names count."""
 JAVA_NAMES = ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS")
 """Options of a Java machine that count more than JAVA_TOOL_OPTIONS: what they say of proxies is taken out."""
 
+CERTIFICATE_NAMES = (
+    "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
+    "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
+)  # fmt: skip
+"""Name a file with authorities to trust. A program that may not read it fails, or trusts others, without a word."""
+
 SOCKET_NAMES = tuple(variable.name for variable in SOCKET_VARIABLES)
 
-CALLER_NAMES = ("JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH", "XDG_RUNTIME_DIR", *SOCKET_NAMES)
+CALLER_NAMES = (
+    "JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH", "XDG_RUNTIME_DIR", *SOCKET_NAMES,
+    *CERTIFICATE_NAMES,
+)  # fmt: skip
 """The caller's variables that are looked at, because their values are extended or decide something."""
 
 _OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
@@ -96,6 +105,13 @@ def _usable(path: str, sockets: OpenSockets) -> bool:
     """By the name it has, or where a rule with that name leads: the sandbox is not asked about every link."""
     by_name = any(one.real is not None and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
     return by_name or decide_socket(path, sockets).allowed
+
+
+def certificates_of(caller: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables of `CERTIFICATE_NAMES` that name a file by its whole path, with that path."""
+    for name in CERTIFICATE_NAMES:
+        if caller.get(name, "").startswith("/"):
+            yield name, caller[name]
 
 
 @lru_cache(maxsize=16)

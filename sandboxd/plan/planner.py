@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sandboxd.plan.environment import certificates_of
 from sandboxd.plan.facts import Facts, FactSource, Resolved
 from sandboxd.plan.needs import Needs, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
 from sandboxd.plan.standing import standing_at
 from sandboxd.policy.decision import Decision
+from sandboxd.policy.display import neutralise
 from sandboxd.policy.hints import Symptom, hint_for
 from sandboxd.policy.path_decisions import decide_path
 from sandboxd.policy.policy import Policy
@@ -49,7 +51,14 @@ class Planner:
         self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
 
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
-        return plan_in(await self.layout(policy, request.place, shells_of(request)), request)
+        layout = await self.layout(policy, request.place, shells_of(request))
+        plan = plan_in(layout, request)
+        unreadable = [
+            f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
+            for name, path in certificates_of(request.environment)
+            if not (decision := await self._decide(layout, path, write=False)).allowed
+        ]
+        return replace(plan, warnings=(*plan.warnings, *unreadable)) if unreadable else plan
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """The file system and the shells of a place, as they are now."""
@@ -67,7 +76,9 @@ class Planner:
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
         """May this absolute path be read or written in that place, and why."""
-        layout = await self.layout(policy, place)
+        return await self._decide(await self.layout(policy, place), path, write=write)
+
+    async def _decide(self, layout: Layout, path: str, *, write: bool) -> Decision:
         return decide_path(standing_at(layout.points, path, await self._facts.resolve(path)), write=write)
 
     async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:

@@ -104,7 +104,7 @@ def decide_address(
         denial = compile_rules(network.denied).match_literal(Host.of_address(reading), port)
         if denial is not None:
             text = f"{_text(host, port, 'leads to')} {target.name}, which a rule denies"
-            return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(denial))
+            return _by_rule(network, Host.of_address(reading), port, denial, text)
     granted = HostRuleSet(grants) if grants else EMPTY
     if compile_rules(network.allowed).match_literal(target, port) or granted.match_literal(target, port):
         return _address_allowed(host, target)
@@ -138,13 +138,16 @@ def _match_denial(network: NetworkPolicy, host: Host, port: int | None) -> HostR
 
 
 def _denied(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule) -> Decision:
-    text = _text(host, port, "is denied by a rule")
+    return _by_rule(network, host, port, rule, _text(host, port, "is denied by a rule"))
+
+
+def _by_rule(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule, text: str) -> Decision:
+    """A denial with what the settings say about it: in the sentence, and as the hint, which is all that some see."""
     why = next((reason for pattern, reason in network.denied_reasons if pattern == rule.pattern), None) or next(
-        (reason for pattern, reason in network.denied_reasons if pattern.matches(host, port)), None
+        (reason for pattern, reason in network.denied_reasons if pattern.matches(host, port)), ""
     )
-    if why:
-        text += f": {why}"
-    return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(rule))
+    text = f"{text}: {why}" if why else text
+    return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(rule), hint=why)
 
 
 def _refused_literal(host: Host, port: int | None, refusal: AddressRefusal) -> Decision:

@@ -6,8 +6,9 @@
 | 2 | `http_proxy`, `HTTP_PROXY` of the daemon | `https_proxy`, `HTTPS_PROXY` of the daemon |
 | 3 | `all_proxy`, `ALL_PROXY` | the same |
 
-Straight out go, whatever is set: what `no_proxy` or `NO_PROXY` lists, names pinned with `--resolve`, `localhost`, and
-addresses that mean this machine or its own link: a proxy elsewhere would take them for its own.
+Straight out go, whatever is set: what `no_proxy` or `NO_PROXY` lists, names pinned with `--resolve`, `localhost`, the
+names of metadata services, and addresses that mean this machine or its own link: a proxy elsewhere would take them for
+its own.
 
 Policy comes first, and by the name alone: a proxy that takes names resolves them where the address guard cannot look.
 """
@@ -27,6 +28,10 @@ from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host
 
 DIRECT: Final = "direct"
 """As the value of the setting: no proxy, whatever the environment says."""
+METADATA_NAMES: Final = frozenset(
+    {"metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"}
+)
+"""Mean the metadata service of whoever resolves them: looked up here, where the address guard refuses them."""
 _PLAIN: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _OTHER: Final = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _EXEMPT: Final = ("no_proxy", "NO_PROXY")
@@ -201,7 +206,7 @@ def choose_parent(
         return None
     if host.address is not None and refuse_address(host.address, (), own) is not None:
         return None
-    if host.name == "localhost" or host.name.endswith(".localhost"):
+    if host.name == "localhost" or host.name.endswith(".localhost") or host.name in METADATA_NAMES:
         return None
     return parent
 

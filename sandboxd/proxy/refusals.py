@@ -61,7 +61,7 @@ def denied_response(authority: str, decision: Decision, *, with_body: bool = Tru
         lines.append(f"rule:   {_line(decision.rule)}")
     if decision.origin is not None:
         lines.append(f"file:   {_line(str(decision.origin))}")
-    if decision.hint:
+    if decision.hint and not decision.text.endswith(f": {decision.hint}"):
         lines.append(f"to do:  {_line(decision.hint)}")
     if not invalid:
         lines += [

@@ -110,8 +110,12 @@ def test_the_reason_of_a_denial_is_told() -> None:
         policy("*", denied=("*.no.test", "no.test")),
         denied_reasons=((HostPattern.parse("*.no.test"), "leaks data, ask IT"),),
     )
-    assert "leaks data, ask IT" in decide(network, "a.no.test").text
+    told = decide(network, "a.no.test")
+    assert told.text.endswith("leaks data, ask IT") and told.hint == "leaks data, ask IT"
     assert "leaks" not in decide(network, "no.test").text
+    network = replace(network, denied=rules("10.0.0.1"), denied_reasons=((HostPattern.parse("10.0.0.1"), "the vault"),))
+    leads = decide_address(network, parse_host("ok.test"), 443, ip_address("10.0.0.1"))
+    assert leads.text.endswith("which a rule denies: the vault") and leads.hint == "the vault"
 
 
 def test_grants_come_after_denials() -> None:

@@ -175,6 +175,7 @@ VARIABLES = read_environment({"HTTP_PROXY": "p.test:1", "HTTPS_PROXY": "o.test:1
         (SETTING, "169.254.169.254", False, None),
         (SETTING, "localhost", False, None),
         (SETTING, "a.localhost", False, None),
+        (SETTING, "metadata.google.internal", True, None),
         (SETTING, "192.0.2.7", False, None),
     ],
 )
