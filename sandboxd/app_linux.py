@@ -16,10 +16,11 @@ from sandboxd.backends.linux.bwrap import probe_options
 from sandboxd.backends.linux.capture import Reach
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
+from sandboxd.backends.linux.supervision import NOTIFICATION
 from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import CheckStep, SandboxProbe, check_host
+from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.placeholders import Placeholders
 from sandboxd.plan.network import network_plan
@@ -38,14 +39,17 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
     own = Identity.own()
 
+    unwatched = await asyncio.to_thread(why_unwatched, helper)
+
     async def tools() -> Tools:
         wanted = ground.policy().platform
         try:
-            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path)
+            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, unwatched=unwatched)
         except HostError:
             if not wanted.weaker_nested_sandbox:
                 raise
-        return Tools(helper, (await weaker_probe.ready(wanted.bwrap_path, search_path)).path, weaker_nesting=True)
+        bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path)
+        return Tools(helper, bwrap.path, weaker_nesting=True, unwatched=unwatched)
 
     async def steps() -> Sequence[Step]:
         found = await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
@@ -76,6 +80,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             layers=lambda: (
                 *PLAN_LAYERS,
                 *LINUX_LAYERS,
+                *(() if unwatched else (NOTIFICATION,)),
                 *backend.ability.layers(network_plan(ground.policy().network)),
             ),
             daemon_paths=own_paths(helper),

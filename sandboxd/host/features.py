@@ -9,6 +9,7 @@ until bubblewrap is replaced; a failure is tried again each time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import subprocess
@@ -186,6 +187,27 @@ def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/
         stderr = done.stderr.decode("utf-8", "replace")
         raise explain_failure(stderr, done.returncode, is_root=os.geteuid() == 0)
     return done.stdout.decode("utf-8", "replace")
+
+
+_NO_LISTENER = {
+    errno.EBUSY: "something else watches the system calls of sandboxd already (a container's seccomp agent)",
+    errno.EINVAL: "the kernel does not know seccomp user notifications (Linux 5.9)",
+    errno.ENOSYS: "the kernel has no seccomp",
+    errno.EPERM: "a container's seccomp profile refuses seccomp(2)",
+    errno.EACCES: "a container's seccomp profile refuses seccomp(2)",
+}
+
+
+def why_unwatched(helper: str) -> str:
+    """Why a command's system calls could not be watched here, tried with our helper; empty when they can. Blocks: for a
+    worker thread."""
+    try:
+        done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_PATIENCE, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the helper cannot be run ({type(error).__name__})"
+    if not done.returncode:
+        return ""
+    return _NO_LISTENER.get(done.returncode, f"seccomp(2) says {os.strerror(abs(done.returncode))}")
 
 
 def _is_same(bwrap: Bwrap) -> bool:

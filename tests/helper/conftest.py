@@ -32,6 +32,8 @@ from sandboxd.backends.linux.bridge_protocol import (
     decode_ticket,
 )
 from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.supervision import flags_of
+from sandboxd.plan.plan import Supervision
 from support.users import Identity
 from support.waiting import LIMIT_S
 
@@ -138,14 +140,17 @@ def configuration(
     ports: Sequence[Listener] = (),
     grace_ms: int = 5000,
     flags: Flags = Flags(0),  # noqa: B008
+    watched: Supervision = Supervision(),  # noqa: B008
+    asked_ports: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
     """The message of a configuration; without `program` with the filter that sandboxd itself uses."""
     return Configuration(
         arguments=tuple(os.fsencode(word) for word in arguments),
-        filter=(build_filter(MACHINE) if program is None else program),
+        filter=(build_filter(MACHINE, watched) if program is None else program),
         listeners=tuple(ports),
         grace_ms=grace_ms,
-        flags=flags,
+        flags=flags | flags_of(watched),
+        asked_ports=asked_ports,
     ).encode()
 
 
@@ -187,12 +192,26 @@ class Launcher:
         ports: Sequence[Listener] = (),
         grace_ms: int = 5000,
         flags: Flags = Flags(0),  # noqa: B008
+        watched: Supervision = Supervision(),  # noqa: B008
+        asked_ports: tuple[tuple[int, int], ...] = (),
+        options: Sequence[str] = OPTIONS,
         env: Mapping[str, str] | None = None,
         **keywords: Any,
     ) -> Sandbox:
         """Starts `arguments` in a sandbox, up to the moment when the sockets have been handed out."""
-        sandbox = self.connect(env=env, **keywords)
-        sandbox.send(configuration(arguments, program=program, ports=ports, grace_ms=grace_ms, flags=flags))
+        sandbox = self.start(self.words(options), env=env, **keywords)
+        assert sandbox.accept() == TICKET
+        sandbox.send(
+            configuration(
+                arguments,
+                program=program,
+                ports=ports,
+                grace_ms=grace_ms,
+                flags=flags,
+                watched=watched,
+                asked_ports=asked_ports,
+            )
+        )
         sandbox.expect(Descriptors(len(ports)))
         return sandbox
 

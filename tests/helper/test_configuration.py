@@ -12,6 +12,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     GO,
     KILL,
     MAX_ARGUMENTS,
+    VERSION,
     Configuration,
     Descriptors,
     Exited,
@@ -45,13 +46,17 @@ def assert_nothing_ran(result: tuple[int, str, str], message: str) -> None:
 FILTER = len(build_filter(MACHINE))
 MALFORMED = {
     "no magic": (patched(0, 0), "the configuration has another version"),
-    "another version": (patched(4, 2), "the configuration has another version"),
+    "another version": (patched(4, 1), "the configuration has another version"),
     "all zero": (bytes(64), "the configuration has another version"),
     "length zero": (patched(8, 0), "the configuration is malformed"),
     "length too small": (patched(8, len(ECHO) - 1), "the configuration is malformed"),
     "length too large": (patched(8, len(ECHO) + 1), "the configuration is malformed"),
     "length huge": (patched(8, 0xFFFFFFFF), "the configuration is malformed"),
-    "unknown flag": (patched(12, 4), "the configuration is malformed"),
+    "unknown flag": (patched(12, 32), "the configuration is malformed"),
+    "asks and does not watch": (patched(12, 8), "the configuration is malformed"),
+    "unfiltered and watched": (patched(12, 6), "the configuration is malformed"),
+    "ports too many": (patched(36, 1), "the configuration is malformed"),
+    "ports overflow": (patched(36, 0x40000000), "the configuration is malformed"),
     "unfiltered and a filter": (patched(12, 2), "the configuration is malformed"),
     "a listener too many": (patched(20, 1), "the configuration is malformed"),
     "a listener too few": (patched(20, 0, ONE_LISTENER), "the configuration is malformed"),
@@ -82,7 +87,7 @@ def test_malformed(launch: Launcher, name: str) -> None:
     assert_nothing_ran(sandbox.finish(), expected)
 
 
-@pytest.mark.parametrize("size", [0, 1, 35, 36, 37, len(ECHO) - 1])
+@pytest.mark.parametrize("size", [0, 1, 39, 40, 41, len(ECHO) - 1])
 def test_cut_off(launch: Launcher, size: int) -> None:
     sandbox = launch.connect()
     sandbox.send(ECHO[:size])
@@ -110,8 +115,8 @@ def test_random_numbers_in_the_head(launch: Launcher) -> None:
     """Whatever is in the head, the helper ends with 125 or, when it believes that more is to come, waits for it."""
     source = random.Random(21)
     for _ in range(20):
-        head = struct.pack("<4sI", b"SBXC", 1) + b"".join(
-            struct.pack("<I", source.choice([0, 1, 2, 8, 9, 36, 1 << 16, 1 << 31, 0xFFFFFFFF])) for _ in range(7)
+        head = struct.pack("<4sI", b"SBXC", VERSION) + b"".join(
+            struct.pack("<I", source.choice([0, 1, 2, 8, 9, 36, 1 << 16, 1 << 31, 0xFFFFFFFF])) for _ in range(8)
         )
         sandbox = launch.connect()
         sandbox.send(head)

@@ -38,20 +38,10 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include "kernel.h"
+#include "bridge.h"
 _Noreturn void namespaces(void); /* a third stage, in a file of its own */
-enum { BRIDGE = 3, EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
+enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
-/* To the daemon: frames of type, length of the payload, payload. Reports of violations will be further types. */
-enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, MAX_PAYLOAD = 1024 };
-/* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes. */
-enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K' };
-enum { MAGIC = 0x43584253, VERSION = 1, WAIT = 1, UNFILTERED = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20 };
-struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
-struct configuration {
-    uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length;
-    struct listener listener[]; /* then the filter, then the arguments with a zero byte after each */
-};
 /* ---- The machine: where a process begins ------------------------------------------------------------------------ */
 #if defined __x86_64__
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
@@ -65,10 +55,10 @@ void *memcpy(void *restrict to, const void *restrict from, size_t n) {
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 static int command;                               /* its pid in the namespace; 0 until it has been forked */
-static void tell(uint32_t type, const void *payload, unsigned length) {
-    uint32_t frame[2 + MAX_PAYLOAD / 4] = {type, length};
-    memcpy(frame + 2, payload, length);
-    if (listens == THE_DAEMON) call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT);
+int tell(uint32_t type, const void *payload, unsigned length) {
+    uint32_t frame[2 + MAX_PAYLOAD / 4];
+    frame[0] = type, frame[1] = length, memcpy(frame + 2, payload, length);
+    return listens == THE_DAEMON && call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 static const struct { int number; const char *text; } reasons[] = {
     {EPERM, "Operation not permitted"}, {ENOENT, "No such file or directory"}, {E2BIG, "Argument list too long"},
@@ -173,25 +163,26 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
 }
 /* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
-enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4 };
+enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FROM_TIMER = 16 };
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
-    tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    send_reports(), tell(EXIT, ((uint32_t[]){status, signal}), 8);
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
  * are gone for whom the command runs, it is noticed here, whatever else is being waited for. */
 static int wait_for_news(int child, struct timespec *left) {
-    struct pollfd polled[] = {
-        {listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN}, {BWRAP, POLLIN}};
-    long ready = call(ppoll, polled, 5, left, NULL);
+    struct pollfd polled[] = {{listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN},
+                              {BWRAP, POLLIN}, {notifier, POLLIN}, {timer, POLLIN}};
+    long ready = call(ppoll, polled, sizeof polled / sizeof *polled, left, NULL);
     int orphaned = polled[3].revents | polled[4].revents;
     if ((orphaned || ready < 0) && command) leave(KILLED, SIGKILL);
     if (orphaned) refuse(owner_ended, 0, try_again);
     if (ready < 0) refuse("cannot wait", ready, see_check);
-    return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD;
+    return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD
+           | !!(polled[5].revents & POLLIN) * FROM_NOTIFIER | !!polled[6].revents * FROM_TIMER;
 }
 /* Reads exactly `size` bytes from the daemon; returns 0 when it may not wait and there is nothing to read. */
 static int read_before_start(void *to, unsigned long size, int may_wait) {
@@ -214,11 +205,14 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     const uint32_t one = sizeof(struct sock_filter);
     read_before_start(&head, sizeof head, 1);
     if (head.magic != MAGIC || head.version != VERSION) refuse("the configuration has another version", 0, restart);
-    if (head.flags & ~(WAIT | UNFILTERED) || !head.filter_length != !!(head.flags & UNFILTERED)
-        || head.listeners > MAX_LISTENERS || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
+    if (head.flags & ~KNOWN_FLAGS || !head.filter_length != !!(head.flags & UNFILTERED)
+        || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX))
+        || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS
+        || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
         || !head.arguments || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS
-        || head.length != sizeof head + head.listeners * sizeof(struct listener) + head.filter_length
-                          + head.arguments_length) refuse("the configuration is malformed", 0, restart);
+        || head.length != sizeof head + head.listeners * sizeof(struct listener)
+                          + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length)
+        refuse("the configuration is malformed", 0, restart);
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
     if (call(brk, stop) != (long)stop) refuse("cannot hold the configuration", -ENOMEM, see_check);
@@ -226,6 +220,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     *given = head, *arguments = (void *)memory;
     read_before_start(given + 1, head.length - sizeof head, 1);
     text = (char *)(given->listener + given->listeners);
+    ask_about_ports((void *)text, given->ports);
+    text += given->ports * sizeof(struct ports);
     *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
     text += head.filter_length;
     uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
@@ -254,31 +250,9 @@ static void hand_out_sockets(const struct configuration *given) {
     if (call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL) < 0) refuse("cannot hand the sockets to the daemon", 0, try_again);
     while (n) call(close, handed[--n]);
 }
-/* execvp(3): searches PATH, and would rather report the file that may not be executed than those that are not there. */
-static long search_and_exec(char **arguments, char **environment) {
-    const char *name = arguments[0], *path = "/usr/local/bin:/usr/bin:/bin", *end;
-    unsigned long length = length_of(name);
-    long refused = -ENOENT, error;
-    for (char **one = environment; *one; one++)
-        if (after("PATH=", *one)) path = after("PATH=", *one);
-    for (const char *p = name; *p; p++)
-        if (*p == '/') return call(execve, name, arguments, environment);
-    for (char file[4096 + 256]; length; path = end + 1) {
-        for (end = path; *end && *end != ':'; end++) {}
-        unsigned long n = (unsigned long)(end - path);
-        if (n + length + 2 <= sizeof file) {
-            memcpy(file, path, n);
-            if (n) file[n++] = '/'; /* an empty entry is the current directory */
-            memcpy(file + n, name, length + 1);
-            if ((error = call(execve, file, arguments, environment)) == -EACCES) refused = error;
-            else if (error != -ENOENT && error != -ENOTDIR) return error;
-        }
-        if (!*end) break;
-    }
-    return refused;
-}
 /* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */
-static _Noreturn void become_command(struct sock_fprog *filter, char **arguments, char **environment, int report) {
+static _Noreturn void become_command(
+    struct sock_fprog *filter, uint32_t flags, char **arguments, char **environment, int report) {
     long error = call(dup3, report, REPORT, O_CLOEXEC);
     listens = INIT;
     if (error >= 0 && call(openat, AT_FDCWD, "/dev/tty", O_RDWR) == -ENXIO) error = call(setpgid, 0, 0);
@@ -286,10 +260,19 @@ static _Noreturn void become_command(struct sock_fprog *filter, char **arguments
     if (error >= 0) error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
     if (error >= 0) error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
     if (error < 0) refuse("cannot prepare the command", error, see_check);
-    /* A listener for user notifications would be asked for here (SECCOMP_FILTER_FLAG_NEW_LISTENER), and its number
-     * written to REPORT, for init to fetch with pidfd_getfd and to answer from the loop in supervise(). */
-    if (filter->len) error = call(seccomp, SECCOMP_SET_MODE_FILTER, 0, filter);
+    if (filter->len) error = install(filter, flags & WATCHED);
+    if (error == -EBUSY)
+        refuse("something else watches the system calls of this program already", 0,
+               "set sandbox.reportViolations to off and sandbox.network.transparent to false, list no Unix sockets");
     if (error < 0) refuse("cannot install the system call filter", error, see_check);
+    if (flags & WATCHED) { /* init answers from now on */
+        struct { struct cmsghdr head; int notifier; } control = {
+            {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, (int)error};
+        struct msghdr text = {.msg_iov = &(struct iovec){(uint32_t[2]){0}, 8}, .msg_iovlen = 1,
+                              .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+        long sent = call(sendmsg, REPORT, &text, MSG_NOSIGNAL);
+        if (sent != 8 || call(close, error)) refuse("cannot hand over what watches the command", sent, see_check);
+    }
     error = search_and_exec(arguments, environment);
     fail(error == -ENOENT ? NOT_FOUND : NOT_EXECUTABLE, "cannot run", arguments[0], error,
          error == -ENOENT ? "check the name, and that it (and its interpreter) exists inside the sandbox"
@@ -307,25 +290,54 @@ static void forward_signals(void) {
         if (to_all) call(kill, -1, SIGCONT);
     }
 }
-static _Noreturn void supervise(uint32_t grace_ms, int report) {
-    struct timespec left = {grace_ms / 1000, grace_ms % 1000 * 1000000L}, *killing = NULL;
+/* The child says {0, 0} with the notifier, where there is one; then nothing (its end is closed), or what failed. */
+static int hear_child(int report, uint32_t flags) {
+    for (;;) {
+        uint32_t said[2] = {0};
+        struct { struct cmsghdr head; int notifier; } control = {0};
+        struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1,
+                              .msg_control = &control, .msg_controllen = sizeof control};
+        long got = call(recvmsg, report, &text, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (got == -EAGAIN) return 0;
+        int failed = got == sizeof said && said[0];
+        if (got > 0 && !failed && !control.head.cmsg_len) refuse("cannot take what watches the command", 0, see_check);
+        if (got > 0 && !failed) watch(control.notifier, flags);
+        else return tell(failed ? EXEC_FAILED : STARTED, said, failed ? sizeof said : 0), 1;
+    }
+}
+static int hear_daemon(void) { /* returns a KILL */
+    static uint8_t said[9];
+    static unsigned length;
+    uint32_t number[2];
+    long got = call(recvfrom, BRIDGE, said + length, length ? sizeof said - length : 1, MSG_DONTWAIT);
+    if (got == -EAGAIN) return 0;
+    if (got <= 0) { /* the daemon is gone; the command is not */
+        listens = NOBODY, nobody_answers();
+        return 0;
+    }
+    length += (unsigned)got;
+    if (*said == ANSWER && length < sizeof said) return 0;
+    length = 0, memcpy(number, said + 1, sizeof number);
+    if (*said == ANSWER && number[1] <= MAX_ERRNO) on_answer(number[0], number[1]);
+    else if (*said == AGAIN) ask_again();
+    else if (*said != GO && *said != KILL) refuse("the daemon sent something unknown", 0, restart);
+    return *said == KILL;
+}
+static _Noreturn void supervise(const struct configuration *given, int report) {
+    struct timespec left = {given->grace_ms / 1000, given->grace_ms % 1000 * 1000000L}, *killing = NULL;
     for (;;) {
         int news = wait_for_news(report, killing), status, last_status = 0, ended = 0;
-        char byte;
-        long got = news & FROM_BRIDGE ? call(recvfrom, BRIDGE, &byte, 1, MSG_DONTWAIT) : -EAGAIN;
-        if (got <= 0 && got != -EAGAIN) listens = NOBODY; /* the daemon is gone; the command is not */
-        if (got == 1 && byte == KILL) {
+        if (news & FROM_BRIDGE && hear_daemon()) {
             if (killing) leave(KILLED, SIGKILL); /* asked a second time: at once */
             killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
         }
         if (news & FROM_SIGNALS) forward_signals();
-        for (long pid; (pid = call(wait4, -1, &status, WNOHANG)) > 0;)
+        for (long pid; (pid = call(wait4, -1, &status, WNOHANG)) > 0; connect_ended((int)pid, status))
             if (pid == command) ended = 1, last_status = status;
-        if (report >= 0 && (ended || news & FROM_CHILD)) {
-            uint32_t failure[2], failed = call(read, report, failure, sizeof failure) == sizeof failure;
-            tell(failed ? EXEC_FAILED : STARTED, failure, failed ? sizeof failure : 0);
+        if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags))
             call(close, report), report = -1;
-        }
+        if (news & FROM_NOTIFIER) on_notification();
+        if (news & FROM_TIMER) on_timer();
         uint32_t number = WTERMSIG(last_status); /* 0: it was not a signal */
         if (ended) leave(number ? 128 + number : WEXITSTATUS(last_status), number);
         if (killing && (!news || !(left.tv_sec | left.tv_nsec))) leave(KILLED, SIGKILL);
@@ -352,19 +364,21 @@ static _Noreturn void init(char **environment) {
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
         refuse("the daemon called the command off before it was started", 0, try_again);
     int report[2];
-    if ((error = call(pipe2, report, O_CLOEXEC))) refuse("cannot make a pipe", error, see_check);
-    if (!(error = call(clone, SIGCHLD))) become_command(&filter, arguments, environment, report[1]);
+    error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
+    if (error) refuse("cannot make a pair of sockets", error, see_check);
+    if (!(error = call(clone, SIGCHLD))) become_command(&filter, given->flags, arguments, environment, report[1]);
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     command = (int)error;
     call(close, report[1]);
     call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: the command keeps its own limit */
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
-    supervise(given->grace_ms, report[0]);
+    supervise(given, report[0]);
 }
 __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
     if (stack[0] == 2 && after("init", argument[1])) init(environment);
     if (stack[0] == 2 && after("namespaces", argument[1])) namespaces();
+    if (stack[0] == 2 && after("probe", argument[1])) probe();
     if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4]))
         launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
     refuse("wrong arguments for apply-seccomp", 0, not_by_hand);

@@ -25,6 +25,7 @@ from sandboxd.backends.linux.capture_probe import probe_capture
 from sandboxd.backends.linux.completion import complete
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
 from sandboxd.errors import LaunchError
 from sandboxd.plan.plan import Plan
 
@@ -60,6 +61,8 @@ class Tools:
     helper: str
     bwrap: str
     weaker_nesting: bool = False
+    unwatched: str = ""
+    """Why the kernel does not let system calls be watched; empty where it does."""
 
 
 class LinuxBackend:
@@ -114,13 +117,16 @@ class LinuxBackend:
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
         if self._tools is None:
             raise LaunchError("backend_not_ready", "the back end has not been made ready", hint="a fault of ours")
+        supervision, missing = plan.supervision, tuple[str, ...]()
+        if self._tools.unwatched:
+            supervision, missing = without_notification(supervision, self._tools.unwatched)
         options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0)
         configuration = Configuration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),
-            filter=build_filter(self._machine),
+            filter=build_filter(self._machine, supervision),
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
-            flags=Flags.WAIT,
+            flags=Flags.WAIT | flags_of(supervision),
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
@@ -139,10 +145,9 @@ class LinuxBackend:
         stage = "launch-args" if options.needs_file else "launch"
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
-        layers = (*plan.layers, *LAYERS, *self.ability.layers(plan.network))
-        return Launch(
-            argv, layers, self.ability.warnings(plan.network), EXPIRES_IN_S, reachable=capture is not None
-        ), launch
+        layers = (*plan.layers, *LAYERS, *layers_of(supervision), *self.ability.layers(plan.network))
+        warnings = (*self.ability.warnings(plan.network), *missing)
+        return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
 
 class _Launching:

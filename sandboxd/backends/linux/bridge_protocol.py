@@ -29,7 +29,7 @@ from sandboxd.backends.linux.notifications import (
 )
 from sandboxd.errors import CallerError, InternalError, LaunchError
 
-VERSION = 1
+VERSION = 2
 """Of everything in this file. Said in the ticket and in the configuration; either side refuses another one."""
 
 GO = b"G"
@@ -49,6 +49,7 @@ INIT_WORDS = ("/proc/self/fd/4", "init")
 """The command that bubblewrap runs: the helper again, by the descriptor that its first stage has opened."""
 
 MAX_LISTENERS = 16
+MAX_PORT_RANGES = 64
 DESCRIPTORS_MAX = MAX_LISTENERS + 1
 MAX_FILTER = 4096 * 8
 MAX_ARGUMENTS = 4 * 1024 * 1024
@@ -58,8 +59,9 @@ TICKET_SIZE = 8 + 4 + MAX_TICKET
 """How many bytes the ticket takes, always."""
 
 _MAGIC = 0x43584253  # "SBXC"
-_HEAD = struct.Struct("<9I")
+_HEAD = struct.Struct("<10I")
 _LISTENER = struct.Struct("<II28s")
+_PORTS = struct.Struct("<HH")
 _FRAME = struct.Struct("<II")
 _TICKET = struct.Struct(f"<I{MAX_TICKET}s")
 _AF_INET, _AF_INET6 = 2, 10
@@ -78,14 +80,24 @@ class ProtocolError(LaunchError):
 
 
 class Flags(IntFlag):
-    """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said."""
+    """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
+    filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
+    connected by the helper, after asking."""
 
     WAIT = 1
     UNFILTERED = 2
+    WATCHED = 4
+    INTERNET = 8
+    UNIX = 16
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 3
+_KNOWN_FLAGS = 31
+
+
+def _contradict(flags: int) -> bool:
+    unwatched = not flags & Flags.WATCHED
+    return bool(flags & (Flags.INTERNET | Flags.UNIX) if unwatched else flags & Flags.UNFILTERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +121,8 @@ class Listener:
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of seccomp.py,
-    empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL.
+    empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
+    ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too.
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
     InternalError for the rest, so a configuration that exists can be sent.
@@ -120,6 +133,7 @@ class Configuration:
     listeners: tuple[Listener, ...] = ()
     grace_ms: int = 2000
     flags: Flags = _NO_FLAGS
+    asked_ports: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.arguments:
@@ -136,42 +150,53 @@ class Configuration:
             raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
         if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
             raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
-        if len(self.listeners) > MAX_LISTENERS:
-            raise InternalError("configuration_invalid", f"more than {MAX_LISTENERS} listeners")
+        if _contradict(self.flags):
+            raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
+        if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
+            raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
+        if not all(0 <= first <= last <= 0xFFFF for first, last in self.asked_ports):
+            raise InternalError("configuration_invalid", f"impossible ports: {self.asked_ports}")
         if not 0 <= self.grace_ms <= 0xFFFFFFFF:
             raise InternalError("configuration_invalid", f"impossible grace: {self.grace_ms} ms")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, filter, and the arguments with a zero byte after each."""
+        """The message for the helper: head, listeners, ports, filter, and the arguments with a zero byte after each."""
         arguments = b"".join(item + b"\0" for item in self.arguments)
         listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
+        ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
         head = _HEAD.pack(
             _MAGIC,
             VERSION,
-            _HEAD.size + len(listeners) + len(self.filter) + len(arguments),
+            _HEAD.size + len(listeners) + len(ports) + len(self.filter) + len(arguments),
             self.flags,
             self.grace_ms,
             len(self.listeners),
             len(self.filter),
             len(self.arguments),
             len(arguments),
+            len(self.asked_ports),
         )
-        return head + listeners + self.filter + arguments
+        return head + listeners + ports + self.filter + arguments
 
     @classmethod
     def decode(cls, message: bytes) -> Configuration:
         """The inverse, with the checks that the helper makes too. Raises ProtocolError."""
         if len(message) < _HEAD.size:
             raise ProtocolError("the configuration is cut off")
-        magic, version, length, flags, grace_ms, listeners, program, arguments, size = _HEAD.unpack_from(message)
+        magic, version, length, flags, grace_ms, listeners, program, arguments, size, ports = _HEAD.unpack_from(
+            message
+        )
         if magic != _MAGIC or version != VERSION:
             raise ProtocolError("the configuration has another version")
-        start_of_program = _HEAD.size + listeners * _LISTENER.size
+        start_of_ports = _HEAD.size + listeners * _LISTENER.size
+        start_of_program = start_of_ports + ports * _PORTS.size
         start_of_arguments = start_of_program + program
         if (
             flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
+            or _contradict(flags)
             or listeners > MAX_LISTENERS
+            or ports > MAX_PORT_RANGES
             or program % 8
             or program > MAX_FILTER
             or not 0 < arguments <= size <= MAX_ARGUMENTS
@@ -187,6 +212,7 @@ class Configuration:
             listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
             grace_ms=grace_ms,
             flags=Flags(flags),
+            asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
         )
 
 

@@ -14,8 +14,10 @@ from sandboxd.backends.linux.bridge_protocol import (
     MAX_ARGUMENTS,
     MAX_LISTENERS,
     MAX_PAYLOAD,
+    MAX_PORT_RANGES,
     MAX_TICKET,
     TICKET_SIZE,
+    VERSION,
     Configuration,
     Descriptors,
     Event,
@@ -51,7 +53,11 @@ configurations = st.builds(
         max_size=MAX_LISTENERS,
     ).map(tuple),
     grace_ms=st.integers(0, 0xFFFFFFFF),
-    flags=st.sampled_from([Flags(0), Flags.WAIT]),
+    flags=st.sampled_from([Flags(0), Flags.WAIT, Flags.WATCHED, Flags.WATCHED | Flags.INTERNET | Flags.UNIX]),
+    asked_ports=st.lists(
+        st.tuples(st.integers(0, 65535), st.integers(0, 65535)).map(lambda pair: (min(pair), max(pair))),
+        max_size=MAX_PORT_RANGES,
+    ).map(tuple),
 )
 
 
@@ -66,21 +72,27 @@ class TestConfiguration:
 
     def test_the_bytes(self) -> None:
         configuration = Configuration(
-            (b"ls", b"-l"), FILTER, (Listener(IPv4Address("127.0.0.1"), 3128, 7),), grace_ms=1500, flags=Flags.WAIT
+            (b"ls", b"-l"),
+            FILTER,
+            (Listener(IPv4Address("127.0.0.1"), 3128, 7),),
+            grace_ms=1500,
+            flags=Flags.WAIT,
+            asked_ports=((5432, 5440),),
         )
         assert configuration.encode() == (
             b"SBXC"
-            + struct.pack("<8I", 1, 36 + 36 + 8 + 6, 1, 1500, 1, 8, 2, 6)
+            + struct.pack("<9I", VERSION, 40 + 36 + 4 + 8 + 6, 1, 1500, 1, 8, 2, 6, 1)
             + struct.pack("<II", 7, 16)
             + bytes([2, 0, 0x0C, 0x38, 127, 0, 0, 1])
             + bytes(20)
+            + bytes([0x38, 0x15, 0x40, 0x15])
             + FILTER
             + b"ls\0-l\0"
         )
 
     def test_an_address_of_ipv6(self) -> None:
         encoded = Configuration((b"x",), FILTER, (Listener(IPv6Address("::1"), 1080, 1),)).encode()
-        assert encoded[36:72] == struct.pack("<II", 1, 28) + b"\x0a\0\x04\x38" + bytes(4) + bytes(15) + b"\x01" + bytes(
+        assert encoded[40:76] == struct.pack("<II", 1, 28) + b"\x0a\0\x04\x38" + bytes(4) + bytes(15) + b"\x01" + bytes(
             4
         )
         assert Listener.tcp("::1", 1080, 1) == Listener(IPv6Address("::1"), 1080, 1)
@@ -98,7 +110,8 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("offset", "value"),
         [
-            (0, 0), (4, 2), (8, 0), (8, 0xFFFFFFFF), (12, 4), (12, 2), (20, 1), (20, 17), (20, 0xFFFFFFFF), (24, 0),
+            (0, 0), (4, 1), (8, 0), (8, 0xFFFFFFFF), (12, 32), (12, 2), (12, 8), (12, 16), (12, 6), (36, 1), (36, 65),
+            (20, 1), (20, 17), (20, 0xFFFFFFFF), (24, 0),
             (24, 7), (24, 16), (24, 0xFFFFFFF8), (28, 0), (28, 2), (28, 0xFFFFFFFF), (32, 4), (32, 0xFFFFFFFF),
         ],
     )  # fmt: skip
@@ -111,7 +124,7 @@ class TestConfiguration:
 
     def test_an_unknown_address_family_is_an_error(self) -> None:
         message = bytearray(Configuration((b"x",), FILTER, (Listener.tcp("127.0.0.1", 1),)).encode())
-        struct.pack_into("<H", message, 44, 1)
+        struct.pack_into("<H", message, 48, 1)
         with pytest.raises(ProtocolError, match="address family 1"):
             Configuration.decode(bytes(message))
 
@@ -141,6 +154,11 @@ class TestConfiguration:
             {"filter": FILTER[:-1]},
             {"filter": FILTER * 4097},
             {"filter": FILTER, "grace_ms": -1},
+            {"filter": FILTER, "flags": Flags.INTERNET},
+            {"filter": b"", "flags": Flags.UNFILTERED | Flags.WATCHED},
+            {"filter": FILTER, "asked_ports": ((2, 1),)},
+            {"filter": FILTER, "asked_ports": ((1, 65536),)},
+            {"filter": FILTER, "asked_ports": ((1, 1),) * (MAX_PORT_RANGES + 1)},
             {"filter": FILTER, "listeners": (Listener.tcp("127.0.0.1", 1),) * (MAX_LISTENERS + 1)},
         ],
     )
@@ -173,11 +191,11 @@ class TestTicket:
             encode_ticket("t") + b"\0",
             bytes(TICKET_SIZE),
             b"GET / HTTP/1.1\r\n".ljust(TICKET_SIZE),
-            struct.pack("<III", 1, 68, 1) + bytes(64),
-            struct.pack("<III", 1, 68, 1) + b"a\0b".ljust(64, b"\0"),
-            struct.pack("<III", 1, 68, 1) + b"\xff".ljust(64, b"\0"),
-            struct.pack("<III", 2, 68, 1) + b"t".ljust(64, b"\0"),
-            struct.pack("<III", 1, 67, 1) + b"t".ljust(64, b"\0"),
+            struct.pack("<III", 1, 68, VERSION) + bytes(64),
+            struct.pack("<III", 1, 68, VERSION) + b"a\0b".ljust(64, b"\0"),
+            struct.pack("<III", 1, 68, VERSION) + b"\xff".ljust(64, b"\0"),
+            struct.pack("<III", 2, 68, VERSION) + b"t".ljust(64, b"\0"),
+            struct.pack("<III", 1, 67, VERSION) + b"t".ljust(64, b"\0"),
         ],
     )
     def test_what_is_no_ticket_message(self, data: bytes) -> None:

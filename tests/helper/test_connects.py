@@ -1,0 +1,437 @@
+"""Connects that wait for the daemon's answer: the test is the daemon."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd.backends.linux.bridge_protocol import Exited, Failed, Started
+from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, RefusedCall, encode_answer
+from sandboxd.plan.plan import Supervision, UnixSockets
+from support.users import Identity
+from support.waiting import wait_until
+
+from .conftest import Launcher, Sandbox
+
+INTERNET = Supervision(connects=True)
+UNIX = Supervision(unix_sockets=UnixSockets.LISTED)
+BOTH = Supervision(connects=True, unix_sockets=UnixSockets.LISTED)
+INET, INET6, UNIX_FAMILY = int(socket.AF_INET), int(socket.AF_INET6), int(socket.AF_UNIX)
+
+TRY = """
+import errno, os, socket, sys
+def attempt(family, kind, address, prepare=lambda s: None):
+    with socket.socket(family, kind) as s:
+        prepare(s)
+        error = s.connect_ex(address)
+        print(errno.errorcode.get(error, error), flush=True)
+        return s
+"""
+
+
+def question(sandbox: Sandbox) -> Connecting:
+    event = sandbox.next_event()
+    assert isinstance(event, Connecting), event
+    return event
+
+
+def answer(sandbox: Sandbox, asked: Connecting, number: int) -> None:
+    sandbox.send(encode_answer(asked.question, number))
+
+
+def finish(sandbox: Sandbox) -> str:
+    status, out, err = sandbox.finish()
+    assert (status, err) == (0, "")
+    return out
+
+
+class TestInternet:
+    @pytest.mark.parametrize("watched", [INTERNET, BOTH])
+    @pytest.mark.parametrize(
+        ("family", "address", "asked"),
+        [
+            (INET, ("192.0.2.1", 443), (INET, "192.0.2.1", 443)),
+            (INET6, ("2001:db8::1", 80), (INET6, "2001:db8::1", 80)),
+            (INET6, ("::ffff:192.0.2.7", 80), (INET, "192.0.2.7", 80)),
+        ],
+    )
+    def test_asked_and_refused_and_let_through(
+        self, launch: Launcher, watched: Supervision, family: int, address: tuple[str, int], asked: tuple[object, ...]
+    ) -> None:
+        script = f"{TRY}\nfor _ in range(2): attempt({family}, 1, {address!r})"
+        sandbox = launch.python(script, watched=watched)
+        sandbox.expect(Started())
+        for number in (errno.ECONNREFUSED, 0):
+            got = question(sandbox)
+            assert (got.family, got.address, got.port) == asked
+            assert got.process == "python3" and got.pid > 1
+            answer(sandbox, got, number)
+        assert finish(sandbox) == "ECONNREFUSED\nENETUNREACH\n"
+
+    def test_an_mptcp_socket(self, launch: Launcher) -> None:
+        script = f"""{TRY}
+try: s = socket.socket(2, 1, 262)
+except OSError: s = socket.socket()  # a kernel without it
+print(s.connect_ex(("192.0.2.1", 1)))"""
+        sandbox = launch.python(script, watched=INTERNET)
+        sandbox.expect(Started())
+        answer(sandbox, question(sandbox), 5)
+        assert finish(sandbox) == "5\n"
+
+    @pytest.mark.parametrize("watched", [INTERNET, BOTH])
+    def test_what_is_not_asked_about(self, launch: Launcher, watched: Supervision) -> None:
+        script = f"""{TRY}
+import struct
+server, server6 = socket.create_server(("0.0.0.0", 0)), socket.create_server(("::", 0), family=10)
+for address in ("127.0.0.1", "127.9.9.9", "0.0.0.0"):
+    attempt(2, 1, (address, server.getsockname()[1]))
+attempt(10, 1, ("::1", server6.getsockname()[1]))
+attempt(10, 1, ("::", server6.getsockname()[1]))
+attempt(10, 1, ("::ffff:127.0.0.1", server.getsockname()[1]))
+attempt(2, 1, ("192.0.2.1", 80), lambda s: s.setblocking(False))
+attempt(2, 2, ("192.0.2.1", 80))
+attempt(2, 2, ("127.0.0.1", 80))
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(fd, address, length):
+    print(errno.errorcode.get(ctypes.get_errno(), 0) if libc.connect(fd, address, length) else 0)
+with socket.socket() as s:
+    raw(s.fileno(), struct.pack("<H", 0) + bytes(14), 16)  # AF_UNSPEC
+    raw(s.fileno(), None, 16)
+    raw(s.fileno(), bytes(200), 200)
+    raw(s.fileno(), bytes(200), -1)
+    raw(s.fileno(), b"x", 1)
+raw(99, bytes(16), 16)
+raw(0, struct.pack("<HH", 2, 80) + bytes([192, 0, 2, 1]) + bytes(8), 16)
+a, b = socket.socketpair()
+raw(a.fileno(), bytes([1, 0]) + b"/x", 4)
+c = socket.create_connection(server.getsockname())
+raw(c.fileno(), struct.pack("<HH", 2, 80) + bytes([192, 0, 2, 1]) + bytes(8), 16)
+"""
+        sandbox = launch.python(script, watched=watched, stdin=-3)
+        sandbox.expect(Started(), Exited(0, 0))
+        unwatched = finish(launch.python(script))
+        lines = finish(sandbox).split()
+        assert lines == unwatched.split()
+        assert lines[:6] == ["0"] * 6
+
+    def test_ports_of_the_loopback_that_are_asked_about(self, launch: Launcher) -> None:
+        script = f"{TRY}\nfor port in (5431, 5432, 5440, 5441): attempt(2, 1, ('127.0.0.1', port))"
+        sandbox = launch.python(script, watched=INTERNET, asked_ports=((9, 9), (5432, 5440)))
+        sandbox.expect(Started())
+        for port in (5432, 5440):
+            got = question(sandbox)
+            assert (got.address, got.port) == ("127.0.0.1", port)
+            answer(sandbox, got, errno.EACCES)
+        assert finish(sandbox) == "ECONNREFUSED\nEACCES\nEACCES\nECONNREFUSED\n"
+
+    def test_many_wait_in_threads_and_are_answered_in_any_order(self, launch: Launcher) -> None:
+        script = f"""{TRY}
+import threading
+def one(n):
+    with socket.socket() as s: results[n] = s.connect_ex(("192.0.2.1", 1000 + n))
+results = {{}}
+threads = [threading.Thread(target=one, args=(n,)) for n in range(50)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(all(results[n] == 1000 + n for n in range(50)))"""
+        sandbox = launch.python(script, watched=INTERNET)
+        sandbox.expect(Started())
+        for asked in reversed([question(sandbox) for _ in range(50)]):
+            answer(sandbox, asked, asked.port)
+        assert finish(sandbox) == "True\n"
+
+    def test_more_than_can_wait_go_on_at_once(self, launch: Launcher) -> None:
+        script = f"""{TRY}
+import threading
+threading.stack_size(1 << 16)
+def one(n):
+    with socket.socket() as s: results.append(s.connect_ex(("192.0.2.1", 1000 + n)))
+results = []
+threads = [threading.Thread(target=one, args=(n,)) for n in range(300)]
+[t.start() for t in threads]
+import time
+while len(results) < 44: time.sleep(0.001)
+print("full", flush=True)
+[t.join() for t in threads]
+print(sorted(results) == [5] * 256 + [errno.ENETUNREACH] * 44)"""
+        sandbox = launch.python(script, watched=INTERNET)
+        sandbox.expect(Started())
+        asked = [question(sandbox) for _ in range(256)]
+        assert sandbox.process.stdout is not None and sandbox.process.stdout.readline() == b"full\n"
+        for one in asked:
+            answer(sandbox, one, 5)
+        assert finish(sandbox) == "True\n"
+
+    def test_a_daemon_that_is_gone_lets_them_go_on(self, launch: Launcher) -> None:
+        script = f"{TRY}\nfor _ in range(2): attempt(2, 1, ('192.0.2.1', 80))"
+        sandbox = launch.python(script, watched=INTERNET)
+        sandbox.expect(Started())
+        question(sandbox)
+        sandbox.hang_up()
+        assert finish(sandbox) == "ENETUNREACH\nENETUNREACH\n"
+
+    def test_a_daemon_that_took_over_asks_for_the_questions_again(self, launch: Launcher) -> None:
+        sandbox = launch.python(f"{TRY}\nattempt(2, 1, ('192.0.2.1', 80))", watched=INTERNET)
+        sandbox.expect(Started())
+        first = question(sandbox)
+        sandbox.send(AGAIN)
+        assert question(sandbox) == first
+        answer(sandbox, first, errno.EACCES)
+        answer(sandbox, first, 0)  # nobody asked that any more
+        assert finish(sandbox) == "EACCES\n"
+
+    def test_an_answer_in_pieces(self, launch: Launcher) -> None:
+        sandbox = launch.python(f"{TRY}\nattempt(2, 1, ('192.0.2.1', 80))", watched=INTERNET)
+        sandbox.expect(Started())
+        for byte in encode_answer(question(sandbox).question, errno.EACCES):
+            sandbox.send(bytes([byte]))
+        assert finish(sandbox) == "EACCES\n"
+
+    @pytest.mark.parametrize("data", [b"X", b"\0", b"R" + bytes(4) + b"\xff" * 4])
+    def test_what_is_no_answer_ends_the_sandbox(self, launch: Launcher, data: bytes) -> None:
+        sandbox = launch.python(f"{TRY}\nattempt(2, 1, ('192.0.2.1', 80)); print('on')", watched=INTERNET)
+        sandbox.expect(Started())
+        question(sandbox)
+        sandbox.send(data)
+        sandbox.expect(Failed("the daemon sent something unknown"))
+        status, out, _ = sandbox.finish()
+        assert (status, out) == (125, "")
+
+
+INTERRUPTED = f"""{TRY}
+import signal, threading, time
+def handle(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handle)
+main = threading.main_thread().ident
+try:
+    s = socket.socket(FAMILY, 1)
+    print("begin", flush=True)
+    s.connect(ADDRESS)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+s.close()
+attempt(FAMILY, 1, ADDRESS)
+"""
+
+
+def test_a_signal_ends_the_wait(launch: Launcher) -> None:
+    script = INTERRUPTED.replace("FAMILY", "2").replace("ADDRESS", "('192.0.2.1', 80)")
+    sandbox = launch.python(script, watched=INTERNET)
+    sandbox.expect(Started())
+    first = question(sandbox)
+    init = int(Path(f"/proc/{sandbox.process.pid}/task/{sandbox.process.pid}/children").read_text())
+    os.kill(int(Path(f"/proc/{init}/task/{init}/children").read_text()), signal.SIGINT)
+    second = question(sandbox)
+    answer(sandbox, first, errno.EIO)  # too late
+    answer(sandbox, second, errno.EACCES)
+    assert finish(sandbox) == "begin\ninterrupted\nEACCES\n"
+
+
+class Sockets:
+    """Servers on the host, and names for them."""
+
+    def __init__(self, base: Path, identity: Identity) -> None:
+        self.base = base
+        self.identity = identity
+        self.servers: list[socket.socket] = []
+
+    def serve(self, name: str, kind: int = socket.SOCK_STREAM, backlog: int = 8) -> str:
+        server = socket.socket(socket.AF_UNIX, kind)
+        server.bind(str(self.base / name))
+        self.identity.own(self.base / name)
+        server.listen(backlog)
+        server.settimeout(30)
+        self.servers.append(server)
+        return str(self.base / name)
+
+
+@pytest.fixture
+def sockets(identity: Identity) -> Iterator[Sockets]:
+    base = identity.runtime / "sockets"
+    base.mkdir()
+    identity.own(base)
+    made = Sockets(base, identity)
+    yield made
+    for server in made.servers:
+        server.close()
+
+
+class TestUnix:
+    @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
+    def test_a_listed_socket_is_connected_and_another_is_not(
+        self, launch: Launcher, sockets: Sockets, kind: int
+    ) -> None:
+        listed, other = sockets.serve("listed", kind), sockets.serve("other", kind)
+        script = f"""{TRY}
+attempt(1, {int(kind)}, sys.argv[2])
+s = socket.socket(1, {int(kind)})
+s.connect(sys.argv[1]); s.sendall(b"hello"); print(s.recv(10), s.getpeername() == sys.argv[1])"""
+        sandbox = launch.python(script, listed, other, watched=UNIX)
+        sandbox.expect(Started())
+        asked = question(sandbox)
+        assert (asked.family, asked.address, asked.port) == (UNIX_FAMILY, other, 0)
+        answer(sandbox, asked, errno.EACCES)
+        asked = question(sandbox)
+        assert asked.address == listed
+        answer(sandbox, asked, 0)
+        with sockets.servers[0].accept()[0] as connection:
+            assert connection.recv(10) == b"hello"
+            connection.sendall(b"there")
+        assert finish(sandbox) == "EACCES\nb'there' True\n"
+        sockets.servers[1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sockets.servers[1].accept()
+
+    def test_the_name_is_that_of_the_inode(self, launch: Launcher, sockets: Sockets) -> None:
+        target = sockets.serve("real")
+        (sockets.base / "link").symlink_to("real")
+        (sockets.base / "chain").symlink_to(sockets.base / "link")
+        script = f"""{TRY}
+os.chdir(sys.argv[1])
+for name in ("real", "link", "./chain", sys.argv[1] + "/../sockets//chain"): attempt(1, 1, name)
+os.chdir("/proc/self")
+for name in ("/proc/self/cwd/../../real", "cwd"): attempt(1, 1, name)"""
+        sandbox = launch.python(script, str(sockets.base), watched=UNIX)
+        sandbox.expect(Started())
+        for _ in range(4):
+            asked = question(sandbox)
+            assert asked.address == target
+            answer(sandbox, asked, 0)
+        assert [type(event) for event in sandbox.rest()] == [RefusedCall, RefusedCall, Exited]
+        assert finish(sandbox).split() == ["0"] * 4 + ["EACCES"] * 2
+
+    def test_what_is_answered_without_a_question(self, launch: Launcher, sockets: Sockets) -> None:
+        (sockets.base / "file").write_text("")
+        script = f"""{TRY}
+os.chdir(sys.argv[1])
+attempt(1, 1, "missing")
+attempt(1, 1, "file/x")
+attempt(1, 1, "file")
+attempt(1, 1, "\\0abstract")
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(fd, address, length):
+    print(errno.errorcode.get(ctypes.get_errno(), 0) if libc.connect(fd, address, length) else 0)
+s = socket.socket(1)
+raw(s.fileno(), bytes([1, 0]), 2)
+raw(s.fileno(), bytes([2, 0]) + b"/x", 4)
+raw(s.fileno(), None, 20)
+raw(s.fileno(), bytes(200), 200)
+raw(0, bytes([1, 0]) + b"/x", 4)
+raw(99, bytes([1, 0]) + b"/x", 4)
+for kind in (2,):
+    try: socket.socket(1, kind)
+    except OSError as error: print(errno.errorcode[error.errno])"""
+        sandbox = launch.python(script, str(sockets.base), watched=UNIX)
+        sandbox.expect(Started())
+        event = sandbox.next_event()
+        assert isinstance(event, RefusedCall)
+        assert (event.access, event.path) == (Access.UNIX_SOCKET, "@abstract")
+        assert finish(sandbox).split() == [
+            *("ENOENT", "ENOTDIR", "ECONNREFUSED", "EACCES", "EINVAL", "EINVAL", "EFAULT", "EINVAL", "ENOTSOCK"),
+            *("EBADF", "EPERM"),
+        ]
+
+    def test_the_daemon_gone(self, launch: Launcher, sockets: Sockets) -> None:
+        path = sockets.serve("s")
+        sandbox = launch.python(f"{TRY}\nfor _ in range(2): attempt(1, 1, sys.argv[1])", path, watched=UNIX)
+        sandbox.expect(Started())
+        question(sandbox)
+        sandbox.hang_up()
+        assert finish(sandbox) == "EACCES\nEACCES\n"
+
+    def test_a_full_backlog_holds_up_the_caller_only(self, launch: Launcher, sockets: Sockets) -> None:
+        path = sockets.serve("s", backlog=0)
+        script = f"""{TRY}
+import threading
+connected = []
+def one():
+    s = socket.socket(1); s.connect(sys.argv[1]); connected.append(s)
+threads = [threading.Thread(target=one) for _ in range(4)]
+[t.start() for t in threads]
+attempt(2, 1, ("127.0.0.1", 9))
+attempt(1, 1, sys.argv[1], lambda s: s.setblocking(False))
+[t.join() for t in threads]
+print(len(connected))"""
+        sandbox = launch.python(script, path, watched=UNIX)
+        sandbox.expect(Started())
+        for _ in range(5):
+            answer(sandbox, question(sandbox), 0)
+        assert sandbox.process.stdout is not None
+        assert sandbox.process.stdout.readline() + sandbox.process.stdout.readline() == b"ECONNREFUSED\nEAGAIN\n"
+        for _ in range(4):
+            sockets.servers[0].accept()[0].close()
+        assert finish(sandbox) == "4\n"
+
+    def test_an_interrupted_caller_leaves_no_connection_behind(self, launch: Launcher, sockets: Sockets) -> None:
+        path = sockets.serve("s", backlog=0)
+        with socket.socket(socket.AF_UNIX) as filler:
+            filler.connect(path)
+            script = INTERRUPTED.replace("FAMILY", "1").replace("ADDRESS", repr(path))
+            sandbox = launch.python(script, watched=UNIX)
+            sandbox.expect(Started())
+            answer(sandbox, question(sandbox), 0)
+            init = int(Path(f"/proc/{sandbox.process.pid}/task/{sandbox.process.pid}/children").read_text())
+            children = Path(f"/proc/{init}/task/{init}/children")
+            wait_until(lambda: len(children.read_text().split()) == 2, "somebody connects for the command")
+            os.kill(int(children.read_text().split()[0]), signal.SIGINT)
+            answer(sandbox, question(sandbox), errno.EACCES)
+            assert finish(sandbox) == "begin\ninterrupted\nEACCES\n"
+            sockets.servers[0].accept()[0].close()
+            sockets.servers[0].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                sockets.servers[0].accept()
+
+    def test_the_address_cannot_be_swapped(self, launch: Launcher, sockets: Sockets) -> None:
+        """What was asked about is what is connected, whatever the caller does to its memory and descriptors."""
+        allowed, secret = sockets.serve("a", backlog=1000), sockets.serve("b", backlog=1000)
+        script = """
+import ctypes, os, socket, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+one, other = (bytes([1, 0]) + os.fsencode(name) + bytes(1) for name in sys.argv[1:3])
+address = ctypes.create_string_buffer(one, len(one))
+done = False
+def swap():
+    while not done:
+        ctypes.memmove(address, other, len(other)); ctypes.memmove(address, one, len(one))
+thread = threading.Thread(target=swap); thread.start()
+for _ in range(200):
+    s = socket.socket(1); libc.connect(s.fileno(), address, len(one)); s.close()
+done = True; thread.join()
+"""
+        sandbox = launch.python(script, allowed, secret, watched=UNIX)
+        sandbox.expect(Started())
+        for event in iter(sandbox.next_event, None):
+            if isinstance(event, Connecting):
+                answer(sandbox, event, 0 if event.address == allowed else errno.EACCES)
+        assert finish(sandbox) == ""
+        sockets.servers[1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sockets.servers[1].accept()
+        sockets.servers[0].accept()[0].close()
+
+    def test_a_caller_that_cannot_be_read_is_refused(self, launch: Launcher, sockets: Sockets) -> None:
+        path = sockets.serve("s")
+        script = f"{TRY}\nimport ctypes; ctypes.CDLL(None).prctl(4, 0); attempt(1, 1, sys.argv[1])"
+        sandbox = launch.python(script, path, watched=UNIX)
+        sandbox.expect(Started())
+        event = sandbox.next_event()
+        assert isinstance(event, RefusedCall) and "cannot be read" in event.path
+        assert finish(sandbox) == "EACCES\n"
+
+    def test_servers_inside(self, launch: Launcher, sockets: Sockets) -> None:
+        script = f"""{TRY}
+server = socket.socket(1); server.bind("/tmp/inside"); server.listen()
+attempt(1, 1, "/tmp/inside")"""
+        sandbox = launch.python(script, watched=UNIX)
+        sandbox.expect(Started())
+        asked = question(sandbox)
+        assert asked.address == "/tmp/inside"
+        answer(sandbox, asked, 0)
+        assert finish(sandbox) == "0\n"

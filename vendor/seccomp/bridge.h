@@ -1,0 +1,51 @@
+/* What the helper's source files share: what the daemon is told and says (docs/helper.md), and each other's ends. */
+#pragma once
+#include "kernel.h"
+enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
+/* To the daemon: frames of type, length of the payload, payload. */
+enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, REFUSED = 7, LOST = 8,
+       CONNECTING = 9, MAX_PAYLOAD = 1024 };
+/* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes; an ANSWER is
+ * followed by two numbers, the question and an error number. */
+enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q' };
+enum { MAGIC = 0x43584253, VERSION = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
+enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, KNOWN_FLAGS = 31 };
+struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
+struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
+struct configuration {
+    uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports;
+    struct listener listener[]; /* then the ports, then the filter, then the arguments with a zero byte after each */
+};
+long search_and_exec(char **arguments, char **environment); /* search.c */
+int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
+
+/* notifications.c: system calls that wait for us, and what is reported of them. */
+extern int notifier, timer; /* descriptors to be waited for, or -1 */
+extern uint32_t watched;    /* the flags of the configuration */
+struct process { uint32_t pid; char name[16]; };
+struct seccomp_notif;
+long install(const void *filter, int with_notifier); /* the descriptor of the notifier, 0, or minus an error number */
+void watch(int given, uint32_t flags);
+void on_notification(void);
+void on_timer(void);
+void send_reports(void);
+void respond(uint64_t id, long error);
+void let_go_on(uint64_t id);
+int still_waits(uint64_t id);
+void set_timer(unsigned ms);
+void report(const struct seccomp_notif *call, uint32_t access, long error, const char *path);
+struct process process_of(uint32_t thread);
+long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size);
+long open_directory(uint32_t thread, int fd);
+long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
+long name_of(long fd, char *to, unsigned long size);
+_Noreturn void probe(void);
+
+/* connects.c: connections that are asked about, and those that are made here. */
+void on_connect(const struct seccomp_notif *call);
+void on_answer(uint32_t question, uint32_t error);
+void ask_again(void);
+void nobody_answers(void);
+void connect_ended(int child, int status); /* which may have been another's */
+int drop_interrupted(void);               /* how many still wait */
+void ask_about_ports(const struct ports *first, unsigned count);

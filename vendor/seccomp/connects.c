@@ -1,0 +1,229 @@
+/* connect(2) of the command: asked about, and for Unix sockets done here.
+ * THEORY OF OPERATION. Only the daemon decides; a question waits in a table, and init goes on meanwhile.
+ * Internet alone: a blocking TCP connect to somewhere else than the loopback is asked about, and then goes on in the
+ *     caller. That is a courtesy, so that a program hears at once what becomes of it: its network has no way out.
+ * Unix sockets listed: the answer is what is enforced, and a caller could change its address, or what is behind its
+ *     descriptor, while we look. So no connect goes on in the caller: the address is copied, the socket duplicated, a
+ *     path resolved to its inode, and just these are asked about and connected, by a child since it may take long.
+ * PROMISES
+ *  1. With UNIX, a Unix socket reaches what the daemon said yes to and nothing else, also when the daemon is gone.
+ *  2. A caller that is interrupted leaves nothing behind that would connect later; one that comes again with a socket
+ *     which had just been connected for it hears that it is.
+ *  3. A caller that cannot be read (not dumpable) is refused where an answer is enforced; elsewhere it goes on. */
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <linux/stat.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include "bridge.h"
+enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262, UNIX_SOCKET = 3 };
+enum { ASK = 1, PERFORM = 2 }; /* what is to be done; negative: the error for the caller */
+static struct waiting {
+    uint64_t id;
+    uint32_t question; /* 0: it has been answered, or was none */
+    uint32_t thread, family, port, length;
+    int used, socket, target, child, is_quick;
+    uint8_t shown[16]; /* the Internet address that is asked about */
+    union { uint8_t bytes[128 + 2]; uint16_t family; struct sockaddr_in in; struct sockaddr_in6 in6; } to;
+} waiting[MOST_WAITING];
+static const struct ports *asked_ports;
+static unsigned asked_count, last_question;
+static uint64_t connected_for_nobody; /* the cookie of a socket whose caller was interrupted */
+void ask_about_ports(const struct ports *first, unsigned count) { asked_ports = first, asked_count = count; }
+static int option(int socket, int name) {
+    int value = -1, size = sizeof value;
+    return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
+}
+static uint64_t cookie_of(int socket) {
+    uint64_t value = 0;
+    call(getsockopt, socket, SOL_SOCKET, SO_COOKIE, &value, &(int){sizeof value});
+    return value;
+}
+static int is_connected(int socket) {
+    uint8_t peer[128];
+    return call(getpeername, socket, peer, &(int){sizeof peer}) == 0;
+}
+static void forget(struct waiting *one) {
+    if (one->socket >= 0) call(close, one->socket);
+    if (one->target >= 0) call(close, one->target);
+    one->used = 0;
+}
+static void finish(struct waiting *one, long error) {
+    int gone = !still_waits(one->id);
+    respond(one->id, error);
+    if (gone && !error) connected_for_nobody = cookie_of(one->socket);
+    forget(one);
+}
+static void perform(struct waiting *one) {
+    struct sockaddr_un inode = {.sun_family = AF_UNIX, .sun_path = "/proc/self/fd/"};
+    const void *to = &one->to;
+    unsigned length = one->length;
+    if (one->target >= 0) {
+        const char *number = decimal((unsigned)one->target);
+        memcpy(inode.sun_path + 14, number, length_of(number));
+        to = &inode, length = sizeof inode;
+    }
+    one->question = 0;
+    if (is_connected(one->socket) && connected_for_nobody && cookie_of(one->socket) == connected_for_nobody) {
+        connected_for_nobody = 0, finish(one, 0);
+        return;
+    }
+    long child = one->is_quick ? call(connect, one->socket, to, length) : call(clone, SIGCHLD);
+    if (one->is_quick || child < 0) {
+        finish(one, child);
+        return;
+    }
+    if (!child)
+        for (long error = call(connect, one->socket, to, length);;) call(exit_group, -error);
+    one->child = (int)child;
+}
+static void go_on(struct waiting *one) {
+    if (one->socket >= 0) {
+        perform(one);
+        return;
+    }
+    let_go_on(one->id), forget(one);
+}
+static void without_answer(struct waiting *one) {
+    if (one->target >= 0) finish(one, -EACCES);
+    else go_on(one);
+}
+static int ask(struct waiting *one) {
+    struct { uint32_t question, family, port, pid; char name[16], address[MAX_PAYLOAD - 32 + 1]; } frame = {
+        one->question, one->family, one->port};
+    long length = one->family == AF_INET ? 4 : 16;
+    memcpy(frame.address, one->shown, sizeof one->shown);
+    if (one->target >= 0) length = name_of(one->target, frame.address, sizeof frame.address);
+    if (length <= 0 || length > MAX_PAYLOAD - 33 || (one->target >= 0 && *frame.address != '/')) return 0;
+    struct process process = process_of(one->thread);
+    frame.pid = process.pid;
+    memcpy(frame.name, process.name, sizeof process.name);
+    return tell(CONNECTING, &frame, 32 + (unsigned)length);
+}
+/* Fills in whom an Internet address means. 0: it is not asked about. */
+static int is_elsewhere(struct waiting *one) {
+    const uint8_t *bytes = one->to.in6.sin6_addr.s6_addr;
+    unsigned zeros = 0, size = 16;
+    if (one->to.family == AF_INET && one->length >= sizeof(struct sockaddr_in)) bytes = one->to.bytes + 4, size = 4;
+    else if (one->to.family != AF_INET6 || one->length < 24) return 0;
+    while (zeros < size && !bytes[zeros]) zeros++;
+    if (zeros == 10 && bytes[10] == 0xff && bytes[11] == 0xff) { /* IPv4 written as IPv6 */
+        for (bytes += 12, size = 4, zeros = 0; zeros < size && !bytes[zeros];) zeros++;
+    }
+    one->family = size == 4 ? AF_INET : AF_INET6, one->port = __builtin_bswap16(one->to.in.sin_port);
+    memcpy(one->shown, bytes, size);
+    int loopback = zeros == size || (size == 4 ? *bytes == 127 : zeros == 15 && bytes[15] == 1);
+    for (unsigned n = 0; loopback && n < asked_count; n++)
+        if (asked_ports[n].first <= one->port && one->port <= asked_ports[n].last) loopback = 0;
+    return !loopback;
+}
+static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one, int type) {
+    char *path = (char *)one->to.bytes + 2;
+    struct statx is = {0};
+    if (one->to.family != AF_UNIX || one->length <= 2 || one->length > sizeof(struct sockaddr_un)) return -EINVAL;
+    path[one->length - 2] = 0;
+    if (!*path) { /* an abstract name, which may not be text */
+        *path = '@', report(asked, UNIX_SOCKET, EACCES, path);
+        return -EACCES;
+    }
+    if (type != SOCK_STREAM && type != SOCK_SEQPACKET) {
+        report(asked, UNIX_SOCKET, EACCES, path);
+        return -EACCES;
+    }
+    long directory = *path == '/' ? AT_FDCWD : open_directory(one->thread, AT_FDCWD);
+    if (directory < 0 && directory != AT_FDCWD) return -EACCES;
+    long target = look(directory, path, 0, 0);
+    if (directory >= 0) call(close, directory);
+    if (target == -ELOOP) report(asked, UNIX_SOCKET, EACCES, path); /* a link of /proc, perhaps to one of ours */
+    if (target < 0) return target == -ELOOP ? -EACCES : target;
+    one->target = (int)target, one->family = AF_UNIX, one->port = 0;
+    call(statx, target, "", AT_EMPTY_PATH, STATX_TYPE, &is);
+    return (is.stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
+}
+static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
+    int enforced = watched & UNIX;
+    if (one->length > 128) return -EINVAL;
+    long got = read_memory(one->thread, asked->data.args[1], &one->to, one->length);
+    if (got == -EPERM && enforced) report(asked, UNIX_SOCKET, EACCES, "/(an address that cannot be read)");
+    if (got != (long)one->length) return got == -EPERM ? -EACCES : -EFAULT;
+    int elsewhere = is_elsewhere(one) && watched & INTERNET;
+    if (!enforced && !elsewhere) return PERFORM;
+    long process = call(pidfd_open, one->thread, 0);
+    if (process < 0) process = call(pidfd_open, process_of(one->thread).pid, 0); /* not the first of its threads */
+    if (process < 0) return -EACCES;
+    one->socket = (int)call(pidfd_getfd, process, (int)asked->data.args[0], 0);
+    call(close, process);
+    if (one->socket < 0) return one->socket == -EPERM ? -EACCES : one->socket;
+    int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
+    if (domain < 0) return -ENOTSOCK;
+    if (!still_waits(one->id)) return -EINTR; /* then it may have been another process that was looked at */
+    one->is_quick = type != SOCK_STREAM && type != SOCK_SEQPACKET;
+    if (domain == AF_UNIX) return enforced ? prepare_unix(asked, one, type) : PERFORM;
+    int protocol = option(one->socket, SO_PROTOCOL);
+    return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
+           && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket) ? ASK : PERFORM;
+}
+void on_connect(const struct seccomp_notif *asked) {
+    struct waiting *one = waiting;
+    while (one < waiting + MOST_WAITING && one->used) one++;
+    if (one == waiting + MOST_WAITING) {
+        if (watched & UNIX) respond(asked->id, -EAGAIN);
+        else let_go_on(asked->id);
+        return;
+    }
+    *one = (struct waiting){.id = asked->id, .thread = asked->pid, .length = (uint32_t)asked->data.args[2],
+                            .used = 1, .socket = -1, .target = -1};
+    long next = prepare(asked, one);
+    if (!(watched & UNIX)) { /* it goes on in the caller */
+        if (one->socket >= 0) call(close, one->socket);
+        one->socket = -1;
+        if (next != ASK) next = PERFORM;
+    }
+    if (next < 0) finish(one, next);
+    else if (next == PERFORM) go_on(one);
+    else {
+        one->question = ++last_question ? last_question : ++last_question;
+        set_timer(SOON_MS);
+        if (!ask(one)) without_answer(one);
+    }
+}
+void on_answer(uint32_t question, uint32_t error) {
+    for (struct waiting *one = waiting; question && one < waiting + MOST_WAITING; one++) {
+        if (!one->used || one->question != question) continue;
+        if (error) finish(one, -(long)error);
+        else go_on(one);
+        return;
+    }
+}
+void ask_again(void) {
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
+        if (one->used && one->question && !ask(one)) without_answer(one);
+}
+void nobody_answers(void) {
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
+        if (one->used && one->question) without_answer(one);
+}
+void connect_ended(int child, int status) {
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
+        if (one->used && one->child == child) finish(one, WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR);
+}
+int drop_interrupted(void) {
+    int left = 0;
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
+        if (!one->used) continue;
+        if (still_waits(one->id)) {
+            left++;
+            continue;
+        }
+        if (one->child) {
+            call(kill, one->child, SIGKILL), call(wait4, one->child, NULL, 0, NULL);
+            if (is_connected(one->socket)) connected_for_nobody = cookie_of(one->socket);
+        }
+        forget(one);
+    }
+    return left;
+}
