@@ -82,6 +82,7 @@ static _Noreturn void fail(int status, const char *what, const char *name, long 
     if (listens == INIT) call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
     add("\nhint: "), add(hint), add("\n");
     dispose(SIGPIPE, SIG_IGN);
+    if (command) call(kill, -1, SIGKILL); /* before the calls that wait for init come back to them as unknown */
     call(write, 2, line, line_length);
     for (;;) call(exit_group, status);
 }
@@ -168,7 +169,7 @@ static const uint64_t ending_signals = /* those with which one asks a job to end
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
-    send_reports(), tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    call(kill, -1, SIGKILL), send_reports(), tell(EXIT, ((uint32_t[]){status, signal}), 8);
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
