@@ -248,8 +248,8 @@ class AsyncClient:
             )
         )
 
-    async def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
-        return await self.call(calls.wrap_outcome(wrap_id))
+    async def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
+        return await self.call(calls.wrap_outcome(wrap_id, learn=learn))
 
     async def permission_subscribe(self) -> PermissionSubscribeResult:
         """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""

@@ -189,8 +189,8 @@ def wrap(
     return Call("wrap", encode_params(params), WrapResult)
 
 
-def wrap_outcome(wrap_id: str) -> Call[WrapOutcomeResult]:
-    return Call("wrap.outcome", encode_params(WrapOutcomeParams(wrap_id)), WrapOutcomeResult)
+def wrap_outcome(wrap_id: str, *, learn: bool = False) -> Call[WrapOutcomeResult]:
+    return Call("wrap.outcome", encode_params(WrapOutcomeParams(wrap_id, learn)), WrapOutcomeResult)
 
 
 def permission_subscribe() -> Call[PermissionSubscribeResult]:

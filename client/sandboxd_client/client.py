@@ -272,8 +272,8 @@ class Client:
             )
         )
 
-    def wrap_outcome(self, wrap_id: str) -> WrapOutcomeResult:
-        return self.call(calls.wrap_outcome(wrap_id))
+    def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
+        return self.call(calls.wrap_outcome(wrap_id, learn=learn))
 
     def permission_subscribe(self) -> PermissionSubscribeResult:
         """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from sandboxd.cli.learn import LearnedFile
+
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
 SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
 OPTIONS = (
@@ -32,6 +34,7 @@ OPTIONS = (
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
     Option("--show-violations", "tell afterwards what was blocked"),
+    Option("--learn", "write the settings that would have let what was blocked pass, to this file", value="FILE"),
     Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
     NO_AUTOSTART,
 )
@@ -55,14 +58,22 @@ def main(arguments: Sequence[str]) -> int:
                 from sandboxd.cli.unsandboxed import run_unsandboxed
 
                 return run_unsandboxed(connection, params)
-            return _run(connection, params, grace_s, show="show_violations" in parsed)
+            show = "show_violations" in parsed
+            if "learn" not in parsed:
+                return _run(connection, params, grace_s, show=show)
+            from sandboxd.cli.learn import LearnedFile
+
+            with LearnedFile.opened(parsed.get("learn")) as file:
+                return _run(connection, params, grace_s, show=show, learn=file)
         finally:
             connection.close()
     except InvalidCommand as error:
         raise UsageError(error.message, error.hint) from None
 
 
-def _run(connection: Connection, params: dict[str, Any], grace_s: float, *, show: bool) -> int:
+def _run(
+    connection: Connection, params: dict[str, Any], grace_s: float, *, show: bool, learn: LearnedFile | None = None
+) -> int:
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
@@ -70,8 +81,8 @@ def _run(connection: Connection, params: dict[str, Any], grace_s: float, *, show
         for found in wrapped.get("published", ()):
             output.note(f"sandboxd: published {found}")
     status = _spawn(wrapped, grace_s)
-    if status in _SUSPICIOUS or show:
-        return _told(connection, wrapped["wrap_id"], status, show=show)
+    if status in _SUSPICIOUS or show or learn is not None:
+        return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn)
     return status
 
 
@@ -172,17 +183,28 @@ def _spawn(wrapped: dict[str, Any], grace_s: float) -> int:
         return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
 
 
-def _told(connection: Connection, wrap_id: str, status: int, *, show: bool) -> int:
+def _told(
+    connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None
+) -> int:
     """The exit status, after having asked the daemon whether it could mean that nothing was run."""
+    question: dict[str, Any] = {"wrap_id": wrap_id}
+    if learn is not None:
+        question["learn"] = True
     try:
-        outcome = connection.call("wrap.outcome", {"wrap_id": wrap_id}, 10.0)
+        outcome = connection.call("wrap.outcome", question, 10.0)
     except SandboxdError as error:
-        if show:
+        if show or learn is not None:
             output.warn(f"what was blocked is not known: {error.message}")
         return status
     if show:
         for violation in outcome["violations"]:
             output.note(_line(violation))
+            if violation.get("hint"):
+                output.note(f"  hint: {violation['hint']}")
+        if outcome.get("violations_lost"):
+            output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
+    if learn is not None and outcome["started"]:
+        learn.take(outcome["learned"])
     if status in _SUSPICIOUS and not outcome["started"]:
         reason = outcome["reason"] or "the sandbox ended before the command started"
         return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "see: sandboxd check")
@@ -191,8 +213,12 @@ def _told(connection: Connection, wrap_id: str, status: int, *, show: bool) -> i
 
 def _line(violation: dict[str, Any]) -> str:
     line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {violation['target']}"
-    if violation.get("rule"):
-        line += f" (rule {violation['rule']})"
     if violation.get("count", 1) > 1:
         line += f", {violation['count']} times"
+    if violation.get("process"):
+        line += f", by {violation['process']}"
+    if violation.get("rule"):
+        line += f" (rule {violation['rule']})"
+    if violation.get("inferred"):
+        line += " (guessed from the output)"
     return line

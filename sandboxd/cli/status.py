@@ -57,6 +57,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
     sessions = [
         f"{session.session_id} {session.name or ''} in {session.cwd}: "
         f"{session.commands} running, {session.violations} blocked"
+        + (f" ({session.violations_lost} of them too fast to record)" if session.violations_lost else "")
         for session in status.sessions
     ]
     rows += _listed("sessions", sessions or ["none"])

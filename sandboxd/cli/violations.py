@@ -73,6 +73,8 @@ def line_of(violation: ViolationRecord) -> str:
         line += f", rule {violation.rule}"
     if violation.origin is not None:
         line += f" in {violation.origin}"
+    if violation.inferred:
+        line += " (guessed from the output)"
     if violation.hint:
         line += f" ({violation.hint})"
     return visible(line, 2000)
@@ -80,7 +82,9 @@ def line_of(violation: ViolationRecord) -> str:
 
 def _say_what_is_missing(found: ViolationListResult) -> None:
     shown = sum(violation.count for violation in found.violations)
-    if found.total > shown:
-        note(f"{found.total - shown} earlier ones are not kept")
+    if found.total - found.lost > shown:
+        note(f"{found.total - found.lost - shown} earlier ones are not kept")
+    if found.lost:
+        warn(f"{found.lost} more came too fast to be recorded one by one")
     if found.hidden:
         warn(f"{found.hidden} more are hidden by sandbox.ignoreViolations")

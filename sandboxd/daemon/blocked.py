@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ class Blocked:
         """The text with a block of what was blocked in the command, and how many that were."""
         stores = self._stores(session_id)
         await self._settle(command_id)
+        for command in self._sessions.commands_called(command_id):
+            command.infer(text)
         found = [violation for store in stores for violation in store.list(command_id)]
         lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id))
         return annotate(text, found, self._key, lost=lost), len(found)
@@ -91,12 +94,17 @@ class Blocked:
         return strip(text, self._key)
 
     async def _settle(self, command_id: str) -> None:
-        """A client sees its command's end before we do, and some reports come later than that."""
-        if self._slow_reports:
-            await asyncio.sleep(STRAGGLERS_S)
-            return
+        """A client sees its command's end before we do, and some reports come later than that. Nothing is waited for
+        when nothing can come any more."""
         commands = self._sessions.commands_called(command_id)
-        await asyncio.gather(*(command.settled_outcome(STRAGGLERS_S) for command in commands))
+        if self._slow_reports:
+            since = [time.monotonic() - command.ended_at for command in commands if command.ended_at is not None]
+            running = len(since) < len(commands)
+            wait_s = STRAGGLERS_S if running else STRAGGLERS_S - min(since, default=STRAGGLERS_S)
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+        else:
+            await asyncio.gather(*(command.settled_outcome(STRAGGLERS_S) for command in commands))
 
     def _stores(self, session_id: str | None) -> list[ViolationStore]:
         sessions = self._sessions.all() if session_id is None else [self._sessions.get(session_id)]

@@ -36,6 +36,12 @@ class Attribution:
             known = self._known[at, write] = decide_path(standing_at(self._found, at, Resolved(at)), write=write)
         return known
 
+    def closed_at(self, path: str) -> str:
+        """The path of the rule that keeps this one from being read; empty when none does."""
+        at = self._nearest(path)
+        cause = standing_at(self._found, at, Resolved(at)).read_denied
+        return "" if cause is None else cause.path
+
     def is_private_socket(self, path: str) -> bool:
         """Whether a socket at a path is the session's own, and of no other: in its `/tmp` or `/dev/shm`."""
         if not path.startswith(("/tmp/", "/dev/shm/")):

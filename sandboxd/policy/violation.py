@@ -22,6 +22,8 @@ class ViolationSource(StrEnum):
     PROXY = "proxy"
     SECCOMP = "seccomp"
     SEATBELT = "seatbelt"
+    OUTPUT = "output"
+    """Nobody reported it: it was guessed from what the program wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle,
 from sandboxd.errors import PolicyError
 from sandboxd.plan.attribution import Attribution
 from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.inference import paths_said_to_be_denied
 from sandboxd.policy.publication import Publication
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.runtime.events import RunEnded, RunStarted
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate import RateBound
-from sandboxd.runtime.sightings import of_connection, of_refusal, of_socket
+from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
 from sandboxd.runtime.violations import Sighting, ViolationStore
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
 
@@ -47,6 +48,7 @@ class Command:
     of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
     the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
     knows which rule refuses what, `decide_socket` decides on Unix sockets, `home` is the user's home directory.
+    `reads_reported`: the back end tells of refused reads, so there is nothing to guess.
     `check_published` raises PolicyError when policy does not let its ports be published any more."""
 
     def __init__(
@@ -65,6 +67,7 @@ class Command:
         attribution: Attribution | None = None,
         decide_socket: Callable[[str], Awaitable[Decision]] | None = None,
         home: str = "",
+        reads_reported: bool = False,
         check_published: Callable[[], None] = lambda: None,
     ) -> None:
         self.wrap_id = wrap_id
@@ -88,6 +91,10 @@ class Command:
         self._attribution = attribution
         self._decide_socket = decide_socket
         self._home = home
+        self._cwd = request.cwd
+        self._reads_reported = reads_reported
+        self.ended_at: float | None = None
+        """When the last of its processes ended, in seconds that no clock setting changes."""
         self._bound = RateBound()
         self._connects: set[asyncio.Task[None]] = set()
         self._check_published = check_published
@@ -198,6 +205,7 @@ class Command:
         if not self._started and self._reason is None:
             self._reason = "the sandbox ended before the command started"
         self.unpublish()
+        self.ended_at = time.monotonic()
         for task in self._connects:
             task.cancel()
         if self._inside is not None:
@@ -211,6 +219,25 @@ class Command:
 
     def blocked(self, connection: BlockedConnection) -> None:
         self._record(of_connection(connection, self._home, self._generation_now()))
+
+    def infer(self, output: str) -> None:
+        """Record what the output lets one guess, where the system does not report refused reads."""
+        if self._attribution is None or self._reads_reported:
+            return
+        known = {violation.target for violation in self._violations.list(self.command_id)}
+        for path in paths_said_to_be_denied(output, self._cwd, self._home):
+            decision = self._attribution.decide(path, write=False)
+            if not decision.allowed and path not in known:
+                self._record(of_output(path, decision, self._home, self._generation))
+
+    def closed_at(self, path: str) -> str:
+        """The path of the rule that keeps this one from being read; empty when none does."""
+        return "" if self._attribution is None else self._attribution.closed_at(path)
+
+    @property
+    def violations_recorded(self) -> int:
+        """How many different ones of this command were recorded, kept or not."""
+        return self._bound.admitted
 
     @property
     def violations_lost(self) -> int:
@@ -238,7 +265,7 @@ class Command:
 
     @property
     def outcome(self) -> WrapOutcome:
-        return WrapOutcome(self._started, self.state is State.ENDED, self._status, self._reason)
+        return WrapOutcome(self._started, self.state is State.ENDED, self._status, self._reason, self.violations_lost)
 
     async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:
         """The outcome, waiting a little for the end: the client sees the process exit before the daemon hears of it."""

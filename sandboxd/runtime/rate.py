@@ -10,7 +10,8 @@ PER_SECOND = 100.0
 
 
 class RateBound:
-    """A bucket of `burst` that fills again with `per_second`. `lost` counts what it refused."""
+    """A bucket of `burst` that fills again with `per_second`. `lost` counts what it refused, `admitted` what it did
+    not."""
 
     def __init__(
         self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic
@@ -21,6 +22,7 @@ class RateBound:
         self._left = self._burst
         self._at = clock()
         self.lost = 0
+        self.admitted = 0
 
     def admits(self, count: int = 1) -> bool:
         """Whether one more may be recorded; `count` is how many are lost otherwise."""
@@ -31,4 +33,5 @@ class RateBound:
             self.lost += count
             return False
         self._left -= 1.0
+        self.admitted += 1
         return True

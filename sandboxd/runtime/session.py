@@ -213,6 +213,7 @@ class Session:
             attribution=plan.attribution,
             decide_socket=sockets.decide,
             home=place.home,
+            reads_reported=plan.supervision.reads or self._parts.backend.name == "macos",
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
         )
         try:

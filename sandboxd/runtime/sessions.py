@@ -85,11 +85,15 @@ class Sessions:
 
     async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:
         """What became of a wrap, and what was blocked in it. Raises CallerError `wrap_unknown`."""
+        command, session = self.wrapped(wrap_id)
+        return await command.settled_outcome(), session.violations.list(command.command_id)
+
+    def wrapped(self, wrap_id: str) -> tuple[Command, Session]:
+        """The command of a wrap, also one that has ended. Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None:
             raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")
-        command, session = entry
-        return await command.settled_outcome(), session.violations.list(command.command_id)
+        return entry
 
     def commands_called(self, command_id: str) -> list[Command]:
         """The commands that their callers know by this id, also those that have ended."""

@@ -36,6 +36,20 @@ def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, gen
     )
 
 
+def of_output(path: str, decision: Decision, home: str, generation: int) -> Sighting:
+    """What a program said of a path that a rule closes: a guess."""
+    return Sighting(
+        kind=ViolationKind.READ,
+        operation="open",
+        target=path,
+        source=ViolationSource.OUTPUT,
+        decision=decision,
+        inferred=True,
+        generation=generation,
+        home=home,
+    )
+
+
 def of_connection(connection: BlockedConnection, home: str, generation: int) -> Sighting:
     """What a proxy refused."""
     return Sighting(

@@ -93,3 +93,4 @@ class WrapOutcome:
     exited: bool
     status: int | None
     reason: str | None
+    violations_lost: int = 0

@@ -214,13 +214,20 @@ def test_violations_are_shown_on_request(cli: CommandLine, fake: FakeDaemon) -> 
     violation = {
         "id": 1, "time": 1.0, "session_id": "s", "command_id": "c", "kind": "network", "operation": "CONNECT",
         "target": "no.test:443\x1b]", "outcome": "hostDenied", "source": "proxy", "rule": "no.test", "count": 3,
+        "process": "curl", "hint": "do something", "inferred": True,
     }  # fmt: skip
     fake.answer(
-        "wrap.outcome", {"started": True, "exited": True, "status": 1, "reason": None, "violations": [violation]}
+        "wrap.outcome",
+        {"started": True, "exited": True, "status": 1, "reason": None, "violations": [violation], "violations_lost": 7},
     )
     done = cli.run("run", "--show-violations", "-c", "exit 1")
     assert done.returncode == 1
-    assert done.stderr == "sandboxd: blocked network CONNECT no.test:443\\x1b] (rule no.test), 3 times\n"
+    assert done.stderr == (
+        "sandboxd: blocked network CONNECT no.test:443\\x1b], 3 times, by curl (rule no.test)"
+        " (guessed from the output)\n"
+        "  hint: do something\n"
+        "sandboxd: 7 more were blocked than could be recorded one by one\n"
+    )
     fake.answer("wrap.outcome", RpcError("wrap_unknown", "forgotten"))
     done = cli.run("run", "--show-violations", "-c", "exit 4")
     assert done.returncode == 4 and "warning: what was blocked is not known" in done.stderr

@@ -19,7 +19,9 @@ TREE = {
 }  # fmt: skip
 
 
-def plan(*listed: str, deny_read: str = "", everything: bool = False, **environment: str) -> Plan:
+def plan(
+    *listed: str, deny_read: str = "", everything: bool = False, environment: dict[str, str] | None = None
+) -> Plan:
     network = NetworkPolicy(
         allow_unix_sockets=tuple(SocketRule(path, ORIGIN) for path in listed),
         allow_all_unix_sockets=everything,
@@ -27,7 +29,7 @@ def plan(*listed: str, deny_read: str = "", everything: bool = False, **environm
     )
     files = FilePolicy(deny_read=(PathRule(deny_read, ORIGIN, text=deny_read),) if deny_read else ())
     policy, where = Policy(network=network, files=files), place()
-    request = PlanRequest(where, ShellText("true"), environment)
+    request = PlanRequest(where, ShellText("true"), environment or {})
     return make_plan(policy, request, FakeHost(TREE).facts(list_needs(policy, where)))
 
 
@@ -74,9 +76,11 @@ def test_variables_stay_when_their_socket_can_be_used() -> None:
         "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus,guid=1", "KITTY_LISTEN_ON": "unix:@x",
     }  # fmt: skip
     names = {*given}
-    assert names <= set(plan(**given).environment.unset)
-    assert names & set(plan("/srv/agent", **given).environment.unset) == names - {"SSH_AUTH_SOCK", "SSH_AGENT_PID"}
-    assert "DBUS_SESSION_BUS_ADDRESS" not in plan("/run/user/1000", **given).environment.unset
-    assert not names & set(plan(DOCKER_HOST="tcp://docker.test:2375").environment.unset)
-    everything = set(plan(everything=True, SSH_AUTH_SOCK="/srv/x.sock", DISPLAY=":0").environment.unset)
+    assert names <= set(plan(environment=given).environment.unset)
+    unset = set(plan("/srv/agent", environment=given).environment.unset)
+    assert names & unset == names - {"SSH_AUTH_SOCK", "SSH_AGENT_PID"}
+    assert "DBUS_SESSION_BUS_ADDRESS" not in plan("/run/user/1000", environment=given).environment.unset
+    assert not names & set(plan(environment={"DOCKER_HOST": "tcp://docker.test:2375"}).environment.unset)
+    two = {"SSH_AUTH_SOCK": "/srv/x.sock", "DISPLAY": ":0"}
+    everything = set(plan(everything=True, environment=two).environment.unset)
     assert "DISPLAY" in everything and "SSH_AUTH_SOCK" not in everything

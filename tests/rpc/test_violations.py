@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from sandboxd.backends.base import Refusal
+from sandboxd.plan.planner import Planner
+from sandboxd.plan.request import PlanRequest, ShellText
+from sandboxd.policy.policy import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.settings.origins import BUILT_IN
 from support.daemon import RunningDaemon
+from support.fake_host import FakeHost, place
 from support.fake_runtime import FakeHandle, FakeMachine
 from support.rpc import RawClient
 from support.waiting import wait_until_async
@@ -237,3 +242,22 @@ async def test_an_annotation_waits_for_the_end_of_the_command_and_not_for_long(
     asking = asyncio.create_task(annotate(client, "x"))
     await wait_until_async(asking.done, "it does not wait for ever")
     assert asking.result() == "x"
+
+
+async def test_where_reads_are_not_reported_the_output_is_a_hint(
+    client: RawClient, machine: FakeMachine, running: RunningDaemon, session_id: str
+) -> None:
+    """Marked as a guess, and made only about what a rule really closes."""
+    host = FakeHost({"/srv/secret/x": ""})
+    files = FilePolicy(deny_read=(PathRule("/srv/secret", BUILT_IN, text="/srv/secret"),))
+    plan = await Planner(host).plan(Policy(files=files), PlanRequest(place(), ShellText("true")))
+    machine.planner.attribution = plan.attribution
+    command = await start(client, machine, session_id, command_id="reads")
+    command.end(1)
+    text = "cat: /srv/secret/x: Permission denied\ncat: /srv/other: Permission denied\n"
+    annotated = await annotate(client, text, "reads")
+    assert "read open /srv/secret/x: pathDenied, by the rule /srv/secret" in annotated
+    assert "(guessed from the output)" in annotated and "/srv/other:" not in annotated[len(text) :]
+    assert await annotate(client, annotated, "reads") == annotated and await strip(client, annotated) == text
+    [seen] = (await client.result("violation.list", {"command_id": "reads"}))["violations"]
+    assert (seen["inferred"], seen["source"], seen["kind"]) == (True, "output", "read")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sandboxd.app import Ground, Machine
 from sandboxd.backends.base import Launch, Observer
 from sandboxd.errors import CallerError, HostError, PolicyError
+from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.facts import Resolved
 from sandboxd.plan.mounts import FileView
@@ -85,19 +86,21 @@ class FakeBackend:
 
 
 class FakePlanner:
-    """Plans nothing, and keeps what it was asked. `refusal` makes every plan fail."""
+    """Plans nothing, and keeps what it was asked. `refusal` makes every plan fail; `attribution` is that of all."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Policy, PlanRequest]] = []
         self.refusal: PolicyError | CallerError | None = None
         self.forgotten: list[str] = []
+        self.attribution: Attribution | None = None
 
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append((policy, request))
         argv = request.command.words if isinstance(request.command, Argv) else ("/bin/sh", "-c", request.command.text)
-        return Plan(FileView((), ()), EnvironmentChange({"SANDBOX_RUNTIME": "1"}, ("SECRET",)), request.place.cwd, argv)
+        change = EnvironmentChange({"SANDBOX_RUNTIME": "1"}, ("SECRET",))
+        return Plan(FileView((), ()), change, request.place.cwd, argv, attribution=self.attribution)
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
         inside = path == place.cwd or path.startswith(place.cwd + "/")

@@ -9,12 +9,15 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from sandboxd.daemon.learning import learn_from
 from sandboxd.errors import CallerError
 from sandboxd.policy.publication import Publication
 from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
     EnvironmentRecord,
+    LearnedRecord,
+    LeftOutRecord,
     OverridesRecord,
     WrapOutcomeParams,
     WrapOutcomeResult,
@@ -23,6 +26,7 @@ from sandboxd_client.wire.messages.wrap import (
 )
 
 if TYPE_CHECKING:
+    from sandboxd.daemon.learning import Lesson
     from sandboxd.rpc.call import Call
     from sandboxd.runtime.session import Session
 
@@ -92,10 +96,18 @@ def _below(path: str, cwd: str) -> str:
 async def outcome(call: Call, params: WrapOutcomeParams) -> WrapOutcomeResult:
     """Raises CallerError `wrap_unknown`."""
     result, violations = await call.daemon.sessions.outcome(params.wrap_id)
+    learned = await learn_from(call.daemon, params.wrap_id, violations) if params.learn else None
     return WrapOutcomeResult(
         started=result.started,
         exited=result.exited,
         status=result.status,
         reason=result.reason,
         violations=tuple(violation_record(violation) for violation in violations),
+        violations_lost=result.violations_lost,
+        learned=None if learned is None else _learned_record(learned),
     )
+
+
+def _learned_record(lesson: Lesson) -> LearnedRecord:
+    left_out = tuple(LeftOutRecord(one.target, one.why) for one in lesson.left_out)
+    return LearnedRecord(dict(lesson.settings), left_out, lesson.notes)

@@ -9,9 +9,9 @@ from sandboxd_client.wire.messages.origins import OriginRecord
 
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
-    """`kind` is one of read write connect unix-socket network service, `source` of proxy seccomp seatbelt; `time` is
-    seconds since the epoch, `last_time` that of the last of `count`; `inferred` marks a guess from program output,
-    `policy_generation` the policy that was in force. Texts are neutralised for display."""
+    """`kind` is one of read write connect unix-socket network service, `source` of proxy seccomp seatbelt output;
+    `time` is seconds since the epoch, `last_time` that of the last of `count`; `inferred` marks a guess from program
+    output, `policy_generation` the policy that was in force. Texts are neutralised for display."""
 
     id: int
     time: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from sandboxd_client.wire.messages.violations import ViolationRecord
 
@@ -65,13 +66,35 @@ class WrapResult:
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcomeParams:
+    """With `learn`, also which settings would have let it pass."""
+
     wrap_id: str
+    learn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRecord:
+    """Something that was blocked and that no rule is suggested for."""
+
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedRecord:
+    """`settings` is a fragment of a settings file, empty when there is nothing to add; `notes` is what a person has to
+    know or do beside it."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    left_out: tuple[LeftOutRecord, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcomeResult:
     """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why. `status` is
-    as a shell has it (128+N for a signal), None while the command runs or when it never did."""
+    as a shell has it (128+N for a signal), None while the command runs or when it never did. `violations_lost` is how
+    many were not recorded because there were too many."""
 
     started: bool
     exited: bool
@@ -79,3 +102,5 @@ class WrapOutcomeResult:
     reason: str | None
     violations: tuple[ViolationRecord, ...] = ()
     hint: str = ""
+    violations_lost: int = 0
+    learned: LearnedRecord | None = None

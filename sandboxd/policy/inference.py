@@ -1,0 +1,46 @@
+"""Guesses from a program's output, for refusals that nobody reports: which paths does it say were denied? Pure.
+
+A guess is marked as one (`Violation.inferred`), because a command may write what it likes. It is made only about paths
+that a rule really closes, so an ordinary "Permission denied" stays what it is.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+MOST_LINES = 400
+MOST_PATHS = 20
+_LONGEST_LINE = 2000
+_DENIED = re.compile(r"permission denied|\bEACCES\b", re.IGNORECASE)
+_QUOTED = re.compile(r"(?<!\w)'([^']+)'|\"([^\"]+)\"|\u2018([^\u2019]+)\u2019|`([^`']+)[`']")
+_VERB = re.compile(r"^.*\b(?:open|opening|read|reading|stat|access|directory|file)\s+", re.IGNORECASE)
+
+
+def paths_said_to_be_denied(text: str, cwd: str, home: str) -> list[str]:
+    """Absolute paths, normalised, in the order of their first appearance; the last lines of a long text only."""
+    found: dict[str, None] = {}
+    for line in text.splitlines()[-MOST_LINES:]:
+        if len(line) > _LONGEST_LINE or _DENIED.search(line) is None:
+            continue
+        for candidate in _candidates(line):
+            path = home + candidate[1:] if candidate.startswith("~/") else posixpath.join(cwd, candidate)
+            found[posixpath.normpath(path)] = None
+            if len(found) == MOST_PATHS:
+                return list(found)
+    return list(found)
+
+
+def _candidates(line: str) -> Iterator[str]:
+    """What may be a path: quoted text, and what stands between colons as programs print it (`cat: NAME: Permission
+    denied`, `[Errno 13] Permission denied: NAME`)."""
+    for match in _QUOTED.finditer(line):
+        yield next(group for group in match.groups() if group)
+    for part in re.split(r":\s+|:$", line):
+        part = part.strip(" ,").rstrip(".")
+        if part and _DENIED.search(part) is None:
+            yield part
+            shorter = _VERB.sub("", part)
+            if shorter and shorter != part:
+                yield shorter
