@@ -6,19 +6,24 @@ Uses nothing of the tests, because it is copied to where an ordinary user can re
 
 from __future__ import annotations
 
+import array
 import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sandboxd.backends.linux.bwrap import render
-from sandboxd.backends.linux.late_mounts import command_line, encode
+from sandboxd.backends.linux.completion import programs_of
+from sandboxd.backends.linux.namespace_program import ANSWER_SIZE, COMPLETE, Answer, LateMount
 from sandboxd.errors import SandboxdError
 from sandboxd.host.facts import HostFacts
+from sandboxd.host.helper import find_helper
 from sandboxd.host.placeholders import Placeholders
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
@@ -29,6 +34,7 @@ from sandboxd.settings.origins import Origin, Source
 PROBER = r"""
 import errno, json, os, sys
 root = sys.argv[1]
+print("waiting", flush=True)
 todo = json.load(sys.stdin)
 def attempt(f):
     try:
@@ -94,6 +100,43 @@ def snapshot(root: str) -> list[tuple[Any, ...]]:
     return found
 
 
+class LateMounts:
+    """Makes late mounts by the real helper, as the daemon does."""
+
+    def __init__(self) -> None:
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.helper = subprocess.Popen([find_helper(), "namespaces"], stdin=theirs.fileno(), env={})
+
+    def close(self) -> None:
+        self.requests.close()
+        self.helper.wait()
+
+    def mount(self, pid: int, mounts: Sequence[LateMount]) -> str:
+        """Make the mounts in the mount namespace of a process; what went wrong, or an empty text."""
+        for program in programs_of(mounts):
+            answers, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with answers, other:
+                opened = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in ("net", "mnt")]
+                rights = array.array("i", [opened[0], other.fileno(), opened[1]])
+                self.requests.sendmsg([program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                for descriptor in opened:
+                    os.close(descriptor)
+                other.close()
+                answer = Answer.decode(answers.recv(ANSWER_SIZE))
+            if answer.stage != COMPLETE:
+                return f"{program.describe(answer.stage)}: {os.strerror(answer.errno)}"
+        return ""
+
+
+def child_of(pid: int) -> int:
+    """The only child of a process, when it is there."""
+    while True:
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            if found := children.read().split():
+                return int(found[0])
+
+
 class Runner:
     def __init__(self, base: str) -> None:
         self.base = base
@@ -109,6 +152,7 @@ class Runner:
         # in memory, because every case names new paths, and a disk takes its time with each
         self.journal = f"/dev/shm/sandboxd-test-{os.getpid()}"
         self.placeholders = Placeholders(self.journal, linger=0)
+        self.late = LateMounts()
 
     def place(self, cwd: str, project: str) -> Place:
         return Place(
@@ -164,7 +208,7 @@ class Runner:
             os.lseek(file, 0, os.SEEK_SET)
             words, passed = ("--args", str(file)), (file,)
         started, go = os.pipe(), os.pipe()
-        starter = f'echo $$ >&{started[1]}; read x <&{go[0]}; exec {started[1]}>&- {go[0]}<&-; exec "$@"'
+        starter = f'echo $$ >&{started[1]}; read x <&{go[0]}; cd "$PWD"; exec {started[1]}>&- {go[0]}<&-; exec "$@"'
         process = subprocess.Popen(
             ["bwrap", *words, "--", "/bin/bash", "-c", starter, "sh", *plan.argv],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -173,11 +217,9 @@ class Runner:
         for fd in (started[1], go[0], *passed):
             os.close(fd)
         try:
-            if options.late and os.read(started[0], 10):
-                with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
-                    inside = int(children.read().split()[0])
-                late = command_line(sys.executable, inside)
-                subprocess.run(late, check=True, stderr=subprocess.PIPE, input=encode(options.late))
+            there = options.late and os.read(started[0], 10)
+            if there and (failed := self.late.mount(child_of(process.pid), options.late)):
+                raise AssertionError(failed)
             os.close(go[1])
             go = (go[0], -1)
             output, errors = process.communicate(timeout=60)
@@ -220,18 +262,25 @@ class Runner:
             return {"error": error.slug, "message": error.message}
         hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
         try:
-            options = render(plan).options
-            done = subprocess.run(
-                ["bwrap", *options, "--", *plan.argv],
-                input=json.dumps(case["probes"]), capture_output=True, text=True, check=False,
+            options = render(plan)
+            process = subprocess.Popen(
+                ["bwrap", *options.options, "--", *plan.argv],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
+            assert process.stdout is not None
+            if process.stdout.readline() and (failed := self.late.mount(child_of(process.pid), options.late)):
+                raise AssertionError(failed)
+            output, errors = process.communicate(json.dumps(case["probes"]))
         finally:
             hold.release()
-        answer: dict[str, Any] = {"options": options, "links": plan.view.open_links, "warnings": plan.warnings}
-        if done.returncode:
-            return {**answer, "error": "bwrap", "message": done.stderr}
+        answer: dict[str, Any] = {
+            "options": [*options.options, *map(str, options.late)],
+            "links": plan.view.open_links, "warnings": plan.warnings,
+        }  # fmt: skip
+        if process.returncode:
+            return {**answer, "error": "bwrap", "message": errors}
         decisions = [await self.explain(policy, place, root, verb, path) for verb, path in case["probes"]]
-        results = json.loads(done.stdout)
+        results = json.loads(output)
         return {**answer, "results": results, "decisions": decisions, "unchanged": snapshot(root) == before}
 
     async def explain(self, policy: Policy, place: Place, root: str, verb: str, path: str) -> bool | None:
@@ -248,6 +297,7 @@ async def main() -> None:
         answer = await (runner.shell(request) if "shell" in request else runner.run(request))
         print(json.dumps(answer), flush=True)
     runner.placeholders.close()
+    runner.late.close()
 
 
 if __name__ == "__main__":

@@ -364,6 +364,10 @@ static _Noreturn void init(char **environment) {
     hand_out_sockets(given);
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
         refuse("the daemon called the command off before it was started", 0, try_again);
+    /* Meanwhile mounts were made from outside, perhaps over the directory that we stand in: enter it anew. */
+    char here[4096];
+    if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here)))
+        refuse("cannot enter the working directory", error, try_again);
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
     if (error) refuse("cannot make a pair of sockets", error, see_check);

@@ -1,6 +1,7 @@
 /* apply-seccomp namespaces: sets up the networks of sandboxes from outside. docs/helper.md describes the bytes.
  * THEORY OF OPERATION. The daemon starts one such process and keeps it. Standard input is a SOCK_SEQPACKET socket, each
- * message of it a request: a program (steps, below), a descriptor of a network namespace, a socket for the answer.
+ * message of it a request: a program (steps, below), a descriptor of a network namespace, a socket for the answer, and
+ * where there are mounts to be made a descriptor of the mount namespace.
  * A process enters a user namespace for good, so each request gets a fork: it enters the user namespace that owns the
  * network namespace (it may, since the daemon's user made it), then the network namespace; does the steps, answers,
  * ends. The program says what is to be done; nothing is decided here.
@@ -10,10 +11,14 @@
  *  2. Nothing of a request outlives its fork but the sockets that were handed out and the state of the kernel.
  *  3. What belongs to the daemon's own user namespace (the host's network) is refused: the kernel lets nobody enter the
  *     user namespace that one is in.
- *  4. It ends when the daemon closes the socket, or ends in whatever way; signals do not end it before.
+ *  4. A mount lands on the place that its path names, or nowhere: no symbolic link on the way to it is followed.
+ *  5. It ends when the daemon closes the socket, or ends in whatever way; signals do not end it before.
  * Trusted: the daemon and the kernel. Nothing here reads what a sandboxed process has written. */
+#include <fcntl.h>
+#include <linux/mount.h>
 #include <linux/netlink.h>
 #include <linux/nsfs.h>
+#include <linux/openat2.h>
 #include <linux/sched.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -23,8 +28,9 @@
 #include "kernel.h"
 enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
 /* Where it failed: before the program, or in which of its steps. */
-enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, FIRST_STEP = 16 };
-enum { NETLINK = 1, OPEN = 2 };
+enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS,
+       FIRST_STEP = 16 };
+enum { NETLINK = 1, OPEN = 2, MOUNT = 3 };
 enum { BIND, LISTEN, CONNECT };
 struct step { uint32_t kind, length; /* of what follows the head; a multiple of 4 */ };
 struct netlink_step { uint32_t protocol, acknowledgements; uint8_t messages[]; };
@@ -33,6 +39,10 @@ struct open_step {
     uint8_t address[28];
     struct { uint32_t level, name, value; } option[]; /* set before anything else */
 };
+/* What is mounted on the path: itself; itself, read-only; the same, unless it is missing; the symbolic link that stands
+ * there; what is mounted at another path. */
+enum { SAME, READ_ONLY, READ_ONLY_IF_THERE, LINK, COPY };
+struct mount_step { uint32_t how, other; /* where the other path begins */ char path[]; /* both end in a zero byte */ };
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
 static int answers, sockets[MAX_SOCKETS];
 static unsigned opened;
@@ -73,13 +83,46 @@ static long open_socket(const struct open_step *step, unsigned length) {
     if (!error && step->then == LISTEN) error = call(listen, fd, step->backlog);
     return error == -EINPROGRESS ? 0 : error; /* whoever gets it sees how that ends */
 }
+static long open_path(const char *path, long flags) {
+    struct open_how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = RESOLVE_NO_SYMLINKS};
+    return call(openat2, AT_FDCWD, path, &how, sizeof how);
+}
+/* A symbolic link has no descriptor that could be mounted on, so its directory is opened, and its name not followed. */
+static long mount_link(char *path) {
+    char *name = path + length_of(path);
+    while (name > path && name[-1] != '/') name--;
+    if (name <= path) return -EINVAL;
+    name[-1] = 0;
+    long parent = open_path(name - 1 > path ? path : "/", O_DIRECTORY), tree = parent;
+    if (tree >= 0) tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    return tree < 0 ? tree : call(move_mount, tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
+}
+static long mount_one(const struct mount_step *step, unsigned length) {
+    char *path = (char *)step->path, *end = path + length - sizeof *step;
+    if (end[-1] || step->other >= end - path) return -EINVAL;
+    if (step->how == LINK) return mount_link(path);
+    long target = open_path(path, 0), source = target, tree, error = 0;
+    if (step->how == READ_ONLY_IF_THERE && target == -ENOENT) return 0;
+    if (target >= 0 && step->how == COPY) source = open_path(path + step->other, 0);
+    if (target < 0 || source < 0) return target < 0 ? target : source;
+    tree = call(open_tree, source, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+    if (tree < 0) return tree;
+    if (step->how == READ_ONLY || step->how == READ_ONLY_IF_THERE)
+        error = call(mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE,
+                     &(struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY}, sizeof(struct mount_attr));
+    if (!error) error = call(move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    call(close, tree), call(close, target);
+    if (source != target) call(close, source);
+    return error;
+}
 /* The fork. `length` is that of the program. */
-static _Noreturn void perform(int network, long length) {
+static _Noreturn void perform(int network, int mounts, long length) {
     call(setitimer, ITIMER_REAL, (&(struct itimerval){.it_value = {WITHIN_S, 0}}), NULL);
     long owner = call(ioctl, network, NS_GET_USERNS), error;
     if (owner < 0) answer(NO_OWNER, owner);
     if ((error = call(setns, owner, CLONE_NEWUSER))) answer(ENTERING_USER, error);
     if ((error = call(setns, network, CLONE_NEWNET))) answer(ENTERING_NETWORK, error);
+    if (mounts && (error = call(setns, mounts, CLONE_NEWNS))) answer(ENTERING_MOUNTS, error);
     uint8_t *at = (uint8_t *)program, *end = at + length;
     for (uint32_t number = FIRST_STEP; at < end; number++) {
         const struct step *step = (const void *)at;
@@ -90,6 +133,8 @@ static _Noreturn void perform(int network, long length) {
         else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS &&
                  ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address)
             error = open_socket(body, step->length);
+        else if (step->kind == MOUNT && mounts && step->length > sizeof(struct mount_step))
+            error = mount_one(body, step->length);
         else answer(MALFORMED, 0);
         if (error) answer(number, error);
         at += sizeof *step + step->length;
@@ -103,20 +148,22 @@ _Noreturn void namespaces(void) {
     dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN), dispose(SIGTERM, SIG_IGN), dispose(SIGHUP, SIG_IGN);
     call(close_range, 3, ~0u);
     for (;;) {
-        struct { struct cmsghdr head; int network, answers; } control = {0};
+        struct { struct cmsghdr head; int network, answers, mounts; } control = {0};
         struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program}, .msg_iovlen = 1,
                               .msg_control = &control, .msg_controllen = sizeof control};
         long got = call(recvmsg, REQUESTS, &text, MSG_CMSG_CLOEXEC);
         if (got <= 0) for (;;) call(exit_group, 0);
         if (control.head.cmsg_len < CMSG_LEN(2 * sizeof(int))) continue;
+        if (control.head.cmsg_len < CMSG_LEN(3 * sizeof(int))) control.mounts = 0;
         long child = call(clone, SIGCHLD);
         if (child <= 0) answers = control.answers;
         if (!child && text.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) answer(MALFORMED, 0);
-        if (!child) perform(control.network, got);
+        if (!child) perform(control.network, control.mounts, got);
         if (child < 0) {
             uint32_t said[] = {CANNOT_FORK, (uint32_t)-child};
             call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
         call(close, control.network), call(close, control.answers);
+        if (control.mounts) call(close, control.mounts);
     }
 }

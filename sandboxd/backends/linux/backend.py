@@ -22,7 +22,7 @@ from sandboxd.backends.linux.bridge_protocol import (
 from sandboxd.backends.linux.bwrap import probe_options, render
 from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
 from sandboxd.backends.linux.capture_probe import probe_capture
-from sandboxd.backends.linux.completion import complete
+from sandboxd.backends.linux.completion import Completion
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
@@ -67,8 +67,8 @@ class Tools:
 
 class LinuxBackend:
     """`tools` finds what is needed, proves that a sandbox can be started with it, and raises HostError otherwise; its
-    answer is kept by whoever gives it, since it is asked before every launch. `worker` reaches into the networks of the
-    sandboxes; how far is tried once, when the tools are there."""
+    answer is kept by whoever gives it, since it is asked before every launch. `worker` reaches into the namespaces of
+    the sandboxes; how far is tried once, when the tools are there."""
 
     name = "linux"
 
@@ -80,6 +80,7 @@ class LinuxBackend:
         placeholders: Placeholders,
         worker: NamespaceWorker,
     ) -> None:
+        self._completion = Completion(worker)
         self._bridge = bridge
         self._machine = machine
         self._find_tools = tools
@@ -138,7 +139,7 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                partial(complete, options=options, worker=self._worker, capture=capture),
+                partial(self._completion.begin, options=options, capture=capture),
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from sandboxd.backends.linux.late_mounts import LateMount
+from sandboxd.backends.linux.namespace_program import How, LateMount
 from sandboxd.backends.linux.splitting import split
 from sandboxd.errors import PolicyError
 from sandboxd.plan.mounts import FileView, Mount, Operation
@@ -73,9 +73,6 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
             options += ("--ro-bind", "/proc", "/proc")
         else:
             options += _WORDS[mount.operation](mount)
-            if root and mount.operation is Operation.PROCESSES:
-                for path in KERNEL_SETTINGS:
-                    options += ("--ro-bind-try", path, path)
     options += NAMESPACES
     options += ("--chdir", cwd)
     if len(options) > MOST_WORDS:
@@ -87,7 +84,8 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
         )
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
     needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
-    return BwrapOptions(tuple(options), needs_file, parts.early, parts.late)
+    settings = tuple(LateMount(How.READ_ONLY_IF_THERE, path) for path in KERNEL_SETTINGS if root and not weaker)
+    return BwrapOptions(tuple(options), needs_file, parts.early, (*settings, *parts.late))
 
 
 _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {

@@ -6,6 +6,7 @@ fails. The answer names that step by its number. Sockets come back in the order 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ SocketOption = tuple[int, int, int]
 _HEAD = struct.Struct("=II")
 _NETLINK = struct.Struct("=II")
 _OPEN = struct.Struct("=6I28s")
+_MOUNT = struct.Struct("=II")
 _OPTION = struct.Struct("=IIi")
 _ANSWER = struct.Struct("=II")
 ANSWER_SIZE = _ANSWER.size
@@ -77,7 +79,39 @@ class OpenSocket:
         return _step(2, body + b"".join(_OPTION.pack(*option) for option in self.options))
 
 
-Step = Configure | OpenSocket
+class How(IntEnum):
+    """What is mounted on a path."""
+
+    SAME = 0
+    """What is there."""
+    READ_ONLY = 1
+    """What is there, read-only."""
+    READ_ONLY_IF_THERE = 2
+    """The same, and nothing where the path does not exist."""
+    LINK = 3
+    """The symlink that stands there."""
+    COPY = 4
+    """What is mounted at the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateMount:
+    """One mount in the mount namespace of the sandbox. `source` is that of a COPY."""
+
+    how: How
+    target: str
+    source: str = ""
+
+    @property
+    def purpose(self) -> str:
+        return f"pin {self.target}" if self.how is How.LINK else f"mount {self.target}"
+
+    def encode(self) -> bytes:
+        target, source = os.fsencode(self.target), os.fsencode(self.source)
+        return _step(3, _MOUNT.pack(self.how, len(target) + 1) + target + b"\0" + source + b"\0")
+
+
+Step = Configure | OpenSocket | LateMount
 
 
 def _step(kind: int, body: bytes) -> bytes:
@@ -92,6 +126,7 @@ class Program:
     steps: tuple[Step, ...]
     encoded: bytes
     sockets: int
+    has_mounts: bool = False
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Program:
@@ -99,12 +134,17 @@ class Program:
         sockets = sum(isinstance(step, OpenSocket) for step in steps)
         if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
             raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
-        return cls(tuple(steps), encoded, sockets)
+        return cls(tuple(steps), encoded, sockets, any(isinstance(step, LateMount) for step in steps))
+
+    def step(self, stage: int) -> Step | None:
+        """The step of this stage of an answer."""
+        number = stage - FIRST_STEP
+        return self.steps[number] if 0 <= number < len(self.steps) else None
 
     def describe(self, stage: int) -> str:
         """What failed at this stage of an answer."""
-        if FIRST_STEP <= stage < FIRST_STEP + len(self.steps):
-            return f"cannot {self.steps[stage - FIRST_STEP].purpose}"
+        if (step := self.step(stage)) is not None:
+            return f"cannot {step.purpose}"
         return STAGES.get(stage, f"an unknown stage ({stage}) failed")
 
 
@@ -116,6 +156,7 @@ STAGES = {
     3: "cannot enter the user namespace that owns it",
     4: "cannot enter it",
     5: "the helper does not understand the program: it may be of another version",
+    6: "cannot enter its mount namespace",
 }
 
 

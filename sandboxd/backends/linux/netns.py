@@ -24,6 +24,7 @@ from sandboxd.backends.linux.namespace_program import (
     MAX_SOCKETS,
     STREAM,
     Answer,
+    LateMount,
     OpenSocket,
     Program,
     Then,
@@ -39,16 +40,26 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_SOCKETS * array.array("i").itemsize)
 
 
 class NamespaceError(LaunchError):
-    """Something could not be done in a sandbox's network namespace. `number` is the error number, 0 without one."""
+    """Something could not be done in a sandbox's namespaces: in that of its network, or with `mount` in that of its
+    mounts. `number` is the error number, 0 without one."""
 
-    def __init__(self, message: str, number: int = 0) -> None:
+    def __init__(self, message: str, number: int = 0, *, mount: bool = False) -> None:
         why = f": {os.strerror(number)}" if number else ""
-        super().__init__(
-            "network_not_set_up",
-            f"the network of the sandbox could not be set up: {message}{why}",
-            hint="sandboxd check says what this machine lacks; sandbox.network.transparent: false does without",
-        )
+        slug, what, hint = _MOUNT_FAILED if mount else _NETWORK_FAILED
+        super().__init__(slug, f"{what}: {message}{why}", hint=hint)
         self.number = number
+
+
+_NETWORK_FAILED = (
+    "network_not_set_up",
+    "the network of the sandbox could not be set up",
+    "sandboxd check says what this machine lacks; sandbox.network.transparent: false does without",
+)
+_MOUNT_FAILED = (
+    "mount_failed",
+    "the files of the sandbox could not be arranged",
+    "try again; if it stays, remove what stands at that path",
+)
 
 
 class NamespaceWorker:
@@ -59,7 +70,6 @@ class NamespaceWorker:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
-        self._pidfd = -1
         self._requests: socket.socket | None = None
         self._waiting: deque[_Request] = deque()
         self._ended = asyncio.Event()
@@ -80,9 +90,9 @@ class NamespaceWorker:
         finally:
             theirs.close()
         self._requests = ours
-        self._pidfd = os.pidfd_open(self._process.pid)
+        pidfd = os.pidfd_open(self._process.pid)
         self._ended.clear()
-        self._loop.add_reader(self._pidfd, self._process_ended)
+        self._loop.add_reader(pidfd, self._process_ended, self._process, pidfd)
 
     async def aclose(self) -> None:
         """End the process. Whoever waits for an answer gets NamespaceError."""
@@ -95,15 +105,16 @@ class NamespaceWorker:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def start(self, namespace: int, program: Program) -> asyncio.Future[list[socket.socket]]:
+    def start(self, namespace: int, program: Program, mounts: int | None = None) -> asyncio.Future[list[socket.socket]]:
         """Send a program off; the sockets that it opened, owned by whoever awaits them. The future raises
-        NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call."""
+        NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call,
+        and so is `mounts`, the mount namespace that goes with it, for programs that have mounts."""
         request = _Request(program, self._loop)
         if self._closed:
             request.fail("the daemon is ending")
             return request.future
         try:
-            request.attach(namespace)
+            request.attach(namespace, mounts)
             if self._requests is None:
                 self.open()
         except OSError as error:
@@ -114,9 +125,9 @@ class NamespaceWorker:
             self._send_waiting()
         return request.future
 
-    async def perform(self, namespace: int, program: Program) -> list[socket.socket]:
+    async def perform(self, namespace: int, program: Program, mounts: int | None = None) -> list[socket.socket]:
         """The same, waited for."""
-        return await self.start(namespace, program)
+        return await self.start(namespace, program, mounts)
 
     def _send_waiting(self) -> None:
         while self._waiting:
@@ -140,14 +151,14 @@ class NamespaceWorker:
         if self._requests is not None:
             self._loop.remove_writer(self._requests)
 
-    def _process_ended(self) -> None:
-        assert self._process is not None
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._pidfd = -1
-        self._process.wait()
-        self._process = None
-        self._ended.set()
+    def _process_ended(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
+        """May be told of one that has been replaced already."""
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        process.wait()
+        if self._process is process:
+            self._process = None
+            self._ended.set()
 
     def _hang_up(self) -> None:
         if self._requests is not None:
@@ -169,12 +180,12 @@ class _Request:
         self.future: asyncio.Future[list[socket.socket]] = loop.create_future()
         self._program = program
         self._loop = loop
-        self._namespace = -1
+        self._namespace = self._mounts = -1
         self._theirs: socket.socket | None = None
         self._answers: socket.socket | None = None
         self._timeout: asyncio.TimerHandle | None = None
 
-    def attach(self, namespace: int) -> None:
+    def attach(self, namespace: int, mounts: int | None) -> None:
         """Raises OSError."""
         self._answers, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.setblocking(False)
@@ -182,18 +193,21 @@ class _Request:
         self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
         self.future.add_done_callback(self._done)
         self._namespace = os.dup(namespace)
+        self._mounts = -1 if mounts is None else os.dup(mounts)
 
     def send(self, requests: socket.socket) -> None:
         """Raises OSError; then it can be tried again."""
         if self._theirs is None:  # given up meanwhile
             return
         rights = array.array("i", [self._namespace, self._theirs.fileno()])
+        if self._mounts >= 0:
+            rights.append(self._mounts)
         requests.sendmsg([self._program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         self._release_sent()
 
-    def fail(self, reason: str, number: int = 0) -> None:
+    def fail(self, reason: str, number: int = 0, *, mount: bool = False) -> None:
         if not self.future.done():
-            self.future.set_exception(NamespaceError(reason, number))
+            self.future.set_exception(NamespaceError(reason, number, mount=mount))
 
     def _answered(self) -> None:
         assert self._answers is not None
@@ -218,7 +232,9 @@ class _Request:
             return
         for one in sockets:
             one.close()
-        self.fail(self._program.describe(answer.stage) if answer.stage else "sockets are missing", answer.errno)
+        mount = isinstance(self._program.step(answer.stage), LateMount)
+        what = self._program.describe(answer.stage) if answer.stage else "sockets are missing"
+        self.fail(what, answer.errno, mount=mount)
 
     def _done(self, future: asyncio.Future[list[socket.socket]]) -> None:
         if self._timeout is not None:
@@ -229,9 +245,9 @@ class _Request:
         self._release_sent()
 
     def _release_sent(self) -> None:
-        if self._namespace >= 0:
-            os.close(self._namespace)
-            self._namespace = -1
+        for descriptor in filter(lambda number: number >= 0, (self._namespace, self._mounts)):
+            os.close(descriptor)
+        self._namespace = self._mounts = -1
         if self._theirs is not None:
             self._theirs.close()
             self._theirs = None

@@ -14,6 +14,7 @@ from sandboxd.backends.linux.bwrap import (
     probe_options,
     render,
 )
+from sandboxd.backends.linux.namespace_program import How
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.mounts import FileView, Mount, Operation
 from sandboxd.plan.plan import Plan
@@ -99,13 +100,11 @@ def test_the_weaker_nesting_shows_the_outer_processes() -> None:
 
 def test_for_root_the_settings_of_the_kernel_are_read_only() -> None:
     made = plan(Mount(Operation.PROCESSES, "/proc"), Mount(Operation.MASK_FILE, "/proc/sys/x", "/mask"))
-    first, *rest = KERNEL_SETTINGS
-    options = render(made, root=True).options
-    assert options[:5] == ("--proc", "/proc", "--ro-bind-try", first, first)
-    after = 2 + 3 * len(KERNEL_SETTINGS)
-    assert options[after : after + 3] == ("--ro-bind", "/mask", "/proc/sys/x")
-    assert all(path in options for path in rest)
-    assert "--ro-bind-try" not in render(made).options
+    rendered = render(made, root=True)
+    assert rendered.options[:5] == ("--proc", "/proc", "--ro-bind", "/mask", "/proc/sys/x")
+    settings = [mount.target for mount in rendered.late if mount.how is How.READ_ONLY_IF_THERE]
+    assert settings == list(KERNEL_SETTINGS)
+    assert not render(made).late and not render(made, root=True, weaker=True).late
 
 
 def test_the_installed_bubblewrap_takes_all_options() -> None:

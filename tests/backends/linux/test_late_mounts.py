@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.late_mounts import How, LateMount, command_line, decode, encode
+from sandboxd.backends.linux.completion import programs_of
+from sandboxd.backends.linux.namespace_program import MAX_PROGRAM, How, LateMount
+from support.file_runner import LateMounts
 
 TEXT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
@@ -27,7 +28,16 @@ def work(tmp_path: Path) -> Path:
 def sandbox(work: Path) -> Iterator[subprocess.Popen[str]]:
     """Waits for a line, then tries what the test asks for."""
     options = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(work), str(work)]
-    options += ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--as-pid-1", "--chdir", str(work)]
+    options += [
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-net",
+        "--cap-drop",
+        "ALL",
+        "--as-pid-1",
+        "--chdir",
+        str(work),
+    ]
     with subprocess.Popen(
         ["bwrap", *options, "--", "/bin/sh", "-c", 'echo ready; read line; eval "$line"'],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -38,9 +48,11 @@ def sandbox(work: Path) -> Iterator[subprocess.Popen[str]]:
 
 def mount(pid: int, *mounts: LateMount) -> str:
     """What went wrong."""
-    done = subprocess.run(command_line(sys.executable, pid), input=encode(mounts), capture_output=True)
-    assert done.returncode == bool(done.stderr)
-    return done.stderr.decode()
+    late = LateMounts()
+    try:
+        return late.mount(pid, mounts)
+    finally:
+        late.close()
 
 
 def inside(sandbox: subprocess.Popen[str]) -> int:
@@ -64,11 +76,7 @@ def test_without_it_the_link_goes(work: Path, sandbox: subprocess.Popen[str]) ->
 @pytest.mark.parametrize("name", ["none", "none/link"])
 def test_what_cannot_be_pinned_is_said(work: Path, sandbox: subprocess.Popen[str], name: str) -> None:
     said = mount(inside(sandbox), LateMount(How.LINK, f"{work}/{name}"))
-    assert said == f"cannot open {work}/{name}: No such file or directory\n"
-
-
-def test_a_process_that_is_gone() -> None:
-    assert "No such file" in mount(2**22 + 1, LateMount(How.LINK, "/x"))
+    assert said == f"cannot pin {work}/{name}: No such file or directory"
 
 
 def test_copies_and_what_is_there(work: Path, sandbox: subprocess.Popen[str]) -> None:
@@ -80,7 +88,7 @@ def test_copies_and_what_is_there(work: Path, sandbox: subprocess.Popen[str]) ->
         LateMount(How.READ_ONLY, f"{work}/d/c"), LateMount(How.READ_ONLY, f"{work}/b"),
     ]  # fmt: skip
     pid = inside(sandbox)
-    assert mount(pid, mounts[0]) == f"cannot mount {work}/a: Invalid argument\n"
+    assert mount(pid, mounts[0]) == f"cannot mount {work}/a: Invalid argument"
     assert mount(pid, *mounts[1:]) == ""
     attempts = "mv d e; echo x > d/c; rm d/c; echo x > b; echo x > a; echo x > d/new; cat a b d/c\n"
     output, _ = sandbox.communicate(attempts)
@@ -93,11 +101,23 @@ def test_no_symlink_on_the_way_is_followed(work: Path, sandbox: subprocess.Popen
     (work / "d" / "f").write_text("")
     (work / "way").symlink_to("d")
     pid = inside(sandbox)
-    for one in (LateMount(How.READ_ONLY, f"{work}/way/f"), LateMount(How.LINK, f"{work}/way/f")):
-        assert mount(pid, one) == f"cannot open {work}/way/f: Too many levels of symbolic links\n"
+    for how, verb in ((How.READ_ONLY, "mount"), (How.READ_ONLY_IF_THERE, "mount"), (How.LINK, "pin")):
+        said = mount(pid, LateMount(how, f"{work}/way/f"))
+        assert said == f"cannot {verb} {work}/way/f: Too many levels of symbolic links"
     assert mount(pid, LateMount(How.READ_ONLY, f"{work}/d/f")) == ""
 
 
-@given(st.lists(st.builds(LateMount, st.sampled_from(How), st.text(TEXT), st.text(TEXT))))
-def test_what_is_encoded_is_decoded(mounts: list[LateMount]) -> None:
-    assert decode(encode(mounts)) == mounts
+def test_what_may_be_missing(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    (work / "here").write_text("")
+    pid = inside(sandbox)
+    there = [LateMount(How.READ_ONLY_IF_THERE, f"{work}/{name}") for name in ("none", "none/none", "here")]
+    assert mount(pid, *there) == ""
+    output, _ = sandbox.communicate("echo x > here; echo x > none\n")
+    assert output.count("Read-only file system") == 1 and (work / "none").exists()
+
+
+@given(st.lists(st.builds(LateMount, st.sampled_from(How), st.text(TEXT, max_size=4000), st.text(TEXT)), max_size=60))
+def test_programs_hold_every_mount_in_order(mounts: list[LateMount]) -> None:
+    programs = list(programs_of(mounts))
+    assert [step for program in programs for step in program.steps] == mounts
+    assert all(len(program.encoded) <= MAX_PROGRAM and len(program.encoded) % 4 == 0 for program in programs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.late_mounts import How, LateMount
+from sandboxd.backends.linux.namespace_program import How, LateMount
 from sandboxd.backends.linux.splitting import split
 from sandboxd.plan.facts import Kind
 from sandboxd.plan.mounts import FileView, Mark, Mount, Operation, Point, arrange, is_below
@@ -21,7 +21,7 @@ def view_of(**marks: tuple[Mark, Kind]) -> FileView:
     return arrange(points, MASK)
 
 
-def test_a_few_are_left_to_bubblewrap() -> None:
+def test_the_root_is_left_to_bubblewrap() -> None:
     view = FileView((Mount(Operation.READ_ONLY, "/", "/"),), open_links=("/w/link",))
     assert split(view).early == view.mounts
     assert split(view).late == (LateMount(How.LINK, "/w/link"),)
@@ -31,7 +31,7 @@ def test_the_first_of_each_mask_is_the_model_of_the_others() -> None:
     secret = (Mark.DENY_READ, Kind.FILE)
     closed = (Mark.DENY_READ, Kind.DIRECTORY)
     view = view_of(w=(Mark.ALLOW_WRITE, Kind.DIRECTORY), w_a=secret, w_b=secret, w_c=closed, w_d=closed, w_x_y=secret)
-    made = split(view, many=0)
+    made = split(view)
     assert [mount.target for mount in made.early] == ["/", "/w", "/w/a", "/w/c", "/w/c"]
     assert made.late == (
         LateMount(How.COPY, "/w/b", "/w/a"),
@@ -46,9 +46,9 @@ def test_what_stands_in_a_mask_is_left_to_bubblewrap() -> None:
         h=(Mark.DENY_READ, Kind.DIRECTORY), h_p=(Mark.ALLOW_READ, Kind.DIRECTORY), h_p_s=(Mark.DENY_WRITE, Kind.FILE),
         w=(Mark.ALLOW_WRITE, Kind.DIRECTORY), w_s=(Mark.DENY_WRITE, Kind.FILE),
     )  # fmt: skip
-    made = split(view, many=0)
-    assert [mount.target for mount in made.early] == ["/", "/h", "/h/p", "/h"]
-    assert made.late == (LateMount(How.SAME, "/w"), LateMount(How.READ_ONLY, "/w/s"))
+    made = split(view)
+    assert [mount.target for mount in made.early] == ["/", "/h", "/h/p", "/h", "/w"]
+    assert made.late == (LateMount(How.READ_ONLY, "/w/s"),)
 
 
 NAMES = st.sampled_from("abc")
@@ -63,7 +63,7 @@ def test_every_mount_is_made_once_and_in_its_place(tree: dict[str, tuple[Mark, b
         inner = any(other.startswith(path + "/") for other in tree)
         points[path] = Point(path, Kind.FILE if is_file and not inner else Kind.DIRECTORY, mark)
     view = arrange(points, MASK)
-    made = split(view, many=0)
+    made = split(view)
     late = {mount.target for mount in made.late}
     early = {mount.target for mount in made.early}
     assert late | early == {mount.target for mount in view.mounts} and not late & early
