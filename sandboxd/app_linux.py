@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from sandboxd.app import Ground, Machine, own_paths
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
-from sandboxd.backends.linux.bwrap import probe_options
+from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.capture import Reach
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
@@ -29,6 +29,21 @@ from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.rpc.peer import Identity, identify
 
 
+class Said:
+    """Tells the log when what this machine can do has changed, and not for each command again."""
+
+    def __init__(self, log: Callable[..., object]) -> None:
+        self._log = log
+        self._last: tuple[str, str] = ("", "")
+
+    def now(self, event: str, error: HostError | None = None) -> None:
+        """`event` is empty when all is well."""
+        why = error.message if error is not None else ""
+        if (event, why) != self._last and event and error is not None:
+            self._log(event, why=why, slug=error.slug)
+        self._last = (event, why)
+
+
 @asynccontextmanager
 async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
@@ -38,21 +53,32 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     strict, weaker = probe_options(), probe_options(weaker=True)
     probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
     own = Identity.own()
+    said = Said(ground.log.warning)
 
     unwatched = await asyncio.to_thread(why_unwatched, helper)
 
     async def tools() -> Tools:
         wanted = ground.policy().platform
         try:
-            return Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, unwatched=unwatched)
-        except HostError:
+            found = Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, unwatched=unwatched)
+            said.now("")
+            return found
+        except HostError as error:
             if not wanted.weaker_nested_sandbox:
+                said.now("no sandbox can be started", error)
                 raise
-        bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path)
+            because = error
+        try:
+            bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path)
+        except HostError as error:
+            said.now("no sandbox can be started", error)
+            raise
+        said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
         return Tools(helper, bwrap.path, weaker_nesting=True, unwatched=unwatched)
 
     async def steps() -> Sequence[Step]:
-        found = await asyncio.to_thread(check_host, strict, weaker, ground.policy().platform.bwrap_path, search_path)
+        configured = ground.policy().platform.bwrap_path
+        found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path)
         with contextlib.suppress(HostError):  # then the steps say why
             await backend.ready()
         return (*found, _capture_step(backend))
@@ -77,14 +103,17 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             backend=backend,
             planner=HostPlanner(facts),
             steps=steps,
-            layers=lambda: (
-                *PLAN_LAYERS,
-                *LINUX_LAYERS,
-                *(() if unwatched else (NOTIFICATION,)),
-                *backend.ability.layers(network_plan(ground.policy().network)),
+            layers=lambda: backend.named(
+                (
+                    *PLAN_LAYERS,
+                    *LINUX_LAYERS,
+                    *(() if unwatched else (NOTIFICATION,)),
+                    *backend.ability.layers(network_plan(ground.policy().network)),
+                )
             ),
             daemon_paths=own_paths(helper),
             captures=lambda: backend.ability.reach is not None,
+            warnings=lambda: backend.warnings,
         )
 
 

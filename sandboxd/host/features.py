@@ -97,6 +97,11 @@ FAILURES: tuple[Failure, ...] = (
         "allow mount and pivot_root in the container's AppArmor and seccomp profiles",
     ),
     _failure(
+        r"unexpected capabilities", "capabilities_restricted",
+        "an ordinary user who holds capabilities is not served by bubblewrap",
+        "start sandboxd and its clients without them: setpriv --ambient-caps=-all --inh-caps=-all COMMAND",
+    ),
+    _failure(
         r"capset|prctl|drop.*privileg", "capabilities_restricted",
         "the process may not change its own capabilities",
         "start sandboxd outside of what restricts it (see the container's or the service's capability settings)",
@@ -231,8 +236,12 @@ class CheckStep:
     slug: str = ""
 
 
+Parts = Sequence[tuple[str, Sequence[str]]]
+"""What a sandbox is made of, each alone, by name (`backends.linux.bwrap.PROBE_PARTS`)."""
+
+
 def check_host(
-    options: Sequence[str], weaker_options: Sequence[str], configured: str | None, search_path: str
+    options: Sequence[str], weaker_options: Sequence[str], parts: Parts, configured: str | None, search_path: str
 ) -> tuple[CheckStep, ...]:
     """Every step, failing ones included, in one go. Blocks: for a worker thread."""
     found: list[Bwrap] = []
@@ -253,7 +262,7 @@ def check_host(
     steps.append(_step("sandbox", lambda: try_sandbox(bwrap, options) and "a minimal sandbox starts"))
     if not steps[-1].ok:
         weaker = _step("weaker nested sandbox", lambda: try_sandbox(bwrap, weaker_options) and "starts", required=False)
-        return (*steps, weaker)
+        return (*steps, *_part_steps(bwrap, parts), weaker)
     return (*steps, *_enforcement_steps(bwrap, options))
 
 
@@ -262,6 +271,16 @@ def _step(name: str, look: Callable[[], str], *, required: bool = True) -> Check
         return CheckStep(name, True, look(), required=required)
     except HostError as error:
         return CheckStep(name, False, error.message, error.hint, required, error.slug)
+
+
+def _part_steps(bwrap: str, parts: Parts) -> list[CheckStep]:
+    """Not required: what counts is the whole sandbox, which has failed already."""
+    steps: list[CheckStep] = []
+    for name, options in parts:
+        steps.append(_step(name, lambda options=options: try_sandbox(bwrap, options) and "can be made", required=False))
+        if not steps[0].ok:
+            break
+    return steps
 
 
 _SWITCHES = (

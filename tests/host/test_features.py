@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bwrap import probe_options
+from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
 from sandboxd.errors import HostError
 from sandboxd.host.features import (
     FAILURES,
@@ -52,6 +52,7 @@ KNOWN = [
     ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "proc_masked", None),
     ("bwrap: Unknown option --size", "bwrap_too_old", None),
     ("bwrap: --size option is not permitted in setuid mode", "bwrap_setuid", None),
+    ("bwrap: Unexpected capabilities but not setuid, old file caps config?", "capabilities_restricted", None),
     ("bwrap: capset failed: Operation not permitted", "capabilities_restricted", None),
     ("bwrap: something nobody has seen", "sandbox_unavailable", None),
 ]  # fmt: skip
@@ -172,7 +173,7 @@ def test_a_sandbox_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
 
 
 def test_f263_every_step_in_one_go() -> None:
-    steps = check_host(OPTIONS, probe_options(weaker=True), None, "/usr/bin:/bin")
+    steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, "/usr/bin:/bin")
     assert all(step.ok for step in steps if step.required), steps
     names = [step.name for step in steps]
     assert names[:2] == ["platform", "bubblewrap"]
@@ -180,13 +181,33 @@ def test_f263_every_step_in_one_go() -> None:
 
 
 def test_f263_failing_steps_have_remedies(tmp_path: Path) -> None:
-    steps = check_host(OPTIONS, probe_options(weaker=True), None, str(tmp_path))
+    steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, str(tmp_path))
     assert [step.slug for step in steps if not step.ok] == ["bwrap_missing"]
     broken = fails("bwrap: Can't mount proc on /newroot/proc: Operation not permitted")
-    steps = check_host(OPTIONS, probe_options(weaker=True), None, stub(tmp_path / "bin", broken))
+    steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, stub(tmp_path / "bin", broken))
     failed = {step.name: step for step in steps if not step.ok}
-    assert set(failed) == {"sandbox", "weaker nested sandbox"}
+    assert set(failed) == {"sandbox", "user namespace", "weaker nested sandbox"}
     assert "enableWeakerNestedSandbox" in failed["sandbox"].remedy and not failed["weaker nested sandbox"].required
+
+
+def test_f263_everything_that_is_in_the_way_is_named(tmp_path: Path) -> None:
+    """A container that masks /proc and has no network namespaces: bubblewrap alone says the first."""
+    body = """
+case "$*" in
+  --version) exec /usr/bin/bwrap --version;;
+  *--unshare-net*) echo "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted" >&2; exit 1;;
+  *"--proc /proc"*) echo "bwrap: Can't mount proc on /newroot/proc: Operation not permitted" >&2; exit 1;;
+esac
+exec /usr/bin/bwrap "$@"
+"""
+    steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, stub(tmp_path / "bin", body))
+    failed = {step.name: step.slug for step in steps if not step.ok and step.name != "sandbox"}
+    assert failed == {
+        "own /proc": "proc_masked",
+        "network namespace": "namespaces_restricted",
+        "weaker nested sandbox": "namespaces_restricted",
+    }
+    assert all(step.remedy for step in steps if not step.ok)
 
 
 @pytest.mark.parametrize(
@@ -208,5 +229,5 @@ for word; do
 done
 exec /usr/bin/bwrap "$@"
 """
-    steps = check_host(OPTIONS, (), None, stub(tmp_path / "bin", body))
+    steps = check_host(OPTIONS, (), PROBE_PARTS, None, stub(tmp_path / "bin", body))
     assert {step.name for step in steps if not step.ok} >= held, steps

@@ -24,7 +24,8 @@ from packaging.requirements import Requirement
 
 ACCOUNT = "sandboxd-test"
 CHECKOUT = Path(__file__).resolve().parents[2]
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+SYSTEM_PATH = os.environ.get("SANDBOXD_TEST_PATH", "") + "/usr/local/bin:/usr/bin:/bin"
+"""`SANDBOXD_TEST_PATH=/opt/bubblewrap/bin: ./dev test` tries another bubblewrap."""
 
 _PROBE = """
 import sys, sandboxd, sandboxd_client, sandboxd.errors, idna, pydantic, structlog, jsonrpcserver, tree_sitter_bash

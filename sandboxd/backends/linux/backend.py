@@ -38,6 +38,12 @@ _LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.
 
 LAYERS = ("seccomp", "network-proxy")
 """What this back end adds to the layers that the mounts and namespaces of a plan give."""
+WEAKER = {"namespaces": "namespaces-weaker"}
+"""What a layer is called where `enableWeakerNestedSandbox` had to be used."""
+WEAKER_WARNING = (
+    "weaker nested sandbox: this container allows no /proc of its own, so the command sees the names and arguments of "
+    "the processes around it, and /proc is read-only (sandbox.enableWeakerNestedSandbox)"
+)
 
 
 class Hold(Protocol):
@@ -90,6 +96,15 @@ class LinuxBackend:
         self.ability: Ability = NOTHING
         self._probed = False
         self._probing = asyncio.Lock()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """In which way the next sandbox is less than it should be."""
+        return (WEAKER_WARNING,) if self._tools is not None and self._tools.weaker_nesting else ()
+
+    def named(self, layers: tuple[str, ...]) -> tuple[str, ...]:
+        """The layers of the next command by the names that they deserve on this machine."""
+        return tuple(WEAKER.get(layer, layer) for layer in layers) if self.warnings else layers
 
     async def ready(self) -> None:
         self._tools = await self._find_tools()
@@ -147,7 +162,8 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         layers = (*plan.layers, *LAYERS, *layers_of(supervision), *self.ability.layers(plan.network))
-        warnings = (*self.ability.warnings(plan.network), *missing)
+        warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
+        layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
 

@@ -112,11 +112,23 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
 }
 
 
+_ROOT: Final = ("--ro-bind", "/", "/", "--unshare-user", "--cap-drop", "ALL")
+_TRY_MOUNTS: Final = ("--dev", "/dev", "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys")
+
+PROBE_PARTS: Final = (
+    ("user namespace", _ROOT),
+    ("mounts", (*_ROOT, *_TRY_MOUNTS)),
+    ("own /proc", (*_ROOT, "--unshare-pid", "--as-pid-1", "--proc", "/proc")),
+    ("network namespace", (*_ROOT, "--unshare-net")),
+    ("ipc and uts namespaces", (*_ROOT, "--unshare-ipc", "--unshare-uts")),
+)
+"""What a sandbox is made of, each alone: where it cannot be started, this says everything that is in the way. Without
+the first none of the others can be."""
+
+
 def probe_options(*, weaker: bool = False) -> tuple[str, ...]:
     """A minimal sandbox with one of each kind of mount, to find out whether this machine can start one."""
     processes = ("--ro-bind", "/proc", "/proc") if weaker else ("--proc", "/proc")
     return (
-        "--ro-bind", "/", "/", "--dev", "/dev", *processes,
-        "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys",
-        *NAMESPACES,
+        "--ro-bind", "/", "/", *_TRY_MOUNTS[:2], *processes, *_TRY_MOUNTS[2:], *NAMESPACES,
     )  # fmt: skip
