@@ -299,6 +299,7 @@ async def run_daemon(
             _explaining_sockets(machine.planner, place, temporary),
             config.environment,
             config.platform,
+            log.warning,
         )
         permissions = Permissions(prompts, questions, sessions)
         blocked = Blocked(feed, sessions, slow_reports=config.platform == "macos")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
-from sandboxd.policy.decision import Decision
+from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explanation import explain_command, explain_host
 from sandboxd.proxy.interfaces import OwnAddresses
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sandboxd.backends.base import Backend
     from sandboxd.daemon.policies import Policies
@@ -59,6 +59,7 @@ class Questions:
         explain_socket: ExplainSocket,
         environment: Mapping[str, str],
         platform: str,
+        log: Callable[..., object],
     ) -> None:
         self._policies = policies
         self._sessions = sessions
@@ -67,6 +68,7 @@ class Questions:
         self._explain_socket = explain_socket
         self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
         self._platform = platform
+        self._log = log
         self._own_addresses = OwnAddresses()
 
     def policy(self, session_id: str | None, directory: str | None) -> Policy:
@@ -83,7 +85,7 @@ class Questions:
     ) -> CommandDecision:
         """What happens to a command line (design 6.3)."""
         policy = self.policy(session_id, directory)
-        return decide_command(
+        decision = decide_command(
             policy,
             text,
             dangerously_disable=unsandboxed,
@@ -93,6 +95,10 @@ class Questions:
             is_sandbox_env=self._inside_sandbox,
             unavailable=await self.unavailable() if policy.enabled else "",
         )
+        if decision.reason is Reason.SANDBOX_UNAVAILABLE:
+            fate = "refused" if decision.sandboxed else "a person is asked to run it without"
+            self._log("no sandbox can be started for a command", fate=fate, session=session_id)
+        return decision
 
     async def explain_command(
         self, text: str, session_id: str | None, directory: str | None, *, uid: int

@@ -4,7 +4,6 @@ F263, PD-05, PD-24)."""
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

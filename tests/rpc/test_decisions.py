@@ -68,6 +68,23 @@ async def test_a_host_without_sandbox_is_never_answered_with_a_plain_yes(
     assert "user namespaces are denied" in result["reason"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("closed", "behavior", "sandboxed", "fate"),
+    [(True, "deny", True, "refused"), (False, "ask", False, "a person is asked to run it without")],
+)
+async def test_f257_every_fallback_is_in_the_log(closed: bool, behavior: str, sandboxed: bool, fate: str) -> None:
+    machine = FakeMachine()
+    machine.backend.unavailable = "user namespaces are denied"
+    settings = {"sandbox": {"enabled": True, "failIfUnavailable": closed}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as running, running.client() as client:
+        result = await client.result("should_sandbox", {"command": "ls"})
+        assert (result["behavior"], result["sandboxed"]) == (behavior, sandboxed)
+        said = [record for record in running.around.log.records if record["level"] == "warning"]
+        assert [record.get("fate") for record in said] == [fate]
+        error = await client.error("wrap", {"command": "ls", "cwd": str(running.around.project)})
+        assert error["data"]["slug"] == "sandbox_unavailable"
+
+
 async def test_the_wish_to_run_outside_belongs_to_one_call(client: RawClient, running: RunningDaemon) -> None:
     session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
     params = {"command": "ls", "session_id": session}

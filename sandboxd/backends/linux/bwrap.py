@@ -113,7 +113,9 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
 
 
 _ROOT: Final = ("--ro-bind", "/", "/", "--unshare-user", "--cap-drop", "ALL")
-_TRY_MOUNTS: Final = ("--dev", "/dev", "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys")
+_TRY_MOUNTS: Final = (
+    "--dev", "/dev", "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys",
+)  # fmt: skip
 
 PROBE_PARTS: Final = (
     ("user namespace", _ROOT),
