@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import fcntl
 import itertools
@@ -26,12 +25,12 @@ import os
 import re
 import secrets
 import stat
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.errors import HostError
+from sandboxd.host import without_links
 
 _MODE = 0o1755
 _FILE_MODE = 0o1644
@@ -39,10 +38,6 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
 _TRIES = 100
-_libc = ctypes.CDLL(None, use_errno=True)
-_SYS_OPENAT2 = 437  # on every architecture
-_AT_FDCWD = -100
-_RESOLVE_NO_SYMLINKS = 4
 _INIT = b"sandboxd-init\n"
 """What process 1 of a sandbox calls itself."""
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -113,8 +108,13 @@ class Placeholders:
 
     def recover(self) -> tuple[str, ...]:
         """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs is
-        kept as long as this one lives. To be called before the first `hold`."""
-        text = b"".join(self._abandoned())
+        kept as long as this one lives. To be called before the first `hold`. Its journal goes last: who is killed in
+        the middle of this leaves it to the next."""
+        with contextlib.ExitStack() as journals:
+            return self._recover(tuple(self._abandoned(journals)))
+
+    def _recover(self, journals: tuple[_Journal, ...]) -> tuple[str, ...]:
+        text = b"".join(journal.text for journal in journals)
         lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line}, reverse=True)
         # A command outlives its daemon, and a mount goes with the directory it stands on.
         self._inherited = _in_use(lines, _mounted_in_sandboxes())
@@ -128,6 +128,9 @@ class Placeholders:
         self._clear()
         if self._inherited:
             self._write(sorted(self._inherited))
+        for journal in journals:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(journal.path)
         return removed
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
@@ -233,19 +236,27 @@ class Placeholders:
             os.close(self._log)
             self._log = -1
 
-    def _abandoned(self) -> Iterator[bytes]:
-        """The whole lines of the journals whose daemons have ended. They are removed."""
+    def _abandoned(self, stack: contextlib.ExitStack) -> Iterator[_Journal]:
+        """The journals whose daemons have ended, locked as long as `stack` is open."""
         directory, start = os.path.split(self._journals)
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if name != start and not name.startswith(f"{start}-"):
                 continue
-            with contextlib.suppress(FileNotFoundError, BlockingIOError), open(path, "rb") as file:
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                file = stack.enter_context(open(path, "rb"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 text = file.read()
-                os.unlink(path)
                 # a last line without its end was cut off before its directory was made
-                yield text[: text.rfind(b"\0") + 1]
+                yield _Journal(path, text[: text.rfind(b"\0") + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """What an ended daemon has written: `text` are its whole lines."""
+
+    path: str
+    text: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -262,14 +273,11 @@ def _make(path: str) -> _Placeholder:
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             parent, name = os.path.split(path.rstrip("/"))
-            directory = _open_without_links(parent)
-            try:
+            with without_links.opened(parent) as directory:
                 if path.endswith("/"):
                     os.mkdir(name, _MODE, dir_fd=directory)
                 else:
                     os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
-            finally:
-                os.close(directory)
         found = _take(path)
         if found is not None:
             return found
@@ -278,22 +286,13 @@ def _make(path: str) -> _Placeholder:
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
 
 
-def _open_without_links(path: str) -> int:
-    """A descriptor of a directory, by openat2(2): a running sandbox may have put a symlink in the way, and what is made
-    for it would be made outside."""
-    how = struct.pack("QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
-    descriptor: int = _libc.syscall(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return descriptor
-
-
 def _take(path: str) -> _Placeholder | None:
     """A placeholder that is there, locked; None for anything else."""
     path = path.rstrip("/")
+    parent, name = os.path.split(path)
     try:
-        lock = os.open(path, _OPEN)
+        with without_links.opened(parent) as directory:
+            lock = os.open(name, _OPEN, dir_fd=directory)
     except OSError as error:
         if error.errno in _NO_PLACEHOLDER:
             return None
@@ -312,9 +311,9 @@ def _take(path: str) -> _Placeholder | None:
     return None
 
 
-def _is_at(path: str, state: os.stat_result) -> bool:
+def _is_at(path: str, state: os.stat_result, directory: int | None = None) -> bool:
     try:
-        now = os.lstat(path)
+        now = os.stat(path, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
     return (now.st_dev, now.st_ino) == (state.st_dev, state.st_ino)
@@ -325,14 +324,16 @@ def _remove(placeholder: _Placeholder) -> bool:
     try:
         fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         state = os.fstat(placeholder.lock)
-        if not _is_at(placeholder.path, state):
-            return False
-        if stat.S_ISDIR(state.st_mode):
-            os.rmdir(placeholder.path)
-        elif state.st_size:
-            raise OSError(errno.ENOTEMPTY, "it is in use", placeholder.path)
-        else:
-            os.unlink(placeholder.path)
+        parent, name = os.path.split(placeholder.path)
+        with without_links.opened(parent) as directory:
+            if not _is_at(name, state, directory):
+                return False
+            if stat.S_ISDIR(state.st_mode):
+                os.rmdir(name, dir_fd=directory)
+            elif state.st_size:
+                raise OSError(errno.ENOTEMPTY, "it is in use", placeholder.path)
+            else:
+                os.unlink(name, dir_fd=directory)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -368,12 +369,16 @@ def _mounted_in_sandboxes() -> frozenset[str]:
 
 
 def _move_aside(together: tuple[str, ...]) -> str | None:
-    """A name that must not be there, out of the way; None when it, or one it is harmless without, is not."""
-    if not all(map(os.path.lexists, together)):
-        return None
-    path = together[0]
-    aside = f"{path}.refused-{secrets.token_hex(4)}"
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(path, aside)
-        return aside
-    return None
+    """A name that must not be there, out of the way; None when it, or one it is harmless without, is not. All of them
+    stand in one directory."""
+    above, name = os.path.split(together[0])
+    try:
+        with without_links.opened(above) as directory:
+            if not all(without_links.has(directory, os.path.basename(path)) for path in together):
+                return None
+            moved = without_links.move_aside(directory, name)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return moved and os.path.join(above, moved)

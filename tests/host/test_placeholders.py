@@ -169,3 +169,42 @@ other.recover()
 other.close()
 os._exit(1)
 """
+
+
+def test_a_daemon_killed_while_it_recovers_leaves_the_rest_to_the_next(work: Path, tmp_path: Path) -> None:
+    journal, paths = str(tmp_path / "journal"), (f"{work}/a/", f"{work}/b/")
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", _DIES, journal, *paths], env=environment)
+    killed = subprocess.run([sys.executable, "-c", _DIES_RECOVERING, journal], env=environment)
+    assert killed.returncode == -9 and [one.name for one in work.iterdir()] == ["a"]
+    assert Placeholders(journal, linger=0).recover() == (paths[0],)
+    assert list(work.iterdir()) == [] and list(tmp_path.glob("journal*")) == []
+
+
+_DIES_RECOVERING = """
+import os, sys
+from sandboxd.host import placeholders
+remove = placeholders._remove
+def once(placeholder):
+    remove(placeholder)
+    os.kill(os.getpid(), 9)
+placeholders._remove = once
+placeholders.Placeholders(sys.argv[1], linger=0).recover()
+"""
+
+
+def test_what_is_moved_aside_or_removed_is_not_behind_a_link(
+    work: Path, placeholders: Placeholders, tmp_path: Path
+) -> None:
+    """A command that still runs beside puts a link where the directory was."""
+    (work / "d").mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "commondir").write_text("theirs")
+    (outside / "file").touch()
+    (outside / "file").chmod(0o1644)
+    hold = placeholders.hold((f"{work}/d/file",), ((f"{work}/d/commondir",),))
+    (work / "d").rename(work / "e")
+    (work / "d").symlink_to(outside)
+    assert hold.release() == ()
+    assert sorted(one.name for one in outside.iterdir()) == ["commondir", "file"]

@@ -1,0 +1,77 @@
+"""Paths in places that a sandbox may write, used without following a symlink.
+
+While the daemon looks, a command that still runs there can put a symlink where a directory was, and what was meant for
+it would happen elsewhere. So a directory is opened by openat2(2) with RESOLVE_NO_SYMLINKS, and everything in it is done
+relative to that descriptor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYS_OPENAT2 = 437  # on every architecture
+_AT_FDCWD = -100
+_RESOLVE_NO_SYMLINKS = 4
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """A descriptor of a directory (O_PATH) for as long as it is needed. Raises OSError."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
+    descriptor: int = _libc.syscall(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def has(directory: int, name: str) -> bool:
+    """Whether there is anything of that name."""
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def read(directory: int, name: str, limit: int) -> str | None:
+    """The text of a regular file, None when there is none. At most `limit` bytes and one."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    with open(file, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        return os.fsdecode(stream.read(limit + 1))
+
+
+def create(directory: int, name: str, text: str) -> None:
+    """A new file. Raises FileExistsError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o644, dir_fd=directory), "wb") as stream:
+        stream.write(os.fsencode(text))
+
+
+def move_aside(directory: int, name: str) -> str | None:
+    """Give an entry a name nobody obeys, in the same directory: that name, or None when it is gone."""
+    aside = f"{name}.refused-{secrets.token_hex(4)}"
+    try:
+        os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    return aside
