@@ -87,7 +87,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
     worker = NamespaceWorker(helper, ground.log.warning)
     bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
-    backend = LinuxBackend(bridge, machine, tools, placeholders, worker)
+    backend = LinuxBackend(bridge, machine, tools, placeholders, facts, worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         for pid in await asyncio.to_thread(end_stragglers):
@@ -99,6 +99,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         stack.push_async_callback(worker.aclose)
         bridge.open()
         stack.callback(bridge.close)
+        stack.push_async_callback(backend.aclose)
         yield Machine(
             backend=backend,
             planner=HostPlanner(facts),

@@ -15,6 +15,7 @@ from sandboxd.host.changes import Changes
 from sandboxd.host.git import git_directories, worktree_of
 from sandboxd.host.globs import GlobScan
 from sandboxd.host.names import NameWatch
+from sandboxd.host.planted import neutralise
 from sandboxd.host.resolve import resolve
 from sandboxd.host.scan import TreeScan, Wanted, found_at
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Resolved, Scan
@@ -88,6 +89,21 @@ class HostFacts:
     async def resolve(self, path: str) -> Resolved:
         return await asyncio.to_thread(resolve, path, _NoNames())
 
+    async def planted(self, facts: Facts) -> tuple[str, ...]:
+        """After a command for which these facts were found: what it has planted in repositories of its own making is
+        made harmless; the paths that were moved aside. Raises `PolicyError` when it cannot be seen, `OSError` when
+        nothing can be done about it."""
+        if not isinstance(facts.stamp, _Stamp):
+            return ()
+        needs = facts.stamp.needs
+        was_known = needs in self._known
+        after = await self.answer(needs)
+        try:
+            return await asyncio.to_thread(neutralise, facts, after)
+        finally:
+            if not was_known:  # the session has ended: nobody else would
+                self.forget(after)
+
     def forget(self, facts: Facts) -> None:
         if not isinstance(facts.stamp, _Stamp):
             return
@@ -154,6 +170,7 @@ class HostFacts:
 
     def _release(self, stamp: _Stamp) -> None:
         stamp.cancel()
+        stamp.spoil()  # from now on nobody tells it of changes
         with self._scans_lock:
             for key in stamp.keys:
                 shared = self._scans[key]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -58,6 +59,24 @@ def worktree_of(root: str, seen: Names) -> Worktree | None:
     return Worktree(root, git_dir.real, common, refused)
 
 
+def pointer_of(entry: str) -> str | None:
+    """The git directory that a `.git` file names, as it stands in the file system; None when it names none."""
+    text = _pointer(entry)
+    if text is None or not text.startswith("gitdir:"):
+        return None
+    path = os.path.realpath(os.path.join(os.path.dirname(entry), text[len("gitdir:") :].strip()))
+    return path if os.path.isdir(path) else None
+
+
+def confirmed_worktree(git_dir: str) -> str | None:
+    """The value of `core.worktree` when what it names points back: as in the git directory of a submodule."""
+    value = dict(_settings(os.path.join(git_dir, "config"))).get("core.worktree")
+    if value is None:
+        return None
+    entry = os.path.join(os.path.realpath(os.path.join(git_dir, value)), ".git")
+    return value if pointer_of(entry) == git_dir else None
+
+
 def _confirmed(root: str, git_dir: str, common: str) -> bool:
     if git_dir == common:
         value = dict(_settings(os.path.join(git_dir, "config"))).get("core.worktree")
@@ -105,10 +124,8 @@ def _referenced(git_dir: str, settings: Iterable[tuple[str, str]], seen: Names) 
 
 def _settings(config: str) -> Iterator[tuple[str, str]]:
     """(lower-case key, value) of a configuration file; enough of git-config(1) for paths."""
-    try:
-        with open(config, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read(_LARGEST_CONFIG)
-    except OSError:
+    text = _text(config, _LARGEST_CONFIG)
+    if text is None:
         return
     section = ""
     for line in text.splitlines():
@@ -145,8 +162,19 @@ def _entries(directory: str, seen: Names) -> Iterator[str]:
 
 
 def _pointer(path: str) -> str | None:
+    text = _text(path, _LONGEST_POINTER)
+    return None if text is None else text.rstrip("\n")
+
+
+def _text(path: str, limit: int) -> str | None:
+    """The beginning of a regular file. A command may have put a pipe there, at which reading would never end."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(_LONGEST_POINTER).rstrip("\n")
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        return os.fsdecode(os.read(file, limit)) if stat.S_ISREG(os.fstat(file).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)

@@ -244,9 +244,10 @@ class Placeholders:
             if name != start and not name.startswith(f"{start}-"):
                 continue
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                file = stack.enter_context(open(path, "rb"))
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, file)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                text = file.read()
+                text = Path(path).read_bytes()
                 # a last line without its end was cut off before its directory was made
                 yield _Journal(path, text[: text.rfind(b"\0") + 1])
 
@@ -374,7 +375,7 @@ def _move_aside(together: tuple[str, ...]) -> str | None:
     above, name = os.path.split(together[0])
     try:
         with without_links.opened(above) as directory:
-            if not all(without_links.has(directory, os.path.basename(path)) for path in together):
+            if not all(without_links.mode_of(directory, os.path.basename(path)) for path in together):
                 return None
             moved = without_links.move_aside(directory, name)
     except OSError as error:

@@ -37,13 +37,12 @@ def opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def has(directory: int, name: str) -> bool:
-    """Whether there is anything of that name."""
+def mode_of(directory: int, name: str) -> int:
+    """Type and permissions (inode(7)), 0 when there is nothing of that name."""
     try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except OSError:
-        return False
-    return True
+        return 0
 
 
 def read(directory: int, name: str, limit: int) -> str | None:
@@ -54,9 +53,10 @@ def read(directory: int, name: str, limit: int) -> str | None:
         if error.errno in _NOT_THERE:
             return None
         raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        return None
     with open(file, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
         return os.fsdecode(stream.read(limit + 1))
 
 

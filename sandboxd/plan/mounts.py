@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 
-from sandboxd.plan.facts import Kind
+from sandboxd.plan.facts import Facts, Kind
 
 
 class Mark(IntFlag):
@@ -121,6 +121,8 @@ class FileView:
     """What can be written, for people."""
     busiest: str = ""
     """The rule that names the most paths, for people, where there are very many mounts."""
+    facts: Facts | None = None
+    """What it was worked out from, to be compared with what there is after a command."""
 
 
 @dataclass(slots=True)
@@ -140,9 +142,7 @@ class Node:
     """Something below has to be reachable although this place shows nothing."""
 
 
-def arrange(
-    points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[str, ...], ...] = (), busiest: str = ""
-) -> FileView:
+def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
     """The mounts for these points, in order. There has to be a point for `/`."""
     nodes = settle(points)
     for node in nodes:
@@ -157,7 +157,6 @@ def arrange(
         watched=watched,
         open_links=tuple(emitter.open_links),
         writable=tuple(emitter.writable),
-        busiest=busiest,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sandboxd.errors import PolicyError
@@ -90,7 +90,8 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     _require_visible_cwd(found, place, cwd)
     busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""
     sockets = add_sockets(found, policy.network, place, facts)
-    view = arrange(found.points, place.mask_file, watched=tuple(found.watched), busiest=busiest)
+    view = arrange(found.points, place.mask_file, watched=tuple(found.watched))
+    view = replace(view, busiest=busiest, facts=facts)
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
             "mounts_too_many",

@@ -24,6 +24,8 @@ class ViolationSource(StrEnum):
     SEATBELT = "seatbelt"
     OUTPUT = "output"
     """Nobody reported it: it was guessed from what the program wrote."""
+    DAEMON = "daemon"
+    """Found when the command had ended, and undone."""
 
 
 @dataclass(frozen=True, slots=True)

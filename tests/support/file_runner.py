@@ -189,6 +189,8 @@ class Runner:
             answer = self.execute(plan, request)
         finally:
             moved = hold.release()
+        if plan.view.facts is not None and not self.facts.unchanged(plan.view.facts):
+            moved += await self.facts.planted(plan.view.facts)
         return {
             **answer, "moved": moved, "warnings": plan.warnings, "links": plan.view.open_links,
             "mounts": len(plan.view.mounts), "writable": plan.view.writable,

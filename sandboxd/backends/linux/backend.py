@@ -26,8 +26,10 @@ from sandboxd.backends.linux.completion import Completion
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
-from sandboxd.errors import LaunchError
+from sandboxd.errors import LaunchError, SandboxdError
+from sandboxd.plan.facts import Facts
 from sandboxd.plan.plan import Plan
+from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080
@@ -60,6 +62,18 @@ class Placeholders(Protocol):
     def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...]) -> Hold: ...
 
 
+class Planted(Protocol):
+    """Knows what commands leave behind in the places that facts are about (`host.facts`)."""
+
+    def unchanged(self, facts: Facts) -> bool:
+        """Whether nothing can have been left. At once."""
+        ...
+
+    async def planted(self, facts: Facts) -> tuple[str, ...]:
+        """Make it harmless; the paths that were given another name. Raises SandboxdError, OSError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What this back end runs: absolute paths. `helper` is our own build for this machine."""
@@ -84,6 +98,7 @@ class LinuxBackend:
         machine: str,
         tools: Callable[[], Awaitable[Tools]],
         placeholders: Placeholders,
+        planted: Planted,
         worker: NamespaceWorker,
     ) -> None:
         self._completion = Completion(worker)
@@ -92,10 +107,17 @@ class LinuxBackend:
         self._find_tools = tools
         self._tools: Tools | None = None
         self._placeholders = placeholders
+        self._planted = planted
+        self._looking: set[asyncio.Task[None]] = set()
         self._worker = worker
         self.ability: Ability = NOTHING
         self._probed = False
         self._probing = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        """Wait until what ended commands have left has been looked through."""
+        while self._looking:
+            await asyncio.wait(self._looking)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -147,7 +169,7 @@ class LinuxBackend:
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
         capture = capture_for(self.ability, plan.network)
-        launch = _Launching(observer, hold, self._bridge.log)
+        launch = _Launching(observer, hold, self._bridge.log, partial(self._look_after, launch_id, plan.view.facts))
         launch.handle = self._bridge.expect(
             launch_id,
             Expected(
@@ -167,16 +189,46 @@ class LinuxBackend:
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
 
+    def _look_after(self, launch_id: str, facts: Facts | None, launch: _Launching, status: int | None) -> None:
+        """A command has ended: tell so, after what it has planted has been made harmless."""
+        if facts is None or self._planted.unchanged(facts):
+            launch.over(status)
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._look_through(facts, launch, status), name=f"planted-{launch_id}"
+        )
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    async def _look_through(self, facts: Facts, launch: _Launching, status: int | None) -> None:
+        try:
+            for path in await self._planted.planted(facts):
+                launch.moved_aside(path)
+        except (SandboxdError, OSError) as error:
+            self._bridge.log("what a command has left could not be looked through", error=str(error))
+        finally:
+            launch.over(status)
+
+
 class _Launching:
     """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
 
-    def __init__(self, observer: Observer, hold: Hold, log: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        hold: Hold,
+        log: Callable[..., None],
+        look_after: Callable[[_Launching, int | None], None],
+    ) -> None:
         self._observer = observer
         self._hold = hold
         self._log = log
+        self._look_after = look_after
+        self._claimed = False
         self.handle: LaunchHandle | None = None
 
     def claimed(self, pid: int) -> None:
+        self._claimed = True
         self._observer.claimed(pid)
 
     def listening(self, listeners: Listeners) -> None:
@@ -199,7 +251,20 @@ class _Launching:
 
     def ended(self, status: int | None) -> None:
         for moved in self._hold.release():
-            self._log("a protected name appeared during a command and was moved aside", path=moved)
+            self.moved_aside(moved.rpartition(".refused-")[0])
+        if self._claimed:
+            self._look_after(self, status)
+        else:
+            self.over(status)
+
+    def moved_aside(self, path: str) -> None:
+        """Something that a program outside would obey has been given another name."""
+        self._log("a protected name appeared during a command and was moved aside", path=path)
+        self._observer.refused(
+            Refusal(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
+        )
+
+    def over(self, status: int | None) -> None:
         self._observer.ended(status)
 
     def cancel(self) -> None:

@@ -1,0 +1,111 @@
+"""What a command has left in repositories that did not exist when it started, and that a git on the host would obey.
+
+Mounts close the hooks and the configuration of the repositories that a sandbox finds. One that is made inside (`git
+init`, `git clone`, a submodule, a directory that is given the shape of a repository, a `.git` file that leads to one)
+is looked through when the command has ended: hooks that would run are given another name, a configuration with anything
+but harmless settings is replaced by its harmless part, the original kept beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from sandboxd.host import without_links
+from sandboxd.host.git import confirmed_worktree, pointer_of
+from sandboxd.host.git_config import cleaned
+from sandboxd.plan.facts import Facts, GitDir, Kind
+
+_LARGEST_CONFIG = 1 << 20
+_CONFIGURATIONS = ("config", "config.worktree")
+_IN_USE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})
+
+
+def neutralise(before: Facts, after: Facts) -> tuple[str, ...]:
+    """Takes the effect of everything planted in repositories that are in `after` and not in `before`; the paths that
+    were moved aside, by the names they had."""
+    known = {git_dir.path for scan in before.scans.values() for git_dir in scan.git_dirs}
+    roots = [scan.root for scan in before.scans.values()]
+    found = {git_dir.path: git_dir for scan in after.scans.values() for git_dir in scan.git_dirs}
+    for path in _behind_files(before, after):
+        found.setdefault(path, GitDir(path))
+    moved: list[str] = []
+    for path, git_dir in found.items():
+        if path not in known and any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots):
+            moved += _look_through(git_dir)
+    return tuple(moved)
+
+
+def _behind_files(before: Facts, after: Facts) -> Iterator[str]:
+    """Git directories that new `.git` files name."""
+    known = {entry.path for scan in before.scans.values() for entry in scan.git_entries}
+    for scan in after.scans.values():
+        for entry in scan.git_entries:
+            if entry.kind is Kind.FILE and entry.path not in known and (named := pointer_of(entry.real)) is not None:
+                yield named
+
+
+def _look_through(git_dir: GitDir) -> Iterator[str]:
+    try:
+        with without_links.opened(git_dir.path) as directory:
+            if without_links.mode_of(directory, "commondir") and not _is_linked(git_dir):
+                yield from _move(directory, git_dir.path, "commondir")
+            worktree = confirmed_worktree(git_dir.path)
+            for name in _CONFIGURATIONS:
+                yield from _configuration(directory, git_dir.path, name, worktree)
+            yield from _hooks(directory, git_dir.path)
+    except OSError as error:
+        if error.errno not in _IN_USE:  # gone meanwhile, or closed to us, and so to git
+            raise
+
+
+def _is_linked(git_dir: GitDir) -> bool:
+    """That of a linked worktree, which names the repository it stands in and no other."""
+    if git_dir.worktree is None:
+        return False
+    with without_links.opened(git_dir.path) as directory:
+        text = without_links.read(directory, "commondir", 4096)
+    common = os.path.dirname(os.path.dirname(git_dir.path))
+    return text is not None and os.path.normpath(os.path.join(git_dir.path, text.rstrip("\n"))) == common
+
+
+def _configuration(directory: int, path: str, name: str, worktree: str | None) -> Iterator[str]:
+    mode = without_links.mode_of(directory, name)
+    if not mode or stat.S_ISDIR(mode):  # git obeys no directory
+        return
+    text = without_links.read(directory, name, _LARGEST_CONFIG)
+    if text is None or len(text) > _LARGEST_CONFIG:  # a link, something else, or more than anybody writes
+        yield from _move(directory, path, name)
+        return
+    rest = cleaned(text, worktree=worktree)
+    if rest is None:
+        return
+    moved = list(_move(directory, path, name))
+    if moved:
+        without_links.create(directory, name, rest)
+    yield from moved
+
+
+def _hooks(directory: int, path: str) -> Iterator[str]:
+    mode = without_links.mode_of(directory, "hooks")
+    if stat.S_ISLNK(mode):
+        yield from _move(directory, path, "hooks")
+    if not stat.S_ISDIR(mode):
+        return
+    inside = os.path.join(path, "hooks")
+    with without_links.opened(inside) as hooks:
+        for name in sorted(os.listdir(inside)):
+            if not name.endswith(".sample") and _would_run(hooks, name):
+                yield from _move(hooks, inside, name)
+
+
+def _would_run(directory: int, name: str) -> bool:
+    mode = without_links.mode_of(directory, name)
+    return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and bool(mode & 0o111))
+
+
+def _move(directory: int, path: str, name: str) -> Iterator[str]:
+    if ".refused-" not in name and without_links.move_aside(directory, name) is not None:
+        yield os.path.join(path, name)
