@@ -59,8 +59,26 @@ class Footprint:
 
 
 def files_below(*places: Path) -> set[str]:
-    """The path of everything that is there."""
-    return {str(path) for place in places if place.exists() for path in place.rglob("*")}
+    """The path of everything that is there. What goes while we look is not there."""
+    return {
+        os.path.join(folder, name)
+        for place in places
+        for folder, folders, files in os.walk(place)
+        for name in (*folders, *files)
+    }
+
+
+def directories_held(pid: int, below: str) -> list[Path]:
+    """The directories below `below` in which the process has a file open."""
+    found = set()
+    for name in _entries(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith(below):
+            found.add(Path(target).parent)
+    return sorted(found)
 
 
 def _entries(directory: str) -> list[str]:

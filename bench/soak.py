@@ -3,8 +3,8 @@
     ./dev soak [--minutes N] [--quick]     commands, tunnels, reloads, questions, kills; prints what drifts
     ./dev soak --idle [SECONDS]            how often an idle daemon wakes up (60 s)
 
-The daemon is one of its own. After each round everything is at rest, and its memory, descriptors, threads, processes and
-files are those of the round before, or something leaks. Exit status 1 when it does, when an answer was wrong, and
+The daemon is one of its own. After each round everything is at rest, and its memory, descriptors, threads, processes
+and files are those of the round before, or something leaks. Exit status 1 when it does, when an answer was wrong, and
 for --idle when the daemon woke up.
 """
 
@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bench.kernel_counters import Footprint, files_below, wake_ups
+from bench.kernel_counters import Footprint, directories_held, files_below, wake_ups
 from bench.private_daemon import PINNED_NAME, Bench, private_daemon
 from bench.through import origin
 from sandboxd_client import AsyncClient
 from sandboxd_client.wire.messages.prompts import PermissionRequest
 
-MEMORY_RATIO = 1.1
-"""How much more the daemon may hold at the end than after it had warmed up."""
+MEMORY_RATIO, MEMORY_RATIO_QUICK = 1.1, 1.25
+"""How much more the daemon may hold at the end than after it had warmed up; quick: it has not, quite."""
 WARM_UP_ROUNDS = 3
 REST_S = 10.0
 """What is not at rest by then is stuck, and counted as left."""
@@ -79,6 +79,17 @@ class Load:
         self.done[what] += 1
         if not right:
             self.wrong.append(f"{what}: {detail}"[:300])
+
+    async def warm_up(self, number: int) -> None:
+        """What is kept of ended commands is bounded: up to that the memory grows, and that is no leak."""
+        async with AsyncClient() as box, box.session(cwd=str(self.bench.project)) as session:
+            turns = asyncio.Semaphore(8)
+
+            async def one() -> None:
+                async with turns:
+                    await session.run(["true"], capture_output=True)
+
+            await asyncio.gather(*(one() for _ in range(number)))
 
     async def commands(self) -> None:
         """Sessions that come and go, commands that succeed, fail, write, are refused."""
@@ -132,8 +143,9 @@ class Load:
 
             answering = asyncio.create_task(answer(), name="answers")
             try:
-                async with asker.session(cwd=str(self.bench.project), permission_mode="prompt") as session:
-                    for _ in range(4 if self.quick else 10):
+                for _ in range(4 if self.quick else 10):
+                    # A session of its own each time: to a "no" the session holds on, and asks no more.
+                    async with asker.session(cwd=str(self.bench.project), permission_mode="prompt") as session:
                         argv = [sys.executable, "-I", "-c", CONNECTIONS, str(Path(__file__).parent), PINNED_NAME]
                         before = self.done["questions"]
                         asking = asyncio.create_task(
@@ -187,8 +199,8 @@ class Load:
 
 
 def places(bench: Bench) -> tuple[Path, ...]:
-    """Where a daemon leaves something while it works."""
-    return bench.base, *Path("/var/tmp").glob(f"sandboxd-{os.getuid()}/d-*")
+    """Where a daemon has something while it works: its home and project, and the temporary directory it has locked."""
+    return bench.base, *directories_held(bench.pid, f"/var/tmp/sandboxd-{os.getuid()}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +226,7 @@ def sample(bench: Bench, rest_s: float = REST_S) -> Sample:
         time.sleep(0.2)
 
 
-def drift(samples: list[Sample]) -> tuple[list[str], list[str]]:
+def drift(samples: list[Sample], memory_ratio: float = MEMORY_RATIO) -> tuple[list[str], list[str]]:
     """Lines of a table, and what leaks: compared are the first sample after the warm-up and the end."""
     first, last = samples[min(WARM_UP_ROUNDS, len(samples)) - 1], samples[-1]
     leaks: list[str] = []
@@ -227,7 +239,7 @@ def drift(samples: list[Sample]) -> tuple[list[str], list[str]]:
     memory = statistics.median(one.footprint.memory_kb for one in samples[-3:])
     lines = [f"{'':<20} {'warm':>10} {'end':>10}"]
     lines.append(
-        row("memory, KB", first.footprint.memory_kb, memory, memory > MEMORY_RATIO * first.footprint.memory_kb)
+        row("memory, KB", first.footprint.memory_kb, memory, memory > memory_ratio * first.footprint.memory_kb)
     )
     lines.append(
         row("descriptors", first.footprint.open, last.footprint.open, last.footprint.open > first.footprint.open)
@@ -254,6 +266,7 @@ def soak(minutes: float, quick: bool) -> int:
     with private_daemon() as bench, origin() as port:
         (bench.base / "project" / "note").touch()
         load = Load(bench, port, quick)
+        asyncio.run(load.warm_up(200 if quick else 1200))
         samples: list[Sample] = []
         end = time.monotonic() + minutes * 60
         while len(samples) <= WARM_UP_ROUNDS or time.monotonic() < end:
@@ -266,7 +279,7 @@ def soak(minutes: float, quick: bool) -> int:
                 f"{now.open:>4} descriptors  {now.threads:>3} threads  {len(samples[-1].files):>5} files",
                 flush=True,
             )
-        lines, leaks = drift(samples)
+        lines, leaks = drift(samples, MEMORY_RATIO_QUICK if quick else MEMORY_RATIO)
         print(*lines, sep="\n")
         print(", ".join(f"{count} {what}" for what, count in sorted(load.done.items())))
         for problem in (*load.wrong[:20], *leaks):

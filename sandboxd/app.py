@@ -32,6 +32,7 @@ from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import ExplainPath, ExplainSocket, Questions
 from sandboxd.daemon.reload import Reloading
+from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
 from sandboxd.errors import CallerError, HostError, SandboxdError
@@ -200,12 +201,12 @@ async def _serve(config: DaemonConfig, log: FilteringBoundLogger, manager: Servi
             manager.ready(_state(running))
 
     with signals_handled(stop, reload):  # from the start, so that a signal during it is not lost
-        async with run_daemon(config, log, stop=stop) as daemon:
+        async with run_daemon(config, log, stop=stop, startup=StartUp.of_this_process()) as daemon:
             running = daemon
             gc.collect()
             gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
             manager.ready(_state(daemon))
-            log.info("ready", socket=daemon.socket, pid=os.getpid())
+            log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
             with manager.watchdog_fed():
                 log.info("stopping", reason=await stop.wait())
             manager.stopping()
@@ -228,9 +229,11 @@ async def run_daemon(
     *,
     stop: StopRequest | None = None,
     assemble: Assemble | None = None,
+    startup: StartUp | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon that serves as long as the context lasts; `stop` only tells whoever entered it that it should end.
     Raises HostError, SettingsError or CallerError when it cannot serve; then nothing is left behind."""
+    startup = startup or StartUp()
     async with AsyncExitStack() as stack:
         connections = Connections()
         stack.callback(connections.hang_up)
@@ -242,14 +245,19 @@ async def run_daemon(
         base = temporary_base(os.geteuid(), directory, config.temporary)
         temporary = await stack.enter_async_context(TemporaryRoot(base.path))
 
+        startup.reached("directories")
+
         # settings
         policies = Policies(_places(config, own_paths=(directory, base.path)), log)
         reloading = Reloading(policies, log)
         await stack.enter_async_context(reloading.following())
 
+        startup.reached("settings")
+
         # what runs commands
         ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
+        startup.reached("back end")
         resolver = PinnedResolver(config.pins, SystemResolver())
         events = Events()
         audit = await stack.enter_async_context(
@@ -322,6 +330,8 @@ async def run_daemon(
             warnings=tuple(filter(None, [base.warning])),
             machine_warnings=machine.warnings,
             proxies=proxies,
+            startup=startup,
+            activated=config.passed is not None,
         )
         listening = config.passed or listen(config.socket)
         stack.callback(listening.close)
@@ -334,6 +344,7 @@ async def run_daemon(
 
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
         lock.has_served = True
+        startup.reached("socket")
         yield daemon
 
 

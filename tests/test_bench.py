@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from bench.__main__ import MEASURES, load
+from bench.kernel_counters import Footprint
 from bench.rows import Row, table
+from bench.soak import Sample, drift
 from support.users import SYSTEM_PATH, Identity
 
 
@@ -39,6 +42,46 @@ def test_it_runs(identity: Identity) -> None:
     rows = json.loads(result.read_text())["rows"]
     assert [row["name"] for row in rows] == ["wrap round trip, p50", "wrap round trip, p99"]
     assert all(row["value"] > 0 for row in rows)
+
+
+def samples(*changes: dict[str, Any]) -> list[Sample]:
+    """Looks at a daemon; what is left out is as at first."""
+    usual = {
+        "memory_kb": 1000,
+        "threads": 3,
+        "processes": 1,
+        "descriptors": {"socket": 4},
+        "files": ["a"],
+        "sessions": 0,
+    }
+    found = []
+    for change in ({}, {}, *changes):
+        now = {**usual, **change}
+        footprint = Footprint(now["memory_kb"], now["threads"], now["processes"], now["descriptors"])
+        found.append(Sample(footprint, frozenset(now["files"]), now["sessions"]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("end", "leak"),
+    [
+        ({}, None),
+        ({"memory_kb": 1099}, None),
+        ({"memory_kb": 1101}, "memory"),
+        ({"memory_kb": 500, "files": [], "descriptors": {"socket": 3}}, None),
+        ({"descriptors": {"socket": 5}}, "1 more of socket"),
+        ({"descriptors": {"socket": 3, "pipe": 1}}, None),
+        ({"threads": 100}, "threads"),
+        ({"processes": 2}, "processes"),
+        ({"files": ["b"]}, "file: b"),
+        ({"sessions": 1}, "sessions"),
+    ],
+)
+def test_a_soak_finds_what_stays_behind(end: dict[str, Any], leak: str | None) -> None:
+    lines, leaks = drift(samples({}, end, end, end))
+    assert bool(leaks) is (leak is not None), leaks
+    assert leak is None or any(leak in found for found in leaks)
+    assert any("LEAK" in line for line in lines) is bool(leaks)
 
 
 def test_every_measurement_exists() -> None:

@@ -183,9 +183,7 @@ def _spawn(wrapped: dict[str, Any], grace_s: float) -> int:
         return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
 
 
-def _told(
-    connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None
-) -> int:
+def _told(connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None) -> int:
     """The exit status, after having asked the daemon whether it could mean that nothing was run."""
     question: dict[str, Any] = {"wrap_id": wrap_id}
     if learn is not None:

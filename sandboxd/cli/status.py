@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import time
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, parse
@@ -15,6 +16,7 @@ from sandboxd_client.wire.params import encode
 
 OPTIONS = (JSON,)
 NOT_RUNNING = 1
+SESSIONS_SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,29 +45,62 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _rows(status: StatusResult) -> list[tuple[str, str]]:
-    since = datetime.datetime.fromtimestamp(status.started_at).astimezone().isoformat(" ", "seconds")
+    """First what is asked most: does it run, does anything need attention, what is going on."""
+    since = datetime.datetime.fromtimestamp(status.started_at).astimezone()
     rows = [
-        ("running", f"version {status.version}, pid {status.pid}, since {since}"),
-        ("socket", status.socket),
+        (
+            "running",
+            f"version {status.version}, pid {status.pid}, for {duration(time.time() - status.started_at)}, "
+            f"since {since.isoformat(' ', 'seconds')}",
+        )
+    ]
+    rows += _listed("warnings", list(status.warnings))
+    busy = f"{status.commands} running" if status.commands else "none running"
+    rows += [
         ("sandbox", "on" if status.enabled else "off in the settings (run and wrap use it all the same)"),
         ("layers", ", ".join(status.layers) or "none"),
-        ("policy", f"generation {status.generation}"),
+        ("commands", f"{busy}, in {counted(len(status.sessions), 'session')}"),
     ]
-    rows += _listed("network", list(status.network))
-    files = [f"{file.path} ({file.source}, {file.state})" for file in status.settings if file.state != "absent"]
-    rows += _listed("settings", files or ["no settings file, only defaults"])
+    shown = sorted(status.sessions, key=lambda session: (-session.commands, session.session_id))[:SESSIONS_SHOWN]
     sessions = [
         f"{session.session_id} {session.name or ''} in {session.cwd}: "
         f"{session.commands} running, {session.violations} blocked"
         + (f" ({session.violations_lost} of them too fast to record)" if session.violations_lost else "")
-        for session in status.sessions
+        for session in shown
     ]
-    rows += _listed("sessions", sessions or ["none"])
+    if len(status.sessions) > len(shown):
+        sessions.append(f"and {len(status.sessions) - len(shown)} more (--json has them all)")
+    rows += _listed("sessions", sessions)
     rows += _listed("published", [f"{port} ({s.session_id})" for s in status.sessions for port in s.published])
+    files = [f"{file.path} ({file.source}, {file.state})" for file in status.settings if file.state != "absent"]
+    rows += _listed("settings", files or ["no settings file, only defaults"])
+    rows.append(("policy", f"generation {status.generation}"))
+    rows += _listed("network", list(status.network))
     if status.audit is not None and status.audit.enabled:
-        lost = f", {status.audit.lost} lost" if status.audit.lost else ""
-        rows.append(("audit", f"{status.audit.path}: {status.audit.lines} lines since the start{lost}"))
-    return rows + _listed("warnings", list(status.warnings))
+        audit = status.audit
+        lost = f", {audit.lost} lost" if audit.lost else ""
+        stopped = "; nothing new runs" if audit.blocking else ""
+        rows.append(("audit", f"{audit.path}, {counted(audit.lines, 'line')}{lost}{stopped}"))
+    rows.append(("socket", status.socket + (" (the service manager's)" if status.activated else "")))
+    if status.startup:
+        parts = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in status.startup)
+        rows.append(("start", f"took {sum(phase.seconds for phase in status.startup):.2f} s ({parts})"))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units that it has."""
+    left = max(int(seconds), 0)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size} {unit}")
+        left %= size
+    return " ".join(parts[:2])
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(label: str, values: list[str]) -> list[tuple[str, str]]:

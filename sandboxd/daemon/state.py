@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.daemon.startup import StartUp
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
@@ -81,6 +82,10 @@ class Daemon:
     """What is not as it should be with the back end now."""
     proxies: EnvironmentProxies = NO_PROXIES
     """What the daemon's own proxy variables say."""
+    startup: StartUp = field(default_factory=StartUp)
+    """How long its start took."""
+    activated: bool = False
+    """Whether a service manager made the socket, and listens when we do not."""
     started_at: float = field(default_factory=time.time)
 
     async def check(self) -> CheckReport:

@@ -214,6 +214,8 @@ class Command:
         about = self.wrap_id, self.command_id, self._session_id
         self._tell(RunEnded(*about, self._started, status, self._reason))
         self._on_end(self)
+        # Some thousand ended commands are kept for their outcome: not with all that they were made from.
+        self._handle = self._inside = self.proxies = self._expiry = self._attribution = self._decide_socket = None
 
     # what a session does with it
 
@@ -284,5 +286,6 @@ class Command:
         try:
             await asyncio.wait_for(self._ended.wait(), grace_s)
         except TimeoutError:
-            self._handle.kill()
+            if self._handle is not None:  # it may have ended just now
+                self._handle.kill()
             await asyncio.wait_for(self._ended.wait(), patience_s)

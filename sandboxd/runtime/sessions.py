@@ -13,7 +13,10 @@ from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import STOP_GRACE_S, PolicyOf, Session, SessionParts, SessionSpec
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
-OUTCOMES_KEPT = 4096
+OUTCOMES_KEPT = 1024
+"""Of ended commands: somebody asks right after the end, or never. One holds about 2 KB."""
+
+_TRIES = 8
 
 
 class Sessions:
@@ -79,8 +82,12 @@ class Sessions:
         command = session.command(wrapped.wrap_id)
         if command is not None:
             self._commands[wrapped.wrap_id] = (command, session)
-            while len(self._commands) > OUTCOMES_KEPT:
-                self._commands.popitem(last=False)
+            for _ in range(_TRIES if len(self._commands) > OUTCOMES_KEPT else 0):
+                oldest = next(iter(self._commands))
+                if self._commands[oldest][0].outcome.exited:
+                    del self._commands[oldest]
+                    break
+                self._commands.move_to_end(oldest)  # it runs: somebody will ask
         return wrapped
 
     async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:

@@ -45,6 +45,9 @@ async def test_status(client: RawClient, running: RunningDaemon, machine: FakeMa
     assert (len(status["sessions"]), status["commands"]) == (1, 1)
     assert {f["source"] for f in status["settings"]} == {"managed", "local", "user"}
     assert status["warnings"] == []
+    assert [phase["name"] for phase in status["startup"]] == ["directories", "settings", "back end", "socket"]
+    assert all(0 <= phase["seconds"] < 600 for phase in status["startup"])
+    assert status["activated"] is False
 
 
 @pytest.mark.parametrize("method", ["status", "check", "session.list", "settings.reload", "shutdown"])

@@ -183,9 +183,7 @@ class Configuration:
         """The inverse, with the checks that the helper makes too. Raises ProtocolError."""
         if len(message) < _HEAD.size:
             raise ProtocolError("the configuration is cut off")
-        magic, version, length, flags, grace_ms, listeners, program, arguments, size, ports = _HEAD.unpack_from(
-            message
-        )
+        magic, version, length, flags, grace_ms, listeners, program, arguments, size, ports = _HEAD.unpack_from(message)
         if magic != _MAGIC or version != VERSION:
             raise ProtocolError("the configuration has another version")
         start_of_ports = _HEAD.size + listeners * _LISTENER.size

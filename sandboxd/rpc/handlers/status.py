@@ -9,7 +9,7 @@ from sandboxd import __version__
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd_client.wire.messages.hello import PROTOCOL
-from sandboxd_client.wire.messages.status import AuditRecord, StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, StatusParams, StatusResult
 
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
@@ -41,4 +41,6 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         ),
         network=daemon.ways_out(),
         audit=AuditRecord(audit.enabled, audit.path, audit.lines, audit.lost, audit.failure, audit.blocking),
+        startup=tuple(PhaseRecord(phase.name, round(phase.seconds, 4)) for phase in daemon.startup.phases),
+        activated=daemon.activated,
     )

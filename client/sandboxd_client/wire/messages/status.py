@@ -27,10 +27,19 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """A part of the start: `program` (interpreter and our code), `directories`, `settings`, `back end`, `socket`."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
     the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
-    proxy allowed ones go, a sentence each."""
+    proxy allowed ones go, a sentence each. `startup` are the phases of the daemon's start, in order; `activated` says
+    that a service manager made the socket and starts the daemon when somebody connects."""
 
     version: str
     protocol: int
@@ -46,6 +55,8 @@ class StatusResult:
     warnings: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     audit: AuditRecord | None = None
+    startup: tuple[PhaseRecord, ...] = ()
+    activated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
