@@ -1,14 +1,16 @@
-"""Cases of the network that only a real sandbox shows: F103, F114, and a reason that has to be told wherever a host is
-refused."""
+"""Cases of the network that only a real sandbox shows: F077, F103, F114, and a reason that has to be told wherever a
+host is refused."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 from support.daemons import StartDaemon
 from support.origin import Origin
 from support.users import Identity
+from support.waiting import wait_until
 
 WHY = "use the mirror at mirror.test"
 PROGRAM = """
@@ -59,3 +61,76 @@ def test_reasons_ports_and_certificates(start_daemon: StartDaemon, identity: Ide
     assert [WHY in text for text in told] == [True] * len(told), told
     assert any(f"NODE_EXTRA_CA_CERTS names {certificate}, which the command may not read" in one for one in warnings)
     Path(certificate).unlink()
+
+
+INSIDE = """
+import os, socket, sys, time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+port, proxy = int(sys.argv[1]), urlsplit(os.environ["HTTP_PROXY"])
+
+def tunnel():
+    sock = socket.create_connection((proxy.hostname, proxy.port), 20)
+    sock.sendall(b"CONNECT ok.test:%d HTTP/1.1\\r\\n\\r\\n" % port)
+    answer = sock.recv(4096)
+    return sock if answer.startswith(b"HTTP/1.1 200") else None
+
+def alive(sock):
+    try:
+        sock.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+        answer = b""
+        while not answer.endswith(b"origin\\n"):
+            piece = sock.recv(4096)
+            if not piece:
+                return False
+            answer += piece
+        return answer.startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+def wait(name):
+    Path("at-" + name).touch()
+    while not Path(name).exists():
+        time.sleep(0.02)
+
+open_one = tunnel()
+said = [alive(open_one)]
+wait("reloaded")
+said += [alive(open_one), alive(tunnel())]
+wait("killed")
+said.append(alive(open_one))
+for attempt in (tunnel, lambda: socket.create_connection(("127.0.0.1", port), 5)):
+    try:
+        said.append(attempt() is not None)
+    except OSError:
+        said.append(False)
+Path("said").write_text(repr(said))
+"""
+
+
+def test_f077_tunnels_stay_when_settings_change_and_nothing_is_open_when_the_proxies_are_gone(
+    start_daemon: StartDaemon, identity: Identity, origin: Origin
+) -> None:
+    network = {"allowedDomains": ["ok.test"]}
+    daemon = start_daemon(settings={"sandbox": {"network": network}}, resolve={"ok.test": "127.0.0.1"})
+    script = identity.write(identity.workspace / "inside.py", INSIDE)
+    argv = ("run", "--", "/usr/bin/python3", str(script), str(origin.port))
+    command = daemon.popen(*argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until((identity.workspace / "at-reloaded").exists, "the tunnel is open")
+        for changed in ({"network": {**network, "strictAllowlist": True}}, {"network": network, "allowPty": True}):
+            identity.write(identity.home / ".claude" / "settings.json", json.dumps({"sandbox": changed}))
+            assert daemon.run("settings", "show", "--json").returncode == 0
+        wait_until(lambda: daemon.output().count("settings changed") >= 1, "the settings are in force")
+        identity.write(identity.workspace / "reloaded", "")
+        wait_until((identity.workspace / "at-killed").exists, "the tunnel was tried")
+        connections = len(origin.connections)
+        daemon.process.kill()
+        daemon.process.wait()
+        identity.write(identity.workspace / "killed", "")
+        wait_until((identity.workspace / "said").exists, "the command has tried")
+        assert (identity.workspace / "said").read_text() == "[True, True, True, False, False, False]"
+        assert len(origin.connections) == connections
+    finally:
+        command.wait(30)

@@ -13,6 +13,7 @@ import pytest
 from sandboxd.errors import CallerError
 from sandboxd.policy.hosts import IPAddress
 from sandboxd.proxy.dial import Dialer, DialError, PinnedResolver, SystemResolver, connect_socket, interleave
+from sandboxd.proxy.interfaces import read_interface_addresses
 from sandboxd.proxy.limits import Limits
 
 A, B, C, SIX, SEVEN = (ip_address(text) for text in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::6", "fd00::7"))
@@ -64,6 +65,17 @@ async def test_a_look_up_without_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
         assert caught.value.slug == "dns_timeout"
     go.set()
     await SystemResolver(lookups=1).resolve("ok.test")
+
+
+async def test_far_connections_are_kept_alive_and_near_ones_need_no_care() -> None:
+    """Idle tunnels: a far end that vanished is noticed after three minutes, not never."""
+    far = [one for one in read_interface_addresses() if one.version == 4 and not one.is_loopback]
+    with socket.create_server(("", 0)) as server:
+        for address in (ip_address("127.0.0.1"), *far[:1]):
+            with await connect_socket(address, server.getsockname()[1]) as sock:
+                alive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert bool(alive) is not address.is_loopback
+                assert not alive or sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 def test_families_alternate() -> None:
