@@ -34,6 +34,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.network", "throughput", False),
     ("bench.network", "connect_cost", False),
     ("bench.network", "closed_by_origin", False),
+    ("bench.network", "under_load", False),
     ("bench.questions", "gate_decision", False),
     ("bench.questions", "question_to_connection", True),
     ("bench.through", "through_a_sandbox", True),

@@ -140,6 +140,65 @@ def closed_by_origin(bench: Bench | None, quick: bool) -> Iterator[Row]:
             yield Row(f"{count:,} transfers of 1 MB closed by the origin, {protocol}: incomplete", short, "", "= 0")
 
 
+def under_load(bench: Bench | None, quick: bool) -> Iterator[Row]:
+    """Readers that pause, both ways at once, and many short requests over plain HTTP."""
+    size, number = (20 if quick else 100) * MEGABYTE, 4
+    with _stand() as stand:
+        before = stand.memory_mb()
+        wrong: list[int] = []
+        readers = [
+            threading.Thread(target=lambda: wrong.append(_wrong_with_pauses(stand.through_connect(), size)))
+            for _ in range(number)
+        ]
+        for reader in readers:
+            reader.start()
+        highest = before
+        while any(reader.is_alive() for reader in readers):
+            highest = max(highest, stand.memory_mb())
+            time.sleep(0.05)
+        name = f"{number} tunnels, {size // MEGABYTE} MB up and down at once, readers that pause"
+        yield Row(f"{name}: wrong", number - wrong.count(0), "", "= 0")
+        yield Row(f"{name}: growth of the proxy's memory", highest - before, "MB", "≤ 16")
+    requests = 1000 if quick else 10_000
+    with _stand() as stand:
+        begin = time.perf_counter()
+        failed = sum(not _short_request(stand) for _ in range(requests))
+        detail = {"each": ms((time.perf_counter() - begin) / requests)}
+        yield Row(f"{requests:,} short requests, a connection each: failed", failed, "", "= 0", detail)
+
+
+def _wrong_with_pauses(sock: socket.socket, size: int) -> int:
+    """Send so many bytes while as many come back, slowly; 0 when they are the same."""
+    sent, received = hashlib.sha256(), hashlib.sha256()
+
+    def send() -> None:
+        piece = os.urandom(BUFFER)
+        for number in range(size // BUFFER):
+            data = number.to_bytes(4, "big") + piece[4:]
+            sent.update(data)
+            sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+
+    with sock:
+        sock.sendall(b"E\n")
+        sender = threading.Thread(target=send)
+        sender.start()
+        total = 0
+        while data := sock.recv(BUFFER):
+            received.update(data)
+            if total // (8 * MEGABYTE) != (total + len(data)) // (8 * MEGABYTE):
+                time.sleep(0.05)
+            total += len(data)
+        sender.join()
+    return int(received.digest() != sent.digest())
+
+
+def _short_request(stand: Stand) -> bool:
+    with _tuned(socket.create_connection(("127.0.0.1", stand.http))) as sock:
+        sock.sendall(b"GET http://%b:%d/ HTTP/1.1\r\nConnection: close\r\n\r\n" % (NAME.encode(), stand.origin))
+        return _read_all(sock).endswith(b"\r\n\r\n!")
+
+
 def _hello(sock: socket.socket) -> None:
     with sock:
         sock.sendall(b"H\n")
@@ -242,10 +301,17 @@ def _answer(sock: socket.socket) -> None:
                 return
             line += piece
         word, _, number = line.strip().partition(b" ")
-        size = int(number or b"0")
+        size = int(number) if number.isdigit() else 0
         if word == b"H":
             sock.sendall(b"!")
             sock.recv(1)
+        elif word == b"GET":
+            while not line.endswith(b"\r\n\r\n"):
+                line += sock.recv(4096)
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n!")
+        elif word == b"E":
+            while data := sock.recv(BUFFER):
+                sock.sendall(data)
         elif word == b"C":
             sock.sendall(_pattern(size))
         elif word == b"D":
@@ -288,7 +354,11 @@ def _main(role: str) -> None:
         from bench.rows import table
 
         begin = time.perf_counter()
-        rows = [row for part in (throughput, connect_cost, closed_by_origin) for row in part(None, role == "quick")]
+        rows = [
+            row
+            for part in (throughput, connect_cost, closed_by_origin, under_load)
+            for row in part(None, role == "quick")
+        ]
         print(table(rows), f"\n{time.perf_counter() - begin:.0f} s")
 
 

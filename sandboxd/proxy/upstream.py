@@ -137,7 +137,10 @@ async def _read_status(sock: socket.socket) -> int:
     while True:
         await _readable(sock)
         seen = seen[-2:]
-        offered = seen + sock.recv(READ_SIZE, socket.MSG_PEEK)
+        try:
+            offered = seen + sock.recv(READ_SIZE, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
         end = _HEAD_END.search(offered)
         data = sock.recv((len(offered) if end is None else end.end()) - len(seen))
         if not data:
