@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Exited, Started
-from sandboxd.backends.linux.notifications import RefusedCall
+from sandboxd.backends.linux.bridge_protocol import Descriptors, ExecFailed, Exited, Started
+from sandboxd.backends.linux.notifications import Access, Lost, RefusedCall
 from sandboxd.backends.linux.seccomp_notified import call_name
 from sandboxd.plan.plan import Supervision
 from support.users import Identity
 
-from .conftest import MACHINE, OPTIONS, Launcher, Sandbox
+from .conftest import MACHINE, OPTIONS, Launcher, Sandbox, configuration
 
 WRITES = Supervision(writes=True)
 READS = Supervision(writes=True, reads=True)
@@ -216,3 +217,265 @@ def test_what_the_mounts_refuse_is_reported_once(launch: Launcher, places: Place
 def test_what_does_not_fail_or_fails_by_itself_is_not_reported(launch: Launcher, places: Places) -> None:
     got = run_each(launch, places, NOT_REPORTED)
     assert dict(zip(NOT_REPORTED, got, strict=True)) == {statement: [] for statement in NOT_REPORTED}
+
+
+def test_reads_of_what_is_masked(launch: Launcher, places: Places) -> None:
+    """And nothing of other reads, nor of what cannot be read because of its mode."""
+    statements = {
+        "open('hidden')": [("openat", "hidden")],
+        "os.listdir('secret')": [("openat", "secret")],
+        "open('secret/file')": [("openat", "secret/file")],
+        "open('secret/a/b')": [("openat", "secret/a/b")],
+        "open('file')": [],
+        "open('missing')": [],
+        "os.listdir('.')": [],
+        "os.listdir('open/inner')": [],
+        "open('/dev/null')": [],
+        "os.chmod('open/file', 0); open('open/file')": [],
+        "os.open('secret', os.O_PATH)": [],
+        "os.stat('hidden')": [],
+        "open('/proc/self/environ')": [],
+    }
+    assert dict(zip(statements, run_each(launch, places, list(statements), READS), strict=True)) == statements
+
+
+def test_reads_and_writes_are_told_apart(launch: Launcher, places: Places) -> None:
+    script = """
+for mode in ("r", "w"):
+    try: open("hidden", mode)
+    except OSError: pass"""
+    text = f"import os; os.chdir({str(places.base)!r})\n{script}"
+    found = reports(launch.python(text, watched=READS, options=places.options))
+    assert [(report.access, report.count) for report in found] == [(Access.READ, 1), (Access.WRITE, 1)]
+
+
+def test_equal_ones_are_counted(launch: Launcher, places: Places) -> None:
+    script = """
+for n in range(1000):
+    try: open(f"new-{n % 2}", "w")
+    except OSError: pass"""
+    text = f"import os; os.chdir({str(places.base)!r})\n{script}"
+    found = reports(launch.python(text, watched=WRITES, options=places.options))
+    assert {report.path for report in found} == {f"{places.base}/new-0", f"{places.base}/new-1"}
+    assert sum(report.count for report in found) == 1000
+    assert len(found) < 500
+
+
+def test_a_flood_is_bounded_and_what_is_lost_is_counted(launch: Launcher, places: Places) -> None:
+    script = f"""
+import os
+os.chdir({str(places.base)!r})
+for n in range(5000):
+    try: os.mkdir(f"new-{{n}}")
+    except OSError: pass"""
+    sandbox = launch.python(script, watched=WRITES, options=places.options)
+    sandbox.expect(Started())
+    *events, last = sandbox.rest()
+    assert last == Exited(0, 0)
+    told = sum(event.count for event in events if isinstance(event, RefusedCall))
+    lost = sum(event.count for event in events if isinstance(event, Lost))
+    assert told + lost == 5000
+    assert 256 <= told < 5000
+
+
+def test_a_daemon_that_does_not_read_holds_nobody_up(launch: Launcher, places: Places) -> None:
+    script = f"""
+import os
+os.chdir({str(places.base)!r})
+for n in range(3000):
+    try: os.mkdir("x" * 200 + f"-{{n}}")
+    except OSError: pass
+print("done")"""
+    sandbox = launch.python(script, watched=WRITES, options=places.options)
+    out, err = sandbox.process.communicate(timeout=60)
+    assert (out, err) == (b"done\n", b"")
+    assert sandbox.rest()[-1] == Exited(0, 0)
+
+
+def test_a_long_path_is_cut(launch: Launcher, places: Places) -> None:
+    script = f"""
+import os
+os.chdir({str(places.base / "open")!r})
+for _ in range(8):
+    os.mkdir("d" * 200); os.chdir("d" * 200)
+os.symlink({str(places.base / "file")!r}, "link")
+for name in ("link",):
+    try: os.unlink({str(places.base)!r} + "/open" + "/." * 1200 + "/../file")
+    except OSError: pass
+try: os.mkdir("../" * 9 + "n" * 250 + "/")
+except OSError: pass
+try: open({str(places.base)!r} + "/secret/" + ("y" * 200 + "/") * 6, "w")
+except OSError: pass"""
+    found = reports(launch.python(script, watched=WRITES, options=places.options))
+    assert [(len(os.fsencode(report.path)), report.is_cut) for report in found] == [
+        (len(f"{places.base}/file"), False),
+        (len(f"{places.base}/") + 250, False),
+        (984, True),
+    ]
+
+
+def test_names_that_are_not_text(launch: Launcher, places: Places) -> None:
+    script = f"""
+import ctypes, os
+os.chdir({str(places.base)!r})
+ctypes.CDLL(None).prctl(15, b"\\xff\\n\\x1b[31m")
+try: os.mkdir(b"\\xfe\\n\\x1b[2J")
+except OSError: pass"""
+    (report,) = reports(launch.python(script, watched=WRITES, options=places.options))
+    assert os.fsencode(report.path) == os.fsencode(str(places.base)) + b"/\xfe\n\x1b[2J"
+    assert os.fsencode(report.process).startswith(b"\xff")
+
+
+def test_threads_children_and_other_sessions(launch: Launcher, places: Places) -> None:
+    script = f"""
+import os, threading
+os.chdir({str(places.base)!r})
+def make(name):
+    try: os.mkdir(name)
+    except OSError: pass
+def elsewhere(name):
+    libc = __import__("ctypes").CDLL(None); libc.unshare(0x200)  # a working directory of this thread
+    os.chdir("closed"); make(name)
+for target, name in ((make, "thread"), (elsewhere, "own-directory")):
+    thread = threading.Thread(target=target, args=(name,)); thread.start(); thread.join()
+if not os.fork():
+    make("child"); os._exit(0)
+os.wait()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        make("session"); os._exit(0)
+    os.wait(); os._exit(0)
+os.wait()
+"""
+    found = reports(launch.python(script, watched=WRITES, options=places.options))
+    names = {report.path.removeprefix(f"{places.base}/"): report.pid for report in found}
+    assert set(names) == {"thread", "closed/own-directory", "child", "session"}
+    assert names["thread"] == names["closed/own-directory"] != names["child"]
+
+
+def test_a_caller_that_cannot_be_read_is_not_held_up(launch: Launcher, places: Places) -> None:
+    script = f"""
+import ctypes, os
+os.chdir({str(places.base)!r})
+ctypes.CDLL(None).prctl(4, 0)
+open("open/made", "w")
+try: os.mkdir("new")
+except OSError: print("refused")"""
+    sandbox = launch.python(script, watched=WRITES, options=places.options)
+    sandbox.expect(Started(), Exited(0, 0))
+    assert sandbox.finish() == (0, "refused\n", "")
+
+
+def test_a_caller_that_is_killed_or_interrupted_meanwhile(launch: Launcher, places: Places) -> None:
+    script = f"""
+import os, signal, time
+os.chdir({str(places.base / "open")!r})
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)
+made = 0
+for n in range(300):
+    while True:
+        try: os.mkdir(f"d{{n}}")
+        except InterruptedError: continue
+        except FileExistsError: print("twice")
+        break
+signal.setitimer(signal.ITIMER_REAL, 0)
+for n in range(20):
+    child = os.fork()
+    if not child:
+        while True: os.stat("."); open("x", "w")
+    time.sleep(0.002); os.kill(child, signal.SIGKILL); os.wait()
+print(len(os.listdir(".")))
+"""
+    sandbox = launch.python(script, watched=WRITES, options=places.options)
+    sandbox.expect(Started(), Exited(0, 0))
+    assert sandbox.finish() == (0, "305\n", "")
+
+
+def test_a_debugger_sees_the_calls_of_its_child(launch: Launcher, places: Places) -> None:
+    script = f"""
+import ctypes, os, signal
+os.chdir({str(places.base)!r})
+libc = ctypes.CDLL(None, use_errno=True)
+child = os.fork()
+if child == 0:
+    libc.ptrace(0, 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try: os.mkdir("new")
+    except OSError: os._exit(3)
+os.waitpid(child, 0)
+while True:
+    assert libc.ptrace(24, child, 0, 0) == 0
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status): break
+assert os.WEXITSTATUS(status) == 3
+"""
+    assert [report.path for report in reports(launch.python(script, watched=WRITES, options=places.options))] == [
+        f"{places.base}/new"
+    ]
+
+
+def test_a_filter_of_the_commands_own(launch: Launcher, places: Places) -> None:
+    """A program may restrict itself further; it cannot take a listener of its own, and gets no call past ours."""
+    script = f"""
+import ctypes, errno, os, struct
+os.chdir({str(places.base)!r})
+libc = ctypes.CDLL(None, use_errno=True)
+def install(flags, action):
+    code = struct.pack("<HBBI", 6, 0, 0, action)
+    program = struct.pack("<HxxxxxxQ", 1, ctypes.cast(ctypes.create_string_buffer(code), ctypes.c_void_p).value)
+    return libc.syscall({317 if MACHINE == "x86_64" else 277}, 1, flags, program)
+assert install(8, 0x7fff0000) == -1 and ctypes.get_errno() == errno.EBUSY
+assert install(0, 0x7fff0000) == 0
+try: os.mkdir("new")
+except OSError as error: assert error.errno == errno.EROFS
+"""
+    assert len(reports(launch.python(script, watched=WRITES, options=places.options))) == 1
+
+
+def test_the_command_holds_no_listener(launch: Launcher) -> None:
+    script = "import os; print(sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))"
+    sandbox = launch.python(script, watched=WRITES)
+    assert sandbox.finish() == (0, "['0', '1', '2'] 4\n", "")
+
+
+def test_a_command_that_cannot_be_run(launch: Launcher) -> None:
+    sandbox = launch(["no-such-program"], watched=WRITES)
+    assert [type(event).__name__ for event in sandbox.rest()] == ["ExecFailed", "Exited"]
+    assert sandbox.finish()[0] == 127
+
+
+@pytest.mark.parametrize("n", range(5))
+def test_a_command_that_ends_at_once(launch: Launcher, n: int) -> None:
+    sandbox = launch(["true"], watched=WRITES)
+    sandbox.expect(Started(), Exited(0, 0))
+    assert sandbox.finish()[0] == 0
+
+
+def test_a_report_made_just_before_the_end_arrives(launch: Launcher, places: Places) -> None:
+    sandbox = launch(["mkdir", str(places.base / "new")], watched=WRITES, options=places.options)
+    events = sandbox.rest()
+    assert [type(event) for event in events] == [Started, RefusedCall, Exited]
+
+
+def test_where_a_listener_is_there_already(launch: Launcher) -> None:
+    """The command is not run, and nobody is left to wonder."""
+    wrapper = f"""
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+code = struct.pack("<HBBI", 6, 0, 0, 0x7fff0000)
+program = struct.pack("<HxxxxxxQ", 1, ctypes.cast(ctypes.create_string_buffer(code), ctypes.c_void_p).value)
+assert libc.syscall({317 if MACHINE == "x86_64" else 277}, 1, 8, program) >= 0
+if not os.fork():  # it keeps the listener
+    os.read(0, 1); os._exit(0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+    sandbox = launch.start(["/usr/bin/env", "python3", "-I", "-S", "-c", wrapper, *launch.words()], stdin=-1)
+    sandbox.accept()
+    sandbox.send(configuration(["echo", "ran"], watched=WRITES))
+    assert [type(event) for event in sandbox.rest()] == [Descriptors, ExecFailed, Exited]
+    status, out, err = sandbox.finish()
+    assert (status, out) == (125, "")
+    assert err.startswith("sandboxd: something else watches the system calls of this program already\nhint: ")
