@@ -5,10 +5,11 @@
 | | | |
 | --- | --- | --- |
 | 1 | a rule denies it | deny |
-| 2 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
-| 3 | it is local: an address of the refused table, `localhost` | deny, never a question |
-| 4 | `strictAllowlist` | deny |
-| 5 | otherwise | ask |
+| 2 | it is `localhost`, 127.0.0.1 or ::1, on a port of `allowLocalPorts` | allow |
+| 3 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
+| 4 | it is local: an address of the refused table, `localhost` | deny, never a question |
+| 5 | `strictAllowlist` | deny |
+| 6 | otherwise | ask |
 
 `decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
 DNS has it: what is open on one port is worth an answer.
@@ -23,8 +24,11 @@ from sandboxd.policy.addresses import AddressRefusal, IPNetwork, parse_networks,
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.host_rules import EMPTY, HostRuleSet, compile_rules
 from sandboxd.policy.hosts import Host, IPAddress
-from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange
 from sandboxd.settings.origins import Origin
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""What `allowLocalPorts` speaks of."""
 
 
 def decide_host(
@@ -41,6 +45,10 @@ def decide_host(
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)
+    local = _local_port(network, host, port)
+    if local is not None:
+        text = _text(host, port, "is a port of this machine that is allowed")
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, _range(local), local.origin)
     allowed = compile_rules(network.allowed)
     granted = HostRuleSet(grants) if grants else EMPTY
     literal = allowed.match_literal(host, port) or granted.match_literal(host, port)
@@ -108,6 +116,8 @@ def decide_address(
     granted = HostRuleSet(grants) if grants else EMPTY
     if compile_rules(network.allowed).match_literal(target, port) or granted.match_literal(target, port):
         return _address_allowed(host, target)
+    if _local_port(network, target, port) is not None:
+        return _address_allowed(host, target)
     refusal = refuse_address(address, _networks(network.denied_addresses), own)
     if refusal is None:
         return _address_allowed(host, target)
@@ -122,6 +132,18 @@ def decide_address(
 def is_local_name(host: Host) -> bool:
     """`localhost` and names below it mean this machine wherever they are resolved (RFC 6761, section 6.3)."""
     return host.name == "localhost" or host.name.endswith(".localhost")
+
+
+def _local_port(network: NetworkPolicy, host: Host, port: int | None) -> PortRange | None:
+    """The entry of `allowLocalPorts` that opens this port of this machine's loopback. Other loopback addresses are not
+    what anybody means by it."""
+    if not network.allow_local_ports or port is None or host.name not in LOCAL_HOSTS:
+        return None
+    return next((ports for ports in network.allow_local_ports if ports.first <= port <= ports.last), None)
+
+
+def _range(ports: PortRange) -> str:
+    return str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
 
 
 def _match_denial(network: NetworkPolicy, host: Host, port: int | None) -> HostRule | None:

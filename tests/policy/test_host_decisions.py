@@ -13,7 +13,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.host_decisions import decide_address, decide_host
 from sandboxd.policy.host_rules import HostRuleSet, compile_rules
 from sandboxd.policy.hosts import HostPattern, parse_host
-from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange
 from sandboxd.settings.origins import Origin, Source
 
 ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
@@ -216,3 +216,35 @@ def test_the_index_agrees_with_trying_every_rule(texts: list[str], host_text: st
     matching = [rule for rule in listed if rule.pattern.matches(host, port)]
     assert (found is not None) == bool(matching)
     assert found is None or found in matching
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "behavior"),
+    [
+        ("localhost", 5432, ALLOW),
+        ("127.0.0.1", 5432, ALLOW),
+        ("[::1]", 8005, ALLOW),
+        ("127.0.0.2", 5432, DENY),
+        ("a.localhost", 5432, DENY),
+        ("localhost", 5433, DENY),
+        ("localhost", None, DENY),
+        ("ok.test", 5432, ASK),
+    ],
+)
+def test_local_ports_open_this_machine_s_loopback_and_nothing_else(
+    host: str, port: int | None, behavior: Behavior
+) -> None:
+    network = NetworkPolicy(allow_local_ports=(PortRange(5432, 5432), PortRange(8000, 8010)))
+    decision = decide(network, host, port)
+    assert decision.behavior is behavior
+    assert (decision.rule in ("5432", "8000-8010")) is (behavior is ALLOW)
+    denied = replace(network, denied=rules("localhost", "127.0.0.1", "[::1]"))
+    assert not decide(denied, host, port).allowed or host == "ok.test"
+
+
+def test_where_a_name_leads_to_on_a_local_port() -> None:
+    network = NetworkPolicy(allow_local_ports=(PortRange(5432, 5432),))
+    localhost = parse_host("localhost")
+    assert decide_address(network, localhost, 5432, ip_address("127.0.0.1")).allowed
+    assert not decide_address(network, localhost, 5433, ip_address("127.0.0.1")).allowed
+    assert not decide_address(network, localhost, 5432, ip_address("127.0.0.2")).allowed

@@ -52,7 +52,9 @@ static _Noreturn void answer(uint32_t stage, long error) {
         .head = {.cmsg_len = CMSG_LEN(opened * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     for (unsigned n = 0; n < opened; n++) control.sockets[n] = sockets[n];
     struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1};
-    if (opened && stage == COMPLETE) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
+    if (stage != COMPLETE)
+        while (opened) call(close, sockets[--opened]); /* whoever hears of the failure finds their ports free */
+    if (opened) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
     call(sendmsg, answers, &text, MSG_NOSIGNAL);
     for (;;) call(exit_group, 0);
 }

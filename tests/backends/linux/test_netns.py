@@ -7,10 +7,8 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv4Address, ip_address
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from sandboxd.backends.linux import capture_rules, netlink
 from sandboxd.backends.linux.namespace_program import STREAM, Configure, OpenSocket, Program, Then
 from sandboxd.backends.linux.netlink import Family
 from sandboxd.backends.linux.netns import NamespaceError, NamespaceHold, NamespaceWorker
-from sandboxd.host.helper import find_helper
+from support.namespaces import namespace_worker, network_namespace
 
 LOOPBACK = IPv4Address("127.0.0.1")
 ROUTES = Configure(netlink.everything_is_local((Family.V4,)), "add routes")
@@ -30,33 +28,14 @@ def listen(port: int) -> OpenSocket:
 
 @pytest.fixture
 def namespace() -> Iterator[int]:
-    """A descriptor of a network namespace with a user namespace of its own, as bubblewrap makes them."""
-    made = subprocess.Popen(
-        ["unshare", "--user", "--map-root-user", "--net", "/bin/sh", "-c", "ip link set lo up; echo; exec sleep 1000"],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert made.stdout is not None and made.stdout.read(1)
-        descriptor = os.open(f"/proc/{made.pid}/ns/net", os.O_RDONLY)
+    with network_namespace() as descriptor:
         yield descriptor
-        os.close(descriptor)
-    finally:
-        made.kill()
-        made.communicate()
 
 
 @pytest.fixture
 async def worker() -> AsyncIterator[NamespaceWorker]:
-    logged: list[Any] = []
-    worker = NamespaceWorker(find_helper(), lambda event, **values: logged.append(event))
-    worker.open()
-    pid = worker.pid
-    before = len(os.listdir("/proc/self/fd"))
-    yield worker
-    await asyncio.sleep(0)
-    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors are left over"
-    await worker.aclose()
-    assert pid is not None and not os.path.exists(f"/proc/{pid}")
+    async with namespace_worker() as worker:
+        yield worker
 
 
 async def test_sockets_come_back_in_order_and_live_in_the_namespace(worker: NamespaceWorker, namespace: int) -> None:
