@@ -6,7 +6,7 @@ stands for its name, every other one for itself. The gate decides as for the pro
 | Destination | Decided as | Dialled |
 | --- | --- | --- |
 | given out for a name | that name | what the name resolves to |
-| 127.0.0.1, ::1 (captured only for `allowLocalPorts`) | that address | the host's loopback service, either family |
+| 127.0.0.1, ::1, on `allowLocalPorts` only | that address | a server inside, else the host's: on either address |
 | another address | that address | itself |
 
 **connect() that waits.** The capture alone would let every connect() succeed, and the error come afterwards. So where
@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Inside(Protocol):
     """What is asked about the sandbox's own network."""
 
     async def is_listening(self, address: IPAddress, port: int) -> bool: ...
+    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Captures:
             destination = Destination.of(*client.socket.getsockname()[:2])
             with self._held(destination.address):
                 await self._join(client, destination)
-        except OSError:
+        except (OSError, SandboxdError):
             client.reset()
         except BaseException:
             client.reset()
@@ -104,13 +106,13 @@ class Captures:
             client.close()
 
     async def _join(self, client: Stream, destination: Destination) -> None:
+        own = await self._own_server(destination)
+        if own is not None:
+            await Relay(client.socket, own).run()
+            return
         connection = self._take(destination)
         if connection is None:
-            try:
-                connection = await self._open(destination, client)
-            except (Refused, DialError):
-                client.reset()
-                return
+            connection = await self._open(destination, client)
         relay = Relay(client.socket, connection.socket)
         try:
             await relay.run(client.take_pending(), inspect=self._outbound.inspect(connection))
@@ -147,12 +149,28 @@ class Captures:
     async def _is_captured(self, destination: Destination) -> bool:
         """Whether a connection there will come to us. On loopback it does where nobody inside listens."""
         address, port = destination.address, destination.port
-        if address in _LOOPBACK and self._outbound.is_local_port(port) and self._inside is not None:
-            try:
-                return not await self._inside.is_listening(address, port)
-            except SandboxdError:  # it is ending
-                return False
+        if address in _LOOPBACK and self._outbound.is_local_port(port):
+            served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
+            return not any(served)
         return not (address.is_loopback or address.is_unspecified or address.is_multicast or port == _DNS_PORT)
+
+    async def _own_server(self, destination: Destination) -> socket.socket | None:
+        """`localhost` is two addresses and a server often listens on one. The command's own comes before the host's,
+        also for who tries the other address first."""
+        if destination.address not in _LOOPBACK or self._inside is None:
+            return None
+        other = _other(destination.address)
+        if not await self._is_served_inside(other, destination.port):
+            return None
+        return await self._inside.connect_inside(other, destination.port)
+
+    async def _is_served_inside(self, address: IPAddress, port: int) -> bool:
+        if self._inside is None:
+            return False
+        try:
+            return await self._inside.is_listening(address, port)
+        except SandboxdError:  # it is ending, or has no such family
+            return False
 
     # the way out
 
@@ -160,7 +178,7 @@ class Captures:
         """Raises Refused, DialError, and ClientGone while people are asked."""
         if destination.address not in _LOOPBACK:
             return await self._open_host(self._host(destination.address), destination.port, client)
-        other = _LOOPBACK[destination.address.version == 4]
+        other = _other(destination.address)
         try:
             return await self._open_host(Host.of_address(destination.address), destination.port, client)
         except DialError as refused:
@@ -223,6 +241,10 @@ class Captures:
         waiting.remove(kept)
         if not waiting:
             del self._kept[kept.destination]
+
+
+def _other(loopback: IPAddress) -> IPAddress:
+    return _LOOPBACK[loopback.version == 4]
 
 
 @dataclass(eq=False, slots=True)

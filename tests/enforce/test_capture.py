@@ -12,6 +12,7 @@ import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin, serve_origin
+from support.users import Identity
 
 UNSET = "unset ${!http*} ${!https*} ${!HTTP*} ${!ALL*} ${!all_*} ${!GRPC*} NO_PROXY no_proxy; "
 
@@ -196,3 +197,92 @@ def test_it_can_be_switched_off(start_daemon: StartDaemon, server: Origin) -> No
     assert len(server.connections) == before
     proxied = daemon.run("run", "--", "curl", "-sS", f"http://ok.test:{server.port}/")
     assert proxied.stdout == "hello from the origin\n"
+
+
+def test_local_ports(start_daemon: StartDaemon, server: Origin) -> None:
+    """field case F091: the listed port works, another one is refused; a server of the command's own comes first."""
+    with serve_origin() as other:
+        network = {"allowLocalPorts": [server.port], "strictAllowlist": True}
+        daemon = start_daemon(settings={"sandbox": {"network": network}})
+        for host in ("localhost", "127.0.0.1", "[::1]"):
+            assert run(daemon, f"curl -sS http://{host}:{server.port}/").stdout == "hello from the origin\n"
+            assert run(daemon, f"curl -sS http://{host}:{other.port}/").returncode == 7
+        proxied = daemon.run("run", "--", "curl", "-sS", f"http://localhost:{server.port}/")
+        assert proxied.stdout == "hello from the origin\n", proxied.stderr
+        assert not other.connections
+        before = len(server.connections)
+        own = run(
+            daemon,
+            f"""python3 -I -S -c '
+import socket
+server = socket.create_server(("127.0.0.1", {server.port}))
+with socket.create_connection(("localhost", {server.port})) as client:
+    peer, _ = server.accept()
+    peer.sendall(b"own")
+    print(client.recv(3))
+'""",
+        )
+        assert own.stdout == "b'own'\n", own.stderr
+        assert len(server.connections) == before
+        explained = daemon.run("explain", "host", f"localhost:{server.port}")
+        assert "allowLocalPorts" in explained.stdout, explained.stdout
+
+
+LIMITED = """
+import sys
+from sandboxd.backends.linux import capture_probe
+from sandboxd.backends.linux.capture import Reach
+from sandboxd.backends.linux.netns import NamespaceError, NamespaceWorker
+
+start = NamespaceWorker.start
+
+def limited(self, namespace, program):
+    # as on a machine without nf_tables (ports), or where the namespace cannot be entered (variables)
+    if LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0:
+        refused = self._loop.create_future()
+        refused.set_exception(NamespaceError("cannot install packet rules", 95))
+        return refused
+    return start(self, namespace, program)
+
+NamespaceWorker.start = limited
+from sandboxd.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("limit", ["ports", "variables"])
+def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemon, server: Origin, limit: str) -> None:
+    script = f"#!{identity.code.python} -P\nLIMIT = {limit!r}\n{LIMITED}"
+    identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
+    network = {"allowedDomains": [f"ok.test:{server.port}"], "strictAllowlist": True}
+    daemon = start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={"sandbox": {"network": network}})
+    answer = wrap(daemon)
+    assert ("network-capture-ports" in answer["layers"]) is (limit == "ports")
+    assert "network-capture" not in answer["layers"]
+    (warning,) = answer["warnings"]
+    assert "cannot install packet rules: Operation not supported" in warning
+    step = next(line for line in daemon.run("check").stdout.splitlines() if "network capture" in line)
+    assert "cannot install packet rules" in step
+    curl = f"curl -sS http://ok.test:{server.port}/"
+    before = len(server.connections)
+    if limit == "ports":
+        assert run(daemon, curl).stdout == "hello from the origin\n"
+        assert run(daemon, "exec 3<>/dev/tcp/ok.test/81").returncode == 1
+        assert blocked(daemon, "curl -sS http://192.0.2.77/") == [("connect", "192.0.2.77:80")]
+    else:
+        assert run(daemon, curl).returncode == 6
+        assert len(server.connections) == before
+        assert run(daemon, "curl -sS http://192.0.2.77/").returncode == 7
+    assert daemon.run("run", "-c", curl).stdout == "hello from the origin\n"
+
+
+def test_what_was_promised_and_fails_fails_the_command(identity: Identity, start_daemon: StartDaemon) -> None:
+    """The first program is that of the probe; the next one is refused."""
+    broken = LIMITED.replace('LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0', "COUNT.pop() > 1")
+    script = f"#!{identity.code.python} -P\nCOUNT = [2, 2, 2, 0]\n{broken}"
+    identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
+    daemon = start_daemon()
+    done = daemon.run("run", "--", "touch", "ran")
+    assert done.returncode == 125
+    assert "network" in done.stderr
+    assert not (identity.workspace / "ran").exists()

@@ -213,11 +213,15 @@ async def test_local_ports_are_the_host_s_unless_the_command_listens(worker: Nam
             reuse = ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1),)
             listen = OpenSocket(STREAM, ip_address("127.0.0.1"), origin.port, Then.LISTEN, backlog=8, options=reuse)
             (own,) = await worker.perform(fresh, Program.of((listen,)))
-            assert await box.ask(ip_address("127.0.0.1"), origin.port) == 0
-            client = await box.inside.connect_inside(ip_address("127.0.0.1"), origin.port)
-            accepted, _ = await asyncio.get_running_loop().sock_accept(own)
-            for sock in (accepted, client, own):
-                sock.close()
+            for text in ("127.0.0.1", "::1"):
+                assert await box.ask(ip_address(text), origin.port) == 0
+                reader, writer = await box.connect(ip_address(text), origin.port)
+                accepted, _ = await asyncio.get_running_loop().sock_accept(own)
+                accepted.send(b"own")
+                accepted.close()
+                assert await reader.read() == b"own"
+                writer.close()
+            own.close()
             assert origin.connections == before
             assert not proxies.blocked
 
