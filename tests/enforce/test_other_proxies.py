@@ -3,7 +3,12 @@ request for a whole URL like any other."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
 
 from support.daemons import StartDaemon
 from support.origin import Origin
@@ -40,6 +45,48 @@ def test_nw_31_a_parent_proxy_and_where_its_password_is_seen(
     for text in (done.stdout, done.stderr, status, daemon.output(), *(s.stdout + s.stderr for s in shown)):
         assert text and SECRET not in text
     assert SECRET in file.read_text()
+
+
+@contextlib.contextmanager
+def connect_proxy(port: int) -> Iterator[tuple[int, list[bytes]]]:
+    """A proxy in which every CONNECT leads to one port of this machine: where it listens, and what it was asked."""
+    asked: list[bytes] = []
+
+    class Tunnel(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += self.request.recv(4096)
+            asked.append(head.partition(b"\r\n")[0])
+            with socket.create_connection(("127.0.0.1", port)) as far:
+                self.request.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                back = threading.Thread(target=copy, args=(far, self.request))
+                back.start()
+                copy(self.request, far)
+                back.join()
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server.server_address[1], asked
+        server.shutdown()
+        thread.join()
+
+
+def test_programs_that_know_no_proxy_go_through_the_parent_too(start_daemon: StartDaemon, origin: Origin) -> None:
+    """Captured connections: the name is one that nobody but the parent proxy could look up."""
+    with connect_proxy(origin.port) as (port, asked):
+        daemon = start_daemon(settings=network(allowedDomains=["far.test"], parentProxy=f"http://127.0.0.1:{port}"))
+        script = "curl -sS --noproxy '*' http://far.test/; curl -sS --noproxy '*' http://no.test/ || echo refused"
+        done = daemon.run("run", "-c", script)
+        assert done.stdout == origin.body.decode() + "refused\n", done
+        assert asked == [b"CONNECT far.test:80 HTTP/1.1"] and len(origin.connections) == 1
 
 
 def test_f083_a_proxy_of_one_s_own_decides_and_that_is_said(start_daemon: StartDaemon, origin: Origin) -> None:
