@@ -169,6 +169,13 @@ def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:
     end = settled_at(found.points, cwd)[-1]
     if end.shows is not Shows.NOTHING:
         return
+    if end.point.shows is Shows.NOTHING:
+        raise PolicyError(
+            "cwd_denied",
+            f"the working directory {place.cwd} lies in {end.point.path}, which belongs to the daemon",
+            hint="start the command elsewhere; no rule opens that directory",
+            data={"path": place.cwd},
+        )
     reasons = found.reasons.get(end.point.path, [])
     rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
     because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""

@@ -147,6 +147,12 @@ def test_what_cannot_be_had_is_an_error_with_advice(files: FilePolicy, changes: 
     assert caught.value.slug == slug and caught.value.hint
 
 
+def test_nobody_is_told_to_open_the_daemons_own_directory() -> None:
+    with pytest.raises(PolicyError, match="belongs to the daemon") as caught:
+        layout(FakeHost({}), FilePolicy(), cwd="/run/user/1000/sandboxd")
+    assert "allowRead" not in caught.value.hint
+
+
 def test_an_error_names_the_rule_and_its_place() -> None:
     with pytest.raises(PolicyError, match=r"/home/u/work in /home/u/.claude/settings.json:3"):
         layout(FakeHost({}), FilePolicy(deny_read=rules("/home/u/work")))

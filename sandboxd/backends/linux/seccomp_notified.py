@@ -29,7 +29,6 @@ WRITES = (
     _row("open", ALLOW, "only reads", Where(1, (0,), _INTENDS_TO_WRITE)),
     _row("openat", ALLOW, "only reads", Where(2, (0,), _INTENDS_TO_WRITE)),
     _row("open openat", NOTIFY, "writes a file, or makes one"),
-    _row("openat2", NOTIFY, "its flags are in memory, where a filter cannot read them"),
     _row("creat truncate", NOTIFY, "writes a file"),
     _row("mkdir mkdirat mknod mknodat link linkat symlink symlinkat", NOTIFY, "makes a name"),
     _row("rename renameat renameat2 unlink unlinkat rmdir", NOTIFY, "removes a name"),
@@ -38,7 +37,7 @@ WRITES = (
     _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
 )  # fmt: skip
 
-READS = (_row("open openat openat2", NOTIFY, "opens a file, which may be one that must not be read"),)
+READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
 """Before the rows for writes."""
 
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)

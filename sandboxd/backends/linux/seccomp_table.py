@@ -118,6 +118,9 @@ _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _NEW_NAMESPACE = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; clone has no bit for NEWTIME
 _SHARED_PARTS = 0x00050F00  # CLONE_{VM,FS,FILES,SIGHAND,THREAD,SYSVSEM}: what unshare may undo between threads
 _INIT, _PRIO_PROCESS, _IOPRIO_PROCESS = 1, 0, 1
+_O_CREAT, _O_TMPFILE = 0x40, 0x400000
+_MAKES_A_FILE = (_O_CREAT, _O_TMPFILE, _O_CREAT | _O_TMPFILE)
+_S_ISUID = 0o4000
 _HARMLESS_PERSONALITY = 0x00060008  # ADDR_NO_RANDOMIZE (gdb), UNAME26, PER_LINUX32 (setarch)
 
 # ---- The table ----------------------------------------------------------------------------------------------------
@@ -175,6 +178,17 @@ ROWS = (
          "mount_setattr", EPERM,
          "a file that is masked or read-only must stay so"),
     _row("open_by_handle_at", EPERM, "opens files by number, past every directory and mount"),
+
+    # Privilege for others. A command that runs as root, or as a user whose files others can execute, would leave it to
+    # them for good: the host's mount of a workspace knows nothing of `nosuid`. (Set-group-ID stays: on directories,
+    # which `git init --shared` makes, it is ordinary, and a filter cannot tell them from files.)
+    _row("chmod fchmod creat mknod", EPERM, "a set-user-ID program gives its owner's rights to whoever runs it",
+         Where(1, (_S_ISUID,), _S_ISUID)),
+    _row("fchmodat fchmodat2 mknodat", EPERM, "as above", Where(2, (_S_ISUID,), _S_ISUID)),
+    _row("open", EPERM, "as above, for a file that is made",
+         Where(1, _MAKES_A_FILE, _O_CREAT | _O_TMPFILE), Where(2, (_S_ISUID,), _S_ISUID)),
+    _row("openat", EPERM, "as above", Where(2, _MAKES_A_FILE, _O_CREAT | _O_TMPFILE), Where(3, (_S_ISUID,), _S_ISUID)),
+    _row("openat2", ENOSYS, "its mode and flags are in memory, where a filter cannot read them; programs take openat"),
 
     # The terminal, which is the user's own.
     _row("ioctl", EPERM,
@@ -237,6 +251,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "creat": (85, None),
     "delete_module": (176, 106),
     "fanotify_init": (300, 262),
+    "fchmod": (91, 52),
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
     "fchownat": (260, 54),

@@ -56,7 +56,7 @@ VFORK = 0x4111
 
 ONLY_X86 = """chmod chown creat futimesat lchown link mkdir mknod open rename rmdir symlink unlink utime
     utimes""".split()
-ALWAYS_LOOKED_AT = """openat2 connect truncate mkdirat mknodat linkat symlinkat renameat renameat2 unlinkat fchmodat
+ALWAYS_LOOKED_AT = """connect truncate mkdirat mknodat linkat symlinkat renameat renameat2 unlinkat fchmodat
     fchmodat2 fchownat utimensat setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
     file_setattr""".split()
 
@@ -171,12 +171,32 @@ def _cases() -> list[Case]:
             if call != "open"
         ),
     ]
+    cases += [
+        # Set-user-ID, alone and with other bits, where a mode counts; other bits, and a mode that does not count.
+        *(
+            Case(call, (0,) * place + (mode | GARBAGE,), "EPERM")
+            for call, place in (("chmod", 1), ("fchmod", 1), ("creat", 1), ("mknod", 1), ("fchmodat", 2),
+                                ("fchmodat2", 2), ("mknodat", 2))
+            for mode in (0o4000, 0o4755, 0o7777, 0o104755)
+        ),
+        *(Case("fchmod", (3, mode), "allow") for mode in (0o755, 0o2775, 0o3777, 0)),
+        *(Case("chmod", (0, mode), "allow", watched="notify") for mode in (0o755, 0o2775, 0o1777)),
+        *(
+            Case(call, (*before, flags, 0o4755), "EPERM")
+            for call, before in (("open", (0,)), ("openat", (0, 0)))
+            for flags in (os.O_CREAT, os.O_TMPFILE | os.O_RDWR, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
+        ),
+        *(
+            Case(call, (*before, os.O_RDONLY | os.O_DIRECTORY, 0o4755), "allow", everything="notify")
+            for call, before in (("open", (0,)), ("openat", (0, 0)))
+        ),
+    ]  # fmt: skip
     unconditional = {
         "EPERM": """mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
             mount_setattr open_by_handle_at vhangup add_key request_key keyctl bpf perf_event_open userfaultfd
             kexec_load kexec_file_load reboot init_module finit_module delete_module swapon swapoff quotactl
             quotactl_fd acct settimeofday clock_settime clock_adjtime adjtimex syslog iopl ioperm""",
-        "ENOSYS": "modify_ldt lookup_dcookie nfsservctl",
+        "ENOSYS": "openat2 modify_ldt lookup_dcookie nfsservctl",
         "allow": " ".join(names for names, _ in OPEN_ON_PURPOSE),
     }
     return cases + [Case(call, (1, 2, 3), result) for result, calls in unconditional.items() for call in calls.split()]
