@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sandboxd.errors import HostError
 from sandboxd.host.tools import Bwrap, find_bwrap
@@ -277,10 +278,15 @@ def _part_steps(bwrap: str, parts: Parts) -> list[CheckStep]:
     """Not required: what counts is the whole sandbox, which has failed already."""
     steps: list[CheckStep] = []
     for name, options in parts:
-        steps.append(_step(name, lambda options=options: try_sandbox(bwrap, options) and "can be made", required=False))
+        steps.append(_step(name, partial(_can_be_made, bwrap, options), required=False))
         if not steps[0].ok:
             break
     return steps
+
+
+def _can_be_made(bwrap: str, options: Sequence[str]) -> str:
+    try_sandbox(bwrap, options)
+    return "can be made"
 
 
 _SWITCHES = (
