@@ -18,6 +18,7 @@ from sandboxd.policy.upstream import ParentProxy, Protocol
 from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.gate import Admission, Gate
+from sandboxd.proxy.inside import InsideServers
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.relay import Inspect
 from sandboxd.proxy.server_names import ServerNameCheck
@@ -64,6 +65,8 @@ class Connection:
     owner: asyncio.Task[None] | None = field(default=None, repr=False)
     parent: ParentProxy | None = None
     forward: bool = False
+    is_inside: bool = False
+    """To a server of the sandbox itself, about which policy has nothing to say."""
 
     def is_to(self, host: Host, port: int) -> bool:
         return self.host == host and self.port == port
@@ -97,12 +100,16 @@ class Outbound:
         self._parents = parents
         self._report = report
         self._open: set[Connection] = set()
+        self.inside: InsideServers | None = None
+        """Where the network of the sandbox can be reached from here."""
 
     async def open(self, operation: str, host: Host, port: int, *, plain: bool = False) -> Connection:
         """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. `plain` is for
         a request of a plain `http://` URL: it may end at a parent proxy that is to be sent the whole URL.
 
         Raises Refused, and DialError for everything that is not policy."""
+        if self.inside is not None and (found := await self.inside.connect(host, port)) is not None:
+            return self._opened_inside(operation, host, port, *found)
         admission = await self._gate.admit(host, port, plain=plain)
         if not admission.decision.allowed:
             raise self._refused(operation, host, port, admission.decision)
@@ -119,6 +126,12 @@ class Outbound:
         self._open.add(connection)
         self._opened(connection)
         return connection
+
+    def _opened_inside(
+        self, operation: str, host: Host, port: int, sock: socket.socket, address: IPAddress
+    ) -> Connection:
+        decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.authority(port)} is a server in the sandbox")
+        return Connection(operation, host, port, decision, address, sock, asyncio.current_task(), is_inside=True)
 
     async def _connect(
         self, admission: Admission, host: Host, port: int, forward: bool
@@ -154,7 +167,7 @@ class Outbound:
     def inspect(self, connection: Connection) -> Inspect | None:
         """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""
         mode = self._gate.server_names
-        if mode == "off":
+        if mode == "off" or connection.is_inside:
             return None
 
         def refuse(name: str, decision: Decision) -> None:
@@ -173,6 +186,8 @@ class Outbound:
 
     def may_reuse(self, connection: Connection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""
+        if connection.is_inside:
+            return True
         if connection.parent != self._gate.parent(connection.host, connection.port, plain=connection.forward):
             return False
         return self._gate.still_allowed(
@@ -181,6 +196,8 @@ class Outbound:
 
     def release(self, connection: Connection, sent: int = 0, received: int = 0) -> None:
         """It is closed. The bytes are those of a tunnel."""
+        if connection.is_inside:
+            return
         self._open.discard(connection)
         self._closed(connection, sent, received)
 

@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from itertools import count
 from typing import Final
 
-from sandboxd.proxy.capture import Captures, Inside
+from sandboxd.proxy.capture import Captures
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.dns_answers import DnsAnswers
 from sandboxd.proxy.dns_server import DatagramServer, serve_dns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
+from sandboxd.proxy.inside import Inside, InsideServers
 from sandboxd.proxy.limits import DEFAULT, Limits
 from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
@@ -89,6 +90,13 @@ class ProxyServer:
         ):
             if listener is not None:
                 self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+
+    def reach(self, inside: Inside, own_name: Callable[[], str] = str) -> None:
+        """Requests for the sandbox's own servers go to them. `inside` stays its owner's."""
+        own_ports = {acceptor.port for acceptor in self._acceptors}
+        self._outbound.inside = InsideServers(
+            inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=own_ports
+        )
 
     def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
         """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
@@ -217,6 +225,11 @@ class _Acceptor:
         self._closed = False
         listener.setblocking(False)
         self.resume()
+
+    @property
+    def port(self) -> int:
+        number: int = self._listener.getsockname()[1]
+        return number
 
     def resume(self) -> None:
         if not self._accepting and not self._closed and self._retry is None and not self._server.is_full:

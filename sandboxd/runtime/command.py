@@ -134,10 +134,12 @@ class Command:
         self.proxies.serve(listeners.http, listeners.socks, listeners.check)
         if listeners.captured:
             self.proxies.capture(listeners.captured, inside=listeners.inside)
+        if listeners.inside is not None:
+            self.proxies.reach(listeners.inside, _own_name)
         self.proxies.serve_names(
             listeners.dns_datagram,
             listeners.dns_stream,
-            own_name=lambda: os.uname().nodename,
+            own_name=_own_name,
             families={6 if sock.family == socket.AF_INET6 else 4 for sock in listeners.captured},
         )
         if self.published is not None and listeners.inside is not None:
@@ -289,3 +291,8 @@ class Command:
             if self._handle is not None:  # it may have ended just now
                 self._handle.kill()
             await asyncio.wait_for(self._ended.wait(), patience_s)
+
+
+def _own_name() -> str:
+    """That of this machine: a sandbox keeps it."""
+    return os.uname().nodename

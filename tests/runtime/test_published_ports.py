@@ -13,35 +13,12 @@ import pytest
 from sandboxd.errors import CallerError, HostError, LaunchError
 from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.publication import Publication
-from sandboxd.proxy.dial import connect_socket
 from sandboxd.runtime.published_ports import PublishedPorts
+from support.inside import FakeInside
 from support.proxies import Wire, closed_port, exchange, finish, scripted_origin
 from support.waiting import wait_until_async
 
 V4, V6 = ip_address("127.0.0.1"), ip_address("::1")
-
-
-class FakeInside:
-    """`fault` is what connecting ends with."""
-
-    def __init__(self, fault: Exception | None = None) -> None:
-        self.tried: list[str] = []
-        self.fault = fault
-
-    def fileno(self) -> int:
-        return -1
-
-    def close(self) -> None:
-        raise AssertionError("it is its owner's")
-
-    async def is_listening(self, address: IPAddress, port: int) -> bool:
-        return True
-
-    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
-        self.tried.append(str(address))
-        if self.fault is not None:
-            raise self.fault
-        return await connect_socket(address, port)
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
