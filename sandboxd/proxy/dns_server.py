@@ -7,6 +7,7 @@ in the order of its questions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -26,6 +27,7 @@ singly."""
 _IP_PKTINFO: Final = 8
 """linux/in.h; Python has no name for it before 3.14."""
 _IPV6_PKTINFO: Final = socket.IPV6_PKTINFO
+_IPV6_FREEBIND: Final = 78
 _ANCILLARY: Final = 2 * socket.CMSG_SPACE(20)
 _Ancillary = tuple[int, int, bytes]
 
@@ -46,6 +48,9 @@ class DatagramServer:
         self._faults = 0
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
+        if sock.family == socket.AF_INET6:
+            with contextlib.suppress(OSError):  # answering from any address that was asked; IPv4 needs no word for it
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         self._loop.add_reader(sock, self._readable)
 
     def close(self) -> None:

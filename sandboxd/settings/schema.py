@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Texts = Annotated[list[Text], Field(max_length=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Ports = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,5}-[0-9]{1,5}$")]
+
+
+def _one_word_for_deny(value: str) -> str:
+    return "enforce" if value == "deny" else value
 
 
 class Section(BaseModel):
@@ -72,8 +76,8 @@ class Network(Section):
         None, description="Networks (10.0.0.0/8) that an allowed name must not resolve to"
     )
     transparent: bool | None = Field(None, description="Capture connections of programs that ignore proxy variables")
-    checkServerName: Literal["off", "log", "enforce"] | None = Field(
-        None, description="Compare the TLS server name with the host that was asked for"
+    checkServerName: Annotated[Literal["off", "log", "enforce", "deny"], AfterValidator(_one_word_for_deny)] | None = (
+        Field(None, description="Compare the TLS server name with the host that was asked for; deny is enforce")
     )
 
 

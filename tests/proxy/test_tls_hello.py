@@ -82,6 +82,15 @@ def test_other_kinds_of_names_and_extensions_do_not_matter() -> None:
     assert found == Opening(True, server_name=b"ok.test")
 
 
+def test_with_encrypted_client_hello_the_outer_name_counts() -> None:
+    """RFC 9849: the outer greeting names the front; the true one is out of reach."""
+    inner = b"\x00\x00\x01\x00\x01\x07" + b"\x00\x20" + b"k" * 32 + b"\x00\x40" + b"c" * 64
+    encrypted = b"\xfe\x0d" + len(inner).to_bytes(2, "big") + inner
+    for data in splits(with_extensions(names(b"front.test") + encrypted)):
+        assert feed(HelloReader().receive, data)[0] == Opening(True, server_name=b"front.test")
+    assert HelloReader().receive(with_extensions(encrypted)) == Opening(True)
+
+
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\x16\x03\x01", client_hello("ok.test")[:80]]), max_size=6))
 def test_any_bytes_and_any_split_lead_to_the_same(pieces: list[bytes]) -> None:
     whole = HelloReader().receive(b"".join(pieces))

@@ -20,6 +20,7 @@ TIGHTER: dict[str, tuple[dict[str, Any], Seen]] = {
     "no questions": ({"strictAllowlist": True}, lambda n: n.strict_allowlist),
     "the other word for it": ({"onUnlisted": "deny"}, lambda n: n.strict_allowlist),
     "networks": ({"deniedResolvedAddresses": ["10.0.0.0/8"]}, lambda n: n.denied_addresses == ("10.0.0.0/8",)),
+    "names in TLS, the other word": ({"checkServerName": "deny"}, lambda n: n.check_server_name == "enforce"),
     "names in TLS": ({"checkServerName": "enforce"}, lambda n: n.check_server_name == "enforce"),
     "no capture": ({"transparent": False}, lambda n: not n.transparent),
 }

@@ -80,7 +80,7 @@ def test_keys_of_other_programs_are_no_news() -> None:
             '"network": {"allowedDomains": {"a": 1}}',
             'sandbox.network.allowedDomains must be a list in [ ], not {"a": 1}',
         ),
-        ('"network": {"checkServerName": "on"}', "must be one of 'off', 'log' or 'enforce', not \"on\""),
+        ('"network": {"checkServerName": "on"}', "must be one of 'off', 'log', 'enforce' or 'deny', not \"on\""),
         ('"network": {"allowLocalPorts": [0]}', "sandbox.network.allowLocalPorts must be at least 1"),
         ('"network": {"allowLocalPorts": ["a"]}', "a range such as 8000-8010"),
         ('"network": {"deniedDomainReasons": ["a"]}', 'must be an object in { }, not ["a"]'),
