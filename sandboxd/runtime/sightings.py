@@ -51,11 +51,11 @@ def of_output(path: str, decision: Decision, home: str, generation: int) -> Sigh
 
 
 def of_connection(connection: BlockedConnection, home: str, generation: int) -> Sighting:
-    """What a proxy refused."""
+    """What a proxy or the name service refused; a name that was looked up has no port yet."""
     return Sighting(
         kind=ViolationKind.NETWORK,
         operation=connection.operation,
-        target=f"{connection.host}:{connection.port}",
+        target=f"{connection.host}:{connection.port}" if connection.port else connection.host,
         source=ViolationSource.PROXY,
         decision=connection.decision,
         generation=generation,

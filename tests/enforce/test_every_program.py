@@ -83,7 +83,7 @@ def test_clients_by_name(capturing: DaemonProcess, server: Origin) -> None:
         before = len(server.connections)
         done = run(capturing, line, "no.test", server.port)
         assert "hello" not in done.stdout and complaint in done.stdout + done.stderr, (name, done)
-        assert "blocked network DNS no.test" in done.stderr and "(rule no.test)" in done.stderr, (name, done)
+        assert "sandboxd: blocked network DNS no.test (rule no.test)" in done.stderr, (name, done)
         assert len(server.connections) == before, name
 
 
