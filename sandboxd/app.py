@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 import sandboxd
 import sandboxd_client
+from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
@@ -32,10 +33,12 @@ from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import ExplainPath, ExplainSocket, Questions
 from sandboxd.daemon.reload import Reloading
+from sandboxd.daemon.restarting import Program, Restarting, answer_trial, take_handed_over, take_trial
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
 from sandboxd.errors import CallerError, HostError, SandboxdError
+from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.host.directories import TEMPORARY_PARENT, temporary_base
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
@@ -57,7 +60,7 @@ from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Events, SettingsChanged
 from sandboxd.runtime.name_files import write_name_files
 from sandboxd.runtime.prompts import Prompts
-from sandboxd.runtime.session import PermissionMode, Planner, Session, SessionParts
+from sandboxd.runtime.session import Inherited, PermissionMode, Planner, Session, SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed
@@ -107,6 +110,20 @@ class Ground:
     policy: Callable[[], Policy]
     environment: Mapping[str, str]
     log: FilteringBoundLogger
+    before: Incoming = field(default_factory=Incoming)
+    """What another daemon has left; a back end takes its parts of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """How the sandboxes of a back end go from one daemon to the next. `prepared` takes nothing more in and waits, so
+    long at most, until none is in the middle of being completed; `hand_over` lets go of them; `inherited` goes on with
+    one, and `end_inherited` ends those that nobody has resumed and says which they were."""
+
+    prepared: Callable[[float], Awaitable[None]]
+    hand_over: Callable[[Outgoing], None]
+    inherited: Inherited
+    end_inherited: Callable[[], list[str]]
 
 
 class ExplainingPlanner(Planner, Protocol):
@@ -129,6 +146,8 @@ class Machine:
     """What is not as it should be now, for `status`."""
     captures: Callable[[], bool] = bool
     """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
+    succession: Succession | None = None
+    """None where the sandboxes cannot outlive their daemon."""
 
 
 Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
@@ -137,15 +156,26 @@ Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
 def main(options: ServeOptions) -> int:
     """Run the daemon until it is asked to stop; returns the exit status. What keeps it from starting goes to stderr."""
     environment = dict(os.environ)
+    program = Program.own(environment)
+    trial = take_trial(environment)
     log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
     level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
     log = make_logger(sys.stderr, log_format, level)
     manager = ServiceManager(os.environ)
     try:
         with StandardLogs.installed(log):
+            before = None if trial else take_handed_over(environment)
             config = configure(options, environment)
+            if trial:
+                sys.stdout.write(try_out(config, log) + "\n")
+                return 0
             raise_descriptor_limit()
-            asyncio.run(_serve(config, log, manager))
+            while (outgoing := asyncio.run(_serve(config, log, manager, program, before))) is not None:
+                try:
+                    program.execute(outgoing)
+                except OSError as error:
+                    log.error("cannot execute the program anew; this process goes on", reason=error.strerror)
+                    before = read_document(outgoing.text())
     except SandboxdError as error:
         manager.cannot_start(neutralise(error.message))
         hint = f"hint: {neutralise(error.hint)}\n" if error.hint else ""
@@ -178,6 +208,14 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
     )
 
 
+def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
+    """What a program says that may take over from a running daemon, when it is good for that: everything is there and
+    the settings can be read. Raises SandboxdError."""
+    machine_of(config.platform)
+    Policies(_places(config, own_paths=()), log)
+    return answer_trial()
+
+
 def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
     """`NAME=ADDR` items as names with their addresses; a name may come more than once. Raises CallerError
     `resolve_invalid`."""
@@ -190,7 +228,15 @@ def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
     return pins
 
 
-async def _serve(config: DaemonConfig, log: FilteringBoundLogger, manager: ServiceManager) -> None:
+async def _serve(
+    config: DaemonConfig,
+    log: FilteringBoundLogger,
+    manager: ServiceManager,
+    program: Program,
+    before: Incoming | None,
+) -> Outgoing | None:
+    """Serve until it is asked to stop. What is to be handed over when that is for a restart."""
+    outgoing = None
     stop = StopRequest()
     running: Daemon | None = None
 
@@ -201,16 +247,24 @@ async def _serve(config: DaemonConfig, log: FilteringBoundLogger, manager: Servi
             manager.ready(_state(running))
 
     with signals_handled(stop, reload):  # from the start, so that a signal during it is not lost
-        async with run_daemon(config, log, stop=stop, startup=StartUp.of_this_process()) as daemon:
+        async with run_daemon(
+            config, log, stop=stop, startup=StartUp.of_this_process(), program=program, before=before
+        ) as daemon:
             running = daemon
             gc.collect()
             gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
             manager.ready(_state(daemon))
             log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
             with manager.watchdog_fed():
-                log.info("stopping", reason=await stop.wait())
-            manager.stopping()
-    log.info("stopped")
+                reason = await stop.wait()
+                log.info("restarting" if stop.restart else "stopping", reason=reason)
+                if stop.restart:
+                    outgoing = await daemon.hand_over()
+            if outgoing is None:
+                manager.stopping()
+    if outgoing is None:
+        log.info("stopped")
+    return outgoing
 
 
 def _state(daemon: Daemon) -> str:
@@ -230,9 +284,14 @@ async def run_daemon(
     stop: StopRequest | None = None,
     assemble: Assemble | None = None,
     startup: StartUp | None = None,
+    program: Program | None = None,
+    before: Incoming | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon that serves as long as the context lasts; `stop` only tells whoever entered it that it should end.
-    Raises HostError, SettingsError or CallerError when it cannot serve; then nothing is left behind."""
+    `program` is what can be executed in its place, `before` what another daemon has left for this one. Raises
+    HostError, SettingsError or CallerError when it cannot serve; then nothing is left behind."""
+    predecessor = Predecessor(before)
+    earlier = predecessor.daemon
     startup = startup or StartUp()
     async with AsyncExitStack() as stack:
         connections = Connections()
@@ -240,22 +299,31 @@ async def run_daemon(
 
         # directories and the right to be the daemon of this one
         directory = prepare_directory(config.socket)
-        lock = DirectoryLock(directory)
+        lock = DirectoryLock(directory, -1 if earlier is None else earlier.lock)
         stack.callback(lock.release)
         base = temporary_base(os.geteuid(), directory, config.temporary)
-        temporary = await stack.enter_async_context(TemporaryRoot(base.path))
+        temporary = await stack.enter_async_context(
+            TemporaryRoot(base.path, None if earlier is None else earlier.temporary)
+        )
 
         startup.reached("directories")
 
         # settings
-        policies = Policies(_places(config, own_paths=(directory, base.path)), log)
+        policies = Policies(
+            _places(config, own_paths=(directory, base.path)),
+            log,
+            generation=0 if earlier is None else earlier.generation,
+            written=() if earlier is None else earlier.written,
+        )
         reloading = Reloading(policies, log)
         await stack.enter_async_context(reloading.following())
 
         startup.reached("settings")
 
         # what runs commands
-        ground = Ground(directory, base.path, lambda: policies.own.now.policy, config.environment, log)
+        ground = Ground(
+            directory, base.path, lambda: policies.own.now.policy, config.environment, log, predecessor.incoming
+        )
         machine = await stack.enter_async_context((assemble or machine_of(config.platform))(ground))
         startup.reached("back end")
         resolver = PinnedResolver(config.pins, SystemResolver())
@@ -279,8 +347,10 @@ async def run_daemon(
         events.listen(metrics.listen)
         prompts = Prompts(rule_writer(policies), observe=events.tell)
         proxies = read_environment(config.environment)
-        feed = ViolationFeed(events.tell)
-        name_files = await asyncio.to_thread(write_name_files, temporary.path, os.uname().nodename)
+        feed = ViolationFeed(events.tell, None if earlier is None else earlier.feed)
+        name_files = await asyncio.to_thread(
+            write_name_files, temporary.path, os.uname().nodename, inherited=earlier is not None
+        )
         place = _placing(config.home, directory, base.path, machine, name_files, audit.directories)
         parts = SessionParts(
             backend=machine.backend,
@@ -310,7 +380,12 @@ async def run_daemon(
             log.warning,
         )
         permissions = Permissions(prompts, questions, sessions)
-        blocked = Blocked(feed, sessions, slow_reports=config.platform == "macos")
+        blocked = Blocked(
+            feed,
+            sessions,
+            slow_reports=config.platform == "macos",
+            key=None if earlier is None else earlier.annotation_key,
+        )
         daemon = Daemon(
             socket=config.socket,
             policies=policies,
@@ -331,9 +406,13 @@ async def run_daemon(
             machine_warnings=machine.warnings,
             proxies=proxies,
             startup=startup,
-            activated=config.passed is not None,
+            activated=config.passed is not None or (earlier is not None and not earlier.listener.own),
+            restarting=Restarting(program, machine.succession is not None, policies.broken),
+            hand_over=lambda: hand_over(running),
         )
-        listening = config.passed or listen(config.socket)
+        if earlier is not None:
+            daemon.started_at, daemon.restarts = earlier.started_at, earlier.restarts + 1
+        listening = _listening(config, earlier)
         stack.callback(listening.close)
         dispatcher = Dispatcher(daemon, log, controlled=events.tell)
 
@@ -342,10 +421,25 @@ async def run_daemon(
             blocked.connection_lost(connection)
             await sessions.connection_lost(connection)
 
+        running = Parts(
+            lock, listening, temporary, policies, prompts, feed, blocked, daemon.subscriptions, permissions, sessions,
+            connections, machine.succession, daemon,
+        )  # fmt: skip
+        taking_over = TakingOver(
+            predecessor, running, lambda record: connections.make(dispatcher, log, lost, lambda _: record.caller), log
+        )
+        taking_over.sessions()
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
+        daemon.restarted = await taking_over.connect()
         lock.has_served = True
         startup.reached("socket")
         yield daemon
+
+
+def _listening(config: DaemonConfig, earlier: DaemonRecord | None) -> ListeningSocket:
+    if earlier is not None:
+        return ListeningSocket.resumed(earlier.listener)
+    return config.passed or listen(config.socket)
 
 
 def _apply_grace(stop: StopRequest, sessions: Sessions) -> None:

@@ -8,25 +8,28 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sandboxd.app import Ground, Machine, own_paths
+from sandboxd.app import Ground, Machine, Succession, own_paths
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.capture import Reach
+from sandboxd.backends.linux.handed_over import BridgeRecord, LaunchRecord
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.backends.linux.supervision import NOTIFICATION
 from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
+from sandboxd.handover.document import Outgoing
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
-from sandboxd.host.placeholders import Placeholders
+from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
 from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.rpc.peer import Identity, identify
+from sandboxd.runtime.session import Inherited
 
 
 class Said:
@@ -95,11 +98,28 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         for path in await asyncio.to_thread(placeholders.recover):
             ground.log.info("placeholder of an earlier daemon removed", path=path)
         stack.callback(placeholders.close)
+        for held in ground.before.take("placeholders", PlaceholdersRecord):
+            placeholders.resume(held)
         worker.open()
         stack.push_async_callback(worker.aclose)
-        bridge.open()
+        backend.inherit(ground.before.take("launch", LaunchRecord))
+        bridges = ground.before.take("bridge", BridgeRecord)
+        if bridges:
+            bridge.resume(bridges[0])
+        else:
+            bridge.open()
         stack.callback(bridge.close)
         stack.push_async_callback(backend.aclose)
+
+        async def prepared(patience_s: float) -> None:
+            await bridge.prepared(patience_s)
+            await backend.settled(patience_s)
+
+        def hand_over(outgoing: Outgoing) -> None:
+            backend.hand_over(outgoing)
+            outgoing.add("bridge", bridge.hand_over())
+            outgoing.add("placeholders", placeholders.hand_over())
+
         yield Machine(
             backend=backend,
             planner=HostPlanner(facts),
@@ -115,6 +135,9 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             daemon_paths=own_paths(helper),
             captures=lambda: backend.ability.reach is not None,
             warnings=lambda: backend.warnings,
+            succession=Succession(
+                prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited
+            ),
         )
 
 

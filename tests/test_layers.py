@@ -17,29 +17,34 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_PURE = ("sandboxd.errors", "sandboxd.settings", "sandboxd.policy", "sandboxd.plan")
+_PURE = ("sandboxd.errors", "sandboxd.handover", "sandboxd.settings", "sandboxd.policy", "sandboxd.plan")
 _STAGES = (*_PURE, "sandboxd.sources", "sandboxd.host", "sandboxd.backends", "sandboxd.proxy", "sandboxd.runtime")
 
 # Each rule carries its origin, so everybody who handles a rule may name one.
 _ORIGIN = "sandboxd.settings.origins"
 
+# What a part of a daemon leaves to the next one is a record of its own, so whoever holds descriptors makes some.
+_HANDOVER = "sandboxd.handover"
+
 # Package or module: what of ours it may import beside itself. The longest matching row counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
     "sandboxd.errors": (),
+    "sandboxd.handover": ("sandboxd.errors",),
     "sandboxd.settings": ("sandboxd.errors",),
     "sandboxd.policy": ("sandboxd.errors", "sandboxd.settings"),
     "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
     "sandboxd.sources": ("sandboxd.errors", "sandboxd.settings"),
-    "sandboxd.host": ("sandboxd.errors", "sandboxd.plan.facts", "sandboxd.plan.needs"),
-    "sandboxd.backends": ("sandboxd.errors", "sandboxd.policy", "sandboxd.plan", _ORIGIN),
-    "sandboxd.proxy": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
+    "sandboxd.host": ("sandboxd.errors", _HANDOVER, "sandboxd.plan.facts", "sandboxd.plan.needs"),
+    "sandboxd.backends": ("sandboxd.errors", _HANDOVER, "sandboxd.policy", "sandboxd.plan", _ORIGIN),
+    "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy", _ORIGIN),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
+        _HANDOVER,
     ),
-    "sandboxd.daemon": ("sandboxd.__version__", *_STAGES),
+    "sandboxd.daemon": ("sandboxd.__version__", _HANDOVER, *_STAGES),
     "sandboxd.rpc": (
-        "sandboxd.__version__", "sandboxd.daemon", "sandboxd_client.wire",
+        "sandboxd.__version__", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",
         # The records that requests and answers are made of, and how text from inside is shown.
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
@@ -62,6 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A log is verified where it was copied to, without a daemon.
     "sandboxd.cli.audit": ("sandboxd.__version__", "sandboxd_client", "sandboxd.daemon.audit_chain"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_handover": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
@@ -82,7 +88,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tree_sitter_bash": ("sandboxd.policy",),
     "watchfiles": ("sandboxd.sources.watching",),
     "jsonrpcserver": ("sandboxd.rpc",),
-    "structlog": ("sandboxd.daemon.logging", "sandboxd.daemon", "sandboxd.rpc", "sandboxd.app"),
+    "structlog": (
+        "sandboxd.daemon.logging",
+        "sandboxd.daemon",
+        "sandboxd.rpc",
+        "sandboxd.app",
+        "sandboxd.app_handover",
+    ),
     "prometheus_client": ("sandboxd.daemon.metrics",),
     "uvloop": ("sandboxd.app", "sandboxd.cli.serve"),
 }

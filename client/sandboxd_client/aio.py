@@ -66,7 +66,7 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSubscribeResult,
     SettingsUpdateResult,
 )
-from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.status import RestartResult, ShutdownResult, StatusResult
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateResult,
     ViolationClearResult,
@@ -182,6 +182,11 @@ class AsyncClient:
 
     async def metrics(self) -> MetricsResult:
         return await self.call(calls.metrics())
+
+    async def restart(self) -> RestartResult:
+        """Have the daemon execute itself anew, for example after an upgrade. Sessions, commands and this connection go
+        on; the next call is answered by the new program. Raises RpcError `restart_failed` when it would not start."""
+        return await self.call(calls.restart())
 
     async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""

@@ -69,7 +69,14 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateParams,
     SettingsUpdateResult,
 )
-from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import (
+    RestartParams,
+    RestartResult,
+    ShutdownParams,
+    ShutdownResult,
+    StatusParams,
+    StatusResult,
+)
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
     ViolationAnnotateResult,
@@ -120,6 +127,10 @@ def metrics() -> Call[MetricsResult]:
 
 def check() -> Call[CheckResult]:
     return Call("check", encode_params(CheckParams()), CheckResult)
+
+
+def restart() -> Call[RestartResult]:
+    return Call("restart", encode_params(RestartParams()), RestartResult, repeatable=False)
 
 
 def shutdown(grace_s: float | None = None) -> Call[ShutdownResult]:

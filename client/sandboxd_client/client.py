@@ -64,7 +64,7 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSubscribeResult,
     SettingsUpdateResult,
 )
-from sandboxd_client.wire.messages.status import ShutdownResult, StatusResult
+from sandboxd_client.wire.messages.status import RestartResult, ShutdownResult, StatusResult
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateResult,
     ViolationClearResult,
@@ -206,6 +206,11 @@ class Client:
 
     def metrics(self) -> MetricsResult:
         return self.call(calls.metrics())
+
+    def restart(self) -> RestartResult:
+        """Have the daemon execute itself anew, for example after an upgrade. Sessions, commands and this connection go
+        on; the next call is answered by the new program. Raises RpcError `restart_failed` when it would not start."""
+        return self.call(calls.restart())
 
     def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""

@@ -250,6 +250,9 @@ class FakeDaemon:
     def _metrics(self, params: Mapping[str, Any]) -> Answer:
         return {"text": ""}
 
+    def _restart(self, params: Mapping[str, Any]) -> Answer:
+        return {"pid": os.getpid(), "version": __version__}
+
     def _shutdown(self, params: Mapping[str, Any]) -> Answer:
         self._stopping = True
         return {"pid": os.getpid()}

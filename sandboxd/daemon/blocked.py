@@ -37,13 +37,16 @@ class Snapshot:
 
 
 class Blocked:
-    """`slow_reports`: the system's reports may come after the command has ended (macOS)."""
+    """`slow_reports`: the system's reports may come after the command has ended (macOS). `key` is that of an earlier
+    daemon, whose annotations can be told from others by it."""
 
-    def __init__(self, feed: ViolationFeed, sessions: Sessions, *, slow_reports: bool) -> None:
+    def __init__(
+        self, feed: ViolationFeed, sessions: Sessions, *, slow_reports: bool, key: bytes | None = None
+    ) -> None:
         self._feed = feed
         self._sessions = sessions
         self._slow_reports = slow_reports
-        self._key = secrets.token_bytes(32)
+        self.key = key or secrets.token_bytes(32)
 
     def snapshot(
         self, session_id: str | None = None, command_id: str | None = None, since: str | None = None
@@ -88,10 +91,10 @@ class Blocked:
             command.infer(text)
         found = [violation for store in stores for violation in store.list(command_id)]
         lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id))
-        return annotate(text, found, self._key, lost=lost), len(found)
+        return annotate(text, found, self.key, lost=lost), len(found)
 
     def strip(self, text: str) -> str:
-        return strip(text, self._key)
+        return strip(text, self.key)
 
     async def _settle(self, command_id: str) -> None:
         """A client sees its command's end before we do, and some reports come later than that. Nothing is waited for

@@ -26,10 +26,12 @@ class StopRequest:
         self.reason = ""
         self.grace_s: float | None = None
         """How long running commands have between TERM and KILL; None for the usual."""
+        self.restart = False
+        """Whether another daemon goes on with everything."""
 
-    def __call__(self, reason: str, grace_s: float | None = None) -> None:
+    def __call__(self, reason: str, grace_s: float | None = None, *, restart: bool = False) -> None:
         if not self._event.is_set():
-            self.reason, self.grace_s = reason, grace_s
+            self.reason, self.grace_s, self.restart = reason, grace_s, restart
             self._event.set()
 
     @property
@@ -54,6 +56,7 @@ def signals_handled(stop: Callable[[str], None], reload: Callable[[], None]) -> 
     }
     for number, action in actions.items():
         loop.add_signal_handler(number, action)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, actions)  # the program before has left them waiting (`restarting`)
     try:
         yield
     finally:

@@ -19,7 +19,18 @@ from sandboxd.policy.hosts import parse_host
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.asking import host_question, put
 from sandboxd.runtime.grants import Grant, Scope
-from sandboxd.runtime.prompts import Asked, Kind, Prompts, Question, Resolved, Suggestion, Tell, Verdict, WriteRule
+from sandboxd.runtime.prompts import (
+    NOBODY,
+    Asked,
+    Kind,
+    Prompts,
+    Question,
+    Resolved,
+    Suggestion,
+    Tell,
+    Verdict,
+    WriteRule,
+)
 from sandboxd.runtime.session import PermissionMode, Session
 
 if TYPE_CHECKING:
@@ -225,4 +236,4 @@ def _blocked(session: Session, wish: Wish) -> tuple[str, ...]:
 
 def _nobody() -> str:
     """Stands for one request that belongs to no command."""
-    return f"request-{secrets.token_hex(8)}"
+    return f"{NOBODY}{secrets.token_hex(8)}"

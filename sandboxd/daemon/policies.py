@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,7 +149,7 @@ class SessionPolicy:
 
     def __init__(self, project: Project, settings: Mapping[str, Any] | None, log: FilteringBoundLogger) -> None:
         self.project = project
-        self._settings = settings
+        self.settings = settings
         self._log = log
         self._base = project.now
         self._variants: OrderedDict[_Variant, Snapshot] = OrderedDict()
@@ -157,7 +157,7 @@ class SessionPolicy:
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """Raises SettingsError when the settings on top cannot hold, and could not before either."""
-        if self._settings is None and overrides is NO_OVERRIDES:
+        if self.settings is None and overrides is NO_OVERRIDES:
             return self.project.now.policy
         return self.snapshot(overrides).policy
 
@@ -186,7 +186,7 @@ class SessionPolicy:
         may_widen, distrust = _trust(self.project.now)
         layers = [
             layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust)
-            for values in (self._settings, overrides_as_settings(overrides))
+            for values in (self.settings, overrides_as_settings(overrides))
             if values
         ]
         if overrides.settings is not None:
@@ -249,15 +249,18 @@ class Reloaded:
 class Policies:
     """All projects of a daemon. Made when the daemon starts: raises SettingsError when its own settings are broken."""
 
-    def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0, written: Iterable[str] = ()
+    ) -> None:
+        """`generation` is the last of an earlier daemon, `written` what it knew of where commands have written."""
         self.places = places
-        self.generation = 0
+        self.generation = generation
         self._log = log
         self._listeners: list[Callable[[Reloaded], None]] = []
         self._after_reload: list[Callable[[], None]] = []
         if places.cli_file is not None:
             read_required(places.cli_file, places.home)
-        self.written = WrittenPlaces(places.home)
+        self.written = WrittenPlaces(places.home, written)
         self.own = Project(None, places, self._next_generation)
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Project] = OrderedDict()
@@ -311,6 +314,10 @@ class Policies:
         """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
         project, policy = self.view(session_id, directory)
         return project, project.now if policy is None else policy.snapshot()
+
+    def broken(self) -> str:
+        """Why the files of some project in use could not be read by another daemon; empty when all could."""
+        return next((project.error.message for project in self._all() if project.error is not None), "")
 
     def locations(self) -> tuple[SettingsLocations, ...]:
         """Every file that matters to somebody now."""

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
     from sandboxd.daemon.reload import Reloading
+    from sandboxd.daemon.restarting import Restarted, Restarting
     from sandboxd.daemon.subscriptions import SettingsSubscriptions
+    from sandboxd.handover.document import Outgoing
     from sandboxd.runtime.events import Events
     from sandboxd.runtime.sessions import Sessions
 
@@ -55,7 +57,7 @@ class CheckReport:
     layers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Daemon:
     """One per process. Nothing here is replaced while it runs: what changes, changes inside the parts."""
 
@@ -80,6 +82,12 @@ class Daemon:
     """What was not as it should be when the daemon started."""
     machine_warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be with the back end now."""
+    restarting: Restarting = field(kw_only=True)
+    hand_over: Callable[[], Awaitable[Outgoing]] = field(kw_only=True, repr=False)
+    """Let go of everything, for the next daemon; then the only thing left to do is to end."""
+    restarts: int = 0
+    restarted: Restarted | None = None
+    """What came of the last of them."""
     proxies: EnvironmentProxies = NO_PROXIES
     """What the daemon's own proxy variables say."""
     startup: StartUp = field(default_factory=StartUp)

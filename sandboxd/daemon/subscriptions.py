@@ -83,6 +83,10 @@ class SettingsSubscriptions:
         self._of.setdefault(subscriber, {})[scope] = subscription
         return state
 
+    def scopes(self, subscriber: object) -> tuple[Scope, ...]:
+        """Whose settings this one hears of."""
+        return tuple(self._of.get(subscriber, ()))
+
     def __len__(self) -> int:
         """How many subscribers there are."""
         return len(self._of)

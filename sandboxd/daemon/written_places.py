@@ -17,11 +17,17 @@ _MARKS = (".git", ".claude")
 
 
 class WrittenPlaces:
-    """`home` and what is above it are nobody's project. Paths are absolute and normalised."""
+    """`home` and what is above it are nobody's project, `roots` what is known already. Paths are absolute and
+    normalised."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, roots: Iterable[str] = ()) -> None:
         self._home = os.path.realpath(home)
-        self._roots: set[str] = set()
+        self._roots: set[str] = set(roots)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """All that is known, for the next daemon."""
+        return tuple(sorted(self._roots))
 
     def note(self, directory: str) -> None:
         """A command may write in `directory` from now on."""

@@ -18,7 +18,7 @@ from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import neutralise
 from sandboxd.host.resolve import resolve
 from sandboxd.host.scan import TreeScan, Wanted, found_at
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Resolved, Scan
+from sandboxd.plan.facts import Facts, Found, GitDir, Kind, RepositoriesRecord, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 
 _ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
@@ -88,6 +88,25 @@ class HostFacts:
 
     async def resolve(self, path: str) -> Resolved:
         return await asyncio.to_thread(resolve, path, _NoNames())
+
+    def record(self, facts: Facts) -> RepositoriesRecord | None:
+        """What `planted` needs to know of them, for another daemon."""
+        if not isinstance(facts.stamp, _Stamp):
+            return None
+        scans = facts.scans.values()
+        return RepositoriesRecord(
+            facts.stamp.needs,
+            tuple(scan.root for scan in scans),
+            tuple(git_dir.path for scan in scans for git_dir in scan.git_dirs),
+            tuple(entry.path for scan in scans for entry in scan.git_entries),
+        )
+
+    def recall(self, record: RepositoriesRecord) -> Facts:
+        """The facts that another daemon had, as far as `planted` needs them. They count as changed."""
+        dirs = tuple(GitDir(path) for path in record.git_dirs)
+        files = tuple(Found(path, path, Kind.FILE) for path in record.git_files)
+        scans = {root: Scan(root, git_entries=files, git_dirs=dirs) for root in record.roots}
+        return Facts(scans=scans, stamp=_Stamp(record.needs, stale=True))
 
     async def planted(self, facts: Facts) -> tuple[str, ...]:
         """After a command for which these facts were found: what it has planted in repositories of its own making is

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.errors import HostError
+from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.host import without_links
 
 _MODE = 0o1755
@@ -91,6 +92,25 @@ class Hold:
         return tuple(moved for together in watched if (moved := _move_aside(together)))
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRecord:
+    """`lock` is the descriptor with its shared flock; `inherited` that a command of a killed daemon needs it."""
+
+    path: str
+    lock: Descriptor
+    inherited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholdersRecord:
+    """What a daemon hands over to the next: the journal with its flock, and what stands."""
+
+    journal: str
+    log: Descriptor
+    held: tuple[HeldRecord, ...] = ()
+    written: tuple[str, ...] = ()
+
+
 class Placeholders:
     """All placeholders of one daemon. `journal` is the path, in a directory that survives the daemon, with which the
     names of the journals begin: one for each daemon of this user, locked as long as that lives."""
@@ -132,6 +152,38 @@ class Placeholders:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(journal.path)
         return removed
+
+    def hand_over(self) -> PlaceholdersRecord:
+        """Let go of everything and leave it standing. Holds that are released later change nothing."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        held = tuple(HeldRecord(p, Descriptor(one.lock), p in self._inherited) for p, one in self._held.items())
+        record = PlaceholdersRecord(self._journal, Descriptor(self._log), held, tuple(sorted(self._written)))
+        self._held.clear()
+        self._idle.clear()
+        self._written.clear()
+        self._inherited = frozenset()
+        self._log = NO_DESCRIPTOR
+        return record
+
+    def resume(self, record: PlaceholdersRecord) -> None:
+        """Take over what another daemon has handed over. Whoever needs it has to `hold` it again before the next sweep.
+        To be called before the first `hold`."""
+        mine, mine_log, found = self._journal, self._log, self._written
+        self._journal, self._log, self._written = record.journal, record.log, set()
+        if mine_log >= 0:  # of a third daemon, which was killed
+            self._write(sorted(found))
+            os.unlink(mine)
+            os.close(mine_log)
+        self._written.update(record.written)
+        self._inherited |= {one.path for one in record.held if one.inherited}
+        for one in record.held:
+            self._held[one.path] = _Placeholder(one.path, one.lock, int(one.inherited))
+            if not one.inherited:
+                self._idle[one.path] = None
+        if self._idle:
+            self._sweeping = asyncio.get_running_loop().call_later(max(self._linger, LINGER), self._sweep)
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
         """Write what `hold` would have to write in the journal, without keeping the event loop waiting for the disk."""

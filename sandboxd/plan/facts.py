@@ -111,6 +111,17 @@ class Facts:
     stamp: object = None
 
 
+@dataclass(frozen=True, slots=True)
+class RepositoriesRecord:
+    """What of facts is still asked for when a command has ended: the questions, and the repositories that were there.
+    `git_dirs` and `git_files` are canonical paths."""
+
+    needs: Needs
+    roots: tuple[str, ...]
+    git_dirs: tuple[str, ...]
+    git_files: tuple[str, ...]
+
+
 class FactSource(Protocol):
     """Who answers: the host, or a literal one in tests."""
 

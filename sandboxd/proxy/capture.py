@@ -93,6 +93,7 @@ class Captures:
 
     async def serve(self, client: Stream, outbound: Outbound, limits: Limits) -> None:
         """Serve one captured connection until it ends. Closes `client`. Raises nothing but cancellation and bugs."""
+        client.begin()
         try:
             destination = Destination.of(*client.socket.getsockname()[:2])
             with self._held(destination.address):
@@ -108,16 +109,13 @@ class Captures:
     async def _join(self, client: Stream, destination: Destination) -> None:
         own = await self._own_server(destination)
         if own is not None:
+            client.commit()
             await Relay(client.socket, own).run()
             return
         connection = self._take(destination)
         if connection is None:
             connection = await self._open(destination, client)
-        relay = Relay(client.socket, connection.socket)
-        try:
-            await relay.run(client.take_pending(), inspect=self._outbound.inspect(connection))
-        finally:
-            self._outbound.release(connection, *relay.moved)
+        await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
 
     async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
         """For a connect() that waits: `answer` is called once, with 0 or the error number. Returns when the connection

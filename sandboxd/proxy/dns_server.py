@@ -53,6 +53,11 @@ class DatagramServer:
                 sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         self._loop.add_reader(sock, self._readable)
 
+    def hand_over(self) -> int:
+        """Let go of the socket; its descriptor. What comes in waits."""
+        self._loop.remove_reader(self._socket)
+        return self._socket.detach()
+
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)

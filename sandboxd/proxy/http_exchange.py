@@ -36,8 +36,8 @@ from sandboxd.proxy.http1 import (
 from sandboxd.proxy.http_target import Target, host_header
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Connection, Outbound
-from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.tunnel import Tunnels
 from sandboxd.proxy.upstream import login_refused, proxy_authorization
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -103,6 +103,8 @@ class Origins:
             self.drop(origin)
 
     def drop(self, origin: OriginStream) -> None:
+        if origin.is_kept:
+            return
         self._outbound.release(origin.connection)
         origin.close()
 
@@ -119,9 +121,10 @@ class _StaleOrigin(Exception):
 class Exchange:
     """`run` once. Until the answer has begun faults are raised for the caller to answer; later the client is reset."""
 
-    def __init__(self, client: Stream, origins: Origins, limits: Limits) -> None:
+    def __init__(self, client: Stream, origins: Origins, tunnels: Tunnels, limits: Limits) -> None:
         self._client = client
         self._origins = origins
+        self._tunnels = tunnels
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._upload: asyncio.Task[bool] | None = None
@@ -148,6 +151,8 @@ class Exchange:
             self._origins.drop_unless_kept(origin)
 
     async def _run(self, origin: OriginStream, head: RequestHead, framing: Framing, target: Target) -> bool:
+        if head.method not in SAFE_TO_REPEAT or framing.has_body:
+            self._client.commit()
         try:
             await origin.send(_render(origin.connection, head, framing, target))
         except OSError as error:
@@ -248,6 +253,7 @@ class Exchange:
                                 raise DialError("bad_answer", f"{origin.connection.host} switches protocols unasked")
                             return answer, reader.rest
                         if head.minor == 1:
+                            self._client.commit()
                             await self._client.send(render_response(answer.status, answer.reason, _to_client(answer)))
                         rest, reader = reader.rest, ResponseReader()
                         answer = _parse_answer(reader, rest)
@@ -271,6 +277,7 @@ class Exchange:
         headers = _to_client(answer, framing, chunked=chunked, close=not keep_client)
         piece = render_response(answer.status, answer.reason, headers)
         self._begun = True
+        self._client.commit()
         content = body.receive(rest) if rest and not body.done else b""
         while True:
             if content:
@@ -306,7 +313,7 @@ class Exchange:
         self._begun = True
         first = self._client.without_sent(render_response(answer.status, answer.reason, headers))
         first += rest + origin.take_pending()
-        await Relay(self._client.socket, origin.socket).run(to_right=self._client.take_pending(), to_left=first)
+        await self._tunnels.run(self._client, origin.connection, first, origin=origin)
         return False
 
 

@@ -19,7 +19,6 @@ from sandboxd.proxy.http_target import Target, authority_of, parse_target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.refusals import denied_response, error_response, password_response
-from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import Stream
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -57,6 +56,7 @@ class _HttpConnection:
         limit = self._limits.head_s
         while True:
             reader = RequestReader()
+            self._client.begin()
             try:
                 head = await self._read_head(reader, limit)
             except HttpSyntaxError as error:
@@ -106,7 +106,9 @@ class _HttpConnection:
             await self._tunnel(head, framing, target)
             return False
         try:
-            return await Exchange(self._client, self._origins, self._limits).run(head, framing, target)
+            return await Exchange(self._client, self._origins, self._outbound.tunnels, self._limits).run(
+                head, framing, target
+            )
         except Refused as refused:
             return await self._refuse(head, framing, target.host.authority(target.port), refused.decision)
         except DialError as error:
@@ -130,12 +132,8 @@ class _HttpConnection:
         except DialError as error:
             await self._answer_and_end(error_response(error))
             return
-        relay = Relay(self._client.socket, connection.socket)
-        try:
-            first = self._client.without_sent(ESTABLISHED)
-            await relay.run(self._client.take_pending(), first, self._outbound.inspect(connection))
-        finally:
-            self._outbound.release(connection, *relay.moved)
+        first = self._client.without_sent(ESTABLISHED)
+        await self._outbound.tunnels.run(self._client, connection, first, self._outbound.inspect(connection))
 
     async def _refuse(
         self, head: RequestHead, framing: Framing, authority: str, decision: Decision, *, last: bool = False
@@ -144,11 +142,13 @@ class _HttpConnection:
         keep = not last and head.minor == 1 and not framing.has_body and not wants_close(head)
         answer = denied_response(authority, decision, with_body=head.method != "HEAD", close=not keep)
         if keep:
+            self._client.commit()
             await self._client.send(answer)
         else:
             await self._answer_and_end(answer)
         return keep
 
     async def _answer_and_end(self, answer: bytes) -> None:
+        self._client.commit()
         await self._client.send(answer)
         await self._client.linger(self._limits.linger_s)

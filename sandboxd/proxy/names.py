@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, Protocol
 
@@ -68,6 +68,17 @@ class NameTable:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them in the order of their places, for the next daemon."""
+        return tuple(self._names)
+
+    def resume(self, names: Sequence[str]) -> None:
+        """Know the names that an earlier daemon gave addresses to. To be called before any other is asked for."""
+        self._names = list(names[: self._most])
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._used_at = array("d", [self._clock()] * len(self._names))
 
     def addresses_of(self, name: str) -> tuple[IPv4Address, IPv6Address]:
         """The two addresses that stand for a canonical name. Raises NoFreeAddress (`no_free_address`)."""

@@ -23,6 +23,7 @@ from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.relay import Inspect
 from sandboxd.proxy.server_names import ServerNameCheck
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.tunnel import TunnelRecord, Tunnels
 from sandboxd.proxy.upstream import ParentDialer
 
 
@@ -102,6 +103,7 @@ class Outbound:
         self._open: set[Connection] = set()
         self.inside: InsideServers | None = None
         """Where the network of the sandbox can be reached from here."""
+        self.tunnels = Tunnels(self)
 
     async def open(self, operation: str, host: Host, port: int, *, plain: bool = False) -> Connection:
         """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. `plain` is for
@@ -132,6 +134,25 @@ class Outbound:
     ) -> Connection:
         decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.authority(port)} is a server in the sandbox")
         return Connection(operation, host, port, decision, address, sock, asyncio.current_task(), is_inside=True)
+
+    def resume(self, record: TunnelRecord, sock: socket.socket) -> Connection:
+        """The connection of a tunnel that another process had opened through its gate; it is watched like any other."""
+        sock.setblocking(False)
+        connection = Connection(
+            record.operation,
+            record.host,
+            record.port,
+            record.decision,
+            record.address,
+            sock,
+            asyncio.current_task(),
+            record.parent,
+            record.forward,
+            record.is_inside,
+        )
+        if not connection.is_inside:
+            self._open.add(connection)
+        return connection
 
     async def _connect(
         self, admission: Admission, host: Host, port: int, forward: bool
@@ -193,6 +214,10 @@ class Outbound:
         return self._gate.still_allowed(
             connection.host, connection.port, connection.decision, connection.address
         ).allowed
+
+    def forget(self, connection: Connection) -> None:
+        """Somebody else goes on with it: it is not closed."""
+        self._open.discard(connection)
 
     def release(self, connection: Connection, sent: int = 0, received: int = 0) -> None:
         """It is closed. The bytes are those of a tunnel."""

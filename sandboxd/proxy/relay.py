@@ -21,6 +21,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
@@ -38,6 +39,19 @@ FLUSH_LIMIT_S: Final = 5.0
 _NOTHING, _SOURCE, _SINK = range(3)
 
 
+@dataclass(frozen=True, slots=True)
+class DirectionRecord:
+    """One direction between two processes: bytes under way, and what has happened to it. `inspected` says that nobody
+    wants to see its first bytes, or has seen them."""
+
+    held: bytes = b""
+    source_ended: bool = False
+    ended: bool = False
+    ends_in_error: bool = False
+    inspected: bool = True
+    taken: int = 0
+
+
 class Relay:
     """`run()` returns when both directions have ended, and closes both sockets; when it is cancelled, with a reset:
     whoever is cut off must not take a part for the whole."""
@@ -49,6 +63,7 @@ class Relay:
         self._left = left
         self._right = right
         self._done: asyncio.Future[None] = self._loop.create_future()
+        self._detached = False
         self._directions = (
             _Direction(self, left, right, pipes if splice else None),
             _Direction(self, right, left, pipes if splice else None),
@@ -64,15 +79,36 @@ class Relay:
         """`to_right` was read from the left socket before and goes first; `to_left` the other way. `inspect` is given
         the first bytes from the left side, which are held back until it has decided. Never raises OSError: how a tunnel
         ends is between its two ends."""
-        rightward, leftward = self._directions
+        await self._run(DirectionRecord(to_right, inspected=inspect is None), DirectionRecord(to_left), inspect)
+
+    async def resume(
+        self, rightward: DirectionRecord, leftward: DirectionRecord, inspect: Inspect | None = None
+    ) -> None:
+        """Go on where another process was (`detach`)."""
+        await self._run(rightward, leftward, inspect)
+
+    def detach(self) -> tuple[DirectionRecord, DirectionRecord] | None:
+        """Stop without touching the sockets, which are somebody else's from now on; `run` returns. The state of both
+        directions, None when the tunnel is coming to its end anyway."""
+        if self._done.done() or any(direction.failing for direction in self._directions):
+            return None
+        rightward, leftward = (direction.detach() for direction in self._directions)
+        self._detached = True
+        self._done.set_result(None)
+        return rightward, leftward
+
+    async def _run(self, rightward: DirectionRecord, leftward: DirectionRecord, inspect: Inspect | None) -> None:
+        to_right, to_left = self._directions
         try:
-            rightward.start(to_right, inspect)
-            leftward.start(to_left)
+            to_right.start(rightward, None if rightward.inspected else inspect)
+            to_left.start(leftward)
             await self._done
         finally:
             for direction in self._directions:
                 direction.stop()
-            if self._done.done() and not self._done.cancelled():
+            if self._detached:
+                pass
+            elif self._done.done() and not self._done.cancelled():
                 self._left.close()
                 self._right.close()
             else:
@@ -108,6 +144,7 @@ class Relay:
         """One side was reset or vanished: the other gets what it is owed, then a reset too."""
         for direction in self._directions:
             direction.stop()
+            direction.failing = True
         healthy = self._right if broken is self._left else self._left
         reset(broken)
         self._reset_when_flushed(healthy, self._loop.time() + FLUSH_LIMIT_S)
@@ -150,6 +187,7 @@ class _Direction:
         "_watching",
         "ended",
         "ends_in_error",
+        "failing",
         "taken",
     )
 
@@ -171,19 +209,39 @@ class _Direction:
         """Taken from the source."""
         self.ended = False
         self.ends_in_error = False
+        self.failing = False
 
     def goes_to(self, sock: socket.socket) -> bool:
         return self._sink is sock
 
-    def start(self, first: bytes, inspect: Inspect | None = None) -> None:
-        if self.ended:
+    def start(self, before: DirectionRecord, inspect: Inspect | None = None) -> None:
+        if self.ended:  # the other direction failed at once
             return
-        self._held = memoryview(first)
+        self.ends_in_error = before.ends_in_error
+        self.taken = before.taken
+        if before.ended:
+            self.ended = True
+            self._relay.ended()
+            return
+        self._source_ended = before.source_ended
+        self._held = memoryview(before.held)
         self._inspect = inspect
-        if first and self._passes(first):
+        if before.held and self._passes(before.held):
             self._sink_writable()
         elif not self.ended:
             self._watch_source()
+
+    def detach(self) -> DirectionRecord:
+        """No more callbacks; what is in flight goes along."""
+        self._watch_nothing()
+        held = bytes(self._held)
+        while self._in_pipe and self._pipe is not None:
+            more = os.read(self._pipe.reader, self._in_pipe)
+            self._in_pipe -= len(more)
+            held += more
+        return DirectionRecord(
+            held, self._source_ended, self.ended, self.ends_in_error, self._inspect is None, self.taken
+        )
 
     def stop(self) -> None:
         """No more callbacks; bytes in flight are gone."""

@@ -12,9 +12,12 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final
 
+from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.capture import Captures
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
@@ -28,10 +31,11 @@ from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
 from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 from sandboxd.proxy.socks_server import serve_socks
-from sandboxd.proxy.stream import Stream, hurry, send_at_once
+from sandboxd.proxy.stream import Stream, hurry, reset, send_at_once
+from sandboxd.proxy.tunnel import TunnelRecord
 from sandboxd.proxy.upstream import ParentDialer
 
-__all__ = ["BlockedConnection", "ProxyServer", "Report"]
+__all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
 
 Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
 Ours = Callable[[Stream, Outbound, Limits, Check | None], Awaitable[None]]
@@ -41,6 +45,39 @@ _BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOP
 """What accept() says about the listener itself. Everything else in accept(2) is about one connection or passes."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerRecord:
+    """`protocol` is how its connections are served."""
+
+    protocol: str
+    socket: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A connection on which nothing has come of a request yet: `data` is all that was read of it, `sent` how much was
+    sent of the dialogue that leads up to it, `ahead` what was sent of the answer."""
+
+    protocol: str
+    socket: Descriptor
+    data: bytes = b""
+    sent: int = 0
+    ahead: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRecord:
+    """The proxies of one command between two processes. `names` are those that addresses stand for, in order;
+    `families` as in `DnsAnswers`."""
+
+    listeners: tuple[ListenerRecord, ...] = ()
+    datagrams: tuple[Descriptor, ...] = ()
+    families: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    requests: tuple[RequestRecord, ...] = ()
+    tunnels: tuple[TunnelRecord, ...] = ()
 
 
 class ProxyServer:
@@ -68,10 +105,12 @@ class ProxyServer:
         self._limits = limits
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._protocols: dict[str, Serve] = {}
+        self._tasks: dict[asyncio.Task[None], tuple[Stream | None, str]] = {}
         self._acceptors: list[_Acceptor] = []
         self._datagrams: list[DatagramServer] = []
         self._captures: Captures | None = None
+        self._families: tuple[int, ...] = ()
         self._serial = count(1)
         self.names = NameTable()
         """The names that addresses inside stand for."""
@@ -84,12 +123,17 @@ class ProxyServer:
     ) -> None:
         """Start accepting; returns at once. Takes the listeners over, bound and listening as they are. With `check`
         every client has to give a user name and a password that it accepts."""
-        for listener, protocol, serve in (
-            (http_listener, "http", self._or_own(serve_http, self._own_http, serve_own_http, check)),
-            (socks_listener, "socks", self._or_own(serve_socks, self._own_socks, serve_own_socks, check)),
-        ):
+        self._protocols = self._serving(check)
+        for listener, protocol in ((http_listener, "http"), (socks_listener, "socks")):
             if listener is not None:
-                self._acceptors.append(_Acceptor(self, listener, protocol, serve))
+                self._acceptors.append(_Acceptor(self, listener, protocol, self._protocols[protocol]))
+
+    def _serving(self, check: Check | None) -> dict[str, Serve]:
+        """How each protocol is served."""
+        return {
+            "http": self._or_own(serve_http, self._own_http, serve_own_http, check),
+            "socks": self._or_own(serve_socks, self._own_socks, serve_own_socks, check),
+        }
 
     def reach(self, inside: Inside, own_name: Callable[[], str] = str) -> None:
         """Requests for the sandbox's own servers go to them. `inside` stays its owner's."""
@@ -101,6 +145,7 @@ class ProxyServer:
     def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
         """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
         self._captures = Captures(self._outbound, self.names, self._limits, inside)
+        self._protocols["captured"] = self._captures.serve
         for listener in listeners:
             self._acceptors.append(_Acceptor(self, listener, "captured", self._captures.serve))
 
@@ -120,10 +165,13 @@ class ProxyServer:
         families: Collection[int] = (4, 6),
     ) -> None:
         """Answer DNS on these UDP and TCP sockets; takes them over. `own_name` and `families` as in `DnsAnswers`."""
+        self._families = tuple(sorted(families))
         answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
 
         async def serve(client: Stream, outbound: Outbound, limits: Limits) -> None:
             await serve_dns(client, limits, answers.respond)
+
+        self._protocols["dns"] = serve
 
         for sock in datagrams:
             self._datagrams.append(DatagramServer(sock, answers.respond, self._label))
@@ -165,6 +213,86 @@ class ProxyServer:
         if tasks:
             await asyncio.wait(tasks)
 
+    # from one process to the next (docs/restarts.md)
+
+    def pause(self) -> None:
+        """Accept nothing more: who connects waits in the backlog."""
+        for acceptor in self._acceptors:
+            acceptor.close(keep_listening=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a connection is in the middle of something that cannot be handed over."""
+        clients = (client for client, _ in self._tasks.values() if client is not None)
+        return any(not (client in self._outbound.tunnels or client.is_resumable) for client in clients)
+
+    async def hand_over(self) -> tuple[ProxyRecord, int]:
+        """Let go of everything. What is in the middle of something is reset; how many those were."""
+        self.pause()
+        listeners = tuple(acceptor.hand_over() for acceptor in self._acceptors)
+        self._acceptors.clear()
+        datagrams = tuple(Descriptor(one.hand_over()) for one in self._datagrams)
+        self._datagrams.clear()
+        connections = dict(self._tasks)
+        tunnels = {}
+        for task, (client, _) in connections.items():
+            if client is None:  # a connect() that waits is told to go on, and comes in as a connection
+                task.cancel()
+                continue
+            client.keep()
+            if (tunnel := self._outbound.tunnels.hand_over(client)) is not None:
+                tunnels[task] = tunnel
+            task.cancel()
+        if connections:
+            await asyncio.wait(connections)
+        requests = []
+        cut = 0
+        for task, (client, protocol) in connections.items():
+            if client is None or task in tunnels:
+                continue
+            if client.is_resumable:
+                descriptor, data, sent, ahead = client.hand_over()
+                requests.append(RequestRecord(protocol, Descriptor(descriptor), data, sent, ahead))
+            else:
+                reset(client.socket)
+                cut += 1
+        record = ProxyRecord(
+            listeners, datagrams, self._families, self.names.names, tuple(requests), tuple(tunnels.values())
+        )
+        return record, cut
+
+    def resume(self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: Inside | None = None) -> None:
+        """Go on where another process was. A protocol that is not known here is not served: its sockets are closed."""
+        self._protocols = self._serving(None)
+        if any(one.protocol == "captured" for one in record.listeners):
+            self.capture((), inside)
+        self.names.resume(record.names)
+        datagrams = [socket.socket(fileno=number) for number in record.datagrams]
+        self.serve_names(datagrams, (), own_name=own_name, families=record.families)
+        loop = asyncio.get_running_loop()
+        for tunnel in record.tunnels:
+            client = _stream(tunnel.client, loop)
+            self._serve(client, "tunnel", partial(self._outbound.tunnels.resume, client, tunnel))
+        for request in record.requests:
+            client = _stream(request.socket, loop)
+            client.resumed(request.data, request.sent, request.ahead)
+            serve = self._protocols.get(request.protocol)
+            if serve is None:
+                client.reset()
+            else:
+                work = partial(serve, client, self._outbound, self._limits)
+                self._serve(client, request.protocol, work)
+        for one in sorted(record.listeners, key=lambda one: one.protocol not in ("http", "socks")):
+            if inside is not None and self._outbound.inside is None and one.protocol not in ("http", "socks"):
+                self.reach(inside, own_name)
+            listener = socket.socket(fileno=one.socket)
+            if one.protocol in self._protocols:
+                self._acceptors.append(_Acceptor(self, listener, one.protocol, self._protocols[one.protocol]))
+            else:
+                listener.close()
+        if inside is not None and self._outbound.inside is None:
+            self.reach(inside, own_name)
+
     # for the acceptors
 
     @property
@@ -176,17 +304,20 @@ class ProxyServer:
         return self._limits.accept_retry_s
 
     def accepted(self, sock: socket.socket, protocol: str, serve: Serve) -> None:
-        loop = asyncio.get_running_loop()
+        client = Stream(sock, asyncio.get_running_loop())
+        self._serve(client, protocol, partial(serve, client, self._outbound, self._limits))
+
+    def _serve(self, client: Stream, protocol: str, work: Callable[[], Awaitable[None]]) -> None:
+        client.begin()  # until its first step
         name = f"{protocol} {self._label} {next(self._serial)}"
-        client = Stream(sock, loop)
-        task = loop.create_task(self._run(serve, client, name), name=name)
-        self._tasks.add(task)
+        task = asyncio.get_running_loop().create_task(self._run(client, work, name), name=name)
+        self._tasks[task] = client, protocol
         task.add_done_callback(lambda ended: self._ended(ended, client))
 
     def _start(self, work: Coroutine[object, object, None], what: str) -> None:
         name = f"{what} {self._label} {next(self._serial)}"
         task = asyncio.get_running_loop().create_task(self._guarded(work, name), name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None, what
         task.add_done_callback(self._has_ended)
 
     async def _guarded(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -195,9 +326,10 @@ class ProxyServer:
         except Exception:
             log.exception("%s ended by a fault", name)
 
-    async def _run(self, serve: Serve, client: Stream, name: str) -> None:
+    async def _run(self, client: Stream, work: Callable[[], Awaitable[None]], name: str) -> None:
         try:
-            await serve(client, self._outbound, self._limits)
+            client.commit()
+            await work()
         except Exception:
             log.exception("proxy connection %s ended by a fault", name)
 
@@ -206,7 +338,7 @@ class ProxyServer:
         self._has_ended(task)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         for acceptor in self._acceptors:
             acceptor.resume()
 
@@ -236,12 +368,17 @@ class _Acceptor:
             self._loop.add_reader(self._listener, self._readable)
             self._accepting = True
 
-    def close(self) -> None:
+    def close(self, *, keep_listening: bool = False) -> None:
         self._pause()
         self._closed = True
         if self._retry is not None:
             self._retry.cancel()
-        self._listener.close()
+        if not keep_listening:
+            self._listener.close()
+
+    def hand_over(self) -> ListenerRecord:
+        """After `close`, with the socket still listening."""
+        return ListenerRecord(self._protocol, Descriptor(self._listener.detach()))
 
     def _pause(self) -> None:
         if self._accepting:
@@ -279,3 +416,9 @@ class _Acceptor:
     def _try_again(self) -> None:
         self._retry = None
         self.resume()
+
+
+def _stream(descriptor: int, loop: asyncio.AbstractEventLoop) -> Stream:
+    sock = socket.socket(fileno=descriptor)
+    sock.setblocking(False)
+    return Stream(sock, loop)

@@ -10,7 +10,6 @@ from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
-from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.socks5 import Reply, Socks5Handshake, render_reply
 from sandboxd.proxy.stream import Stream
 
@@ -28,6 +27,7 @@ REPLY_OF_SLUG: Final = {
 async def serve_socks(client: Stream, outbound: Outbound, limits: Limits, check: Check | None = None) -> None:
     """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
     says whether a user name and password are right; with one, they are required."""
+    client.begin()
     try:
         request = await _shake_hands(client, outbound, limits, check)
         if request is not None:
@@ -55,6 +55,8 @@ async def _shake_hands(
                 step = handshake.receive(data)
                 if step.error is not None:
                     outbound.refuse_invalid("CONNECT", step.name, step.error)
+                if step.ended:
+                    client.commit()
                 if step.send:
                     await client.send(step.send)
                 if step.ended:
@@ -77,14 +79,11 @@ async def _serve(client: Stream, outbound: Outbound, limits: Limits, host: Host,
     except DialError as error:
         await _fail(client, limits, REPLY_OF_SLUG.get(error.slug, Reply.GENERAL_FAILURE))
         return
-    relay = Relay(client.socket, connection.socket)
-    try:
-        first = client.without_sent(render_reply(Reply.SUCCEEDED))
-        await relay.run(client.take_pending(), first, outbound.inspect(connection))
-    finally:
-        outbound.release(connection, *relay.moved)
+    first = client.without_sent(render_reply(Reply.SUCCEEDED))
+    await outbound.tunnels.run(client, connection, first, outbound.inspect(connection))
 
 
 async def _fail(client: Stream, limits: Limits, reply: Reply) -> None:
+    client.commit()
     await client.send(render_reply(reply))
     await client.linger(limits.linger_s)

@@ -74,25 +74,67 @@ def reset(sock: socket.socket) -> None:
 class Stream:
     """Owns `socket` (non-blocking, connected) until `detach`."""
 
-    __slots__ = ("_ahead", "_loop", "_pending", "socket")
+    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "socket")
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self.socket = sock
         self._loop = loop
         self._pending = b""
         self._ahead = b""
+        self._read: bytearray | None = None
+        self._sent = 0
+        self._skip = 0
+        self._kept = False
 
     async def receive(self) -> bytes:
         """The next bytes, b"" at the end. Raises OSError."""
         if self._pending:
             data, self._pending = self._pending, b""
-            return data
-        return await self._loop.sock_recv(self.socket, READ_SIZE)
+        else:
+            data = await self._loop.sock_recv(self.socket, READ_SIZE)
+        if self._read is not None:
+            self._read += data
+        return data
 
     def unread(self, data: bytes) -> None:
-        """Put back what belongs to the next reader."""
+        """Put back the last of what was read: it belongs to the next reader."""
         if data:
             self._pending = data + self._pending
+            if self._read is not None:
+                del self._read[-len(data) :]
+
+    # A request that nothing has come of yet can be served by another process, from its first byte on.
+
+    def begin(self) -> None:
+        """A request begins here: remember what is read and sent from now on."""
+        self._read = bytearray()
+        self._sent = 0
+
+    def commit(self) -> None:
+        """Something is about to come of it that must not happen twice."""
+        self._read = None
+
+    @property
+    def is_resumable(self) -> bool:
+        return self._read is not None
+
+    def keep(self) -> None:
+        """Leave the socket open from now on, whatever whoever uses it does: it is about to be handed over."""
+        self._kept = True
+
+    @property
+    def is_kept(self) -> bool:
+        return self._kept
+
+    def hand_over(self) -> tuple[int, bytes, int, bytes]:
+        """After `keep`, and when nobody uses it any more: the descriptor, everything read of the request that has
+        begun, how much of the dialogue was sent already, and what of the answer (`resumed`)."""
+        return self.socket.detach(), bytes(self._read or b"") + self._pending, self._sent, self._ahead
+
+    def resumed(self, data: bytes, skip: int, ahead: bytes) -> None:
+        """Begin with `data` instead of what the socket has, and send the first `skip` bytes of the dialogue to nobody:
+        the peer has them, as it has the beginning `ahead` of the answer."""
+        self._pending, self._skip, self._ahead = data, skip, ahead
 
     def append_pending(self, data: bytes) -> None:
         """Keep what was read on behalf of the next reader."""
@@ -108,7 +150,13 @@ class Stream:
 
     async def send(self, data: bytes) -> None:
         """Returns when the kernel has taken all of it: back-pressure. Raises OSError."""
-        if self._ahead:
+        if self._read is not None:
+            self._sent += len(data)
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        elif self._ahead:
             data = self.without_sent(data)
         try:
             sent = self.socket.send(data)
@@ -156,7 +204,9 @@ class Stream:
                     pass
 
     def close(self) -> None:
-        self.socket.close()
+        if not self._kept:
+            self.socket.close()
 
     def reset(self) -> None:
-        reset(self.socket)
+        if not self._kept:
+            reset(self.socket)

@@ -15,13 +15,18 @@ shell pipeline does) gets its answers first.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import select
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from sandboxd.errors import CallerError
-from sandboxd.rpc.dispatch import answer_to
+from sandboxd.handover.record import Descriptor
+from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import error_message, is_response
+from sandboxd.rpc.peer import Caller
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads
@@ -33,13 +38,37 @@ if TYPE_CHECKING:
 
     from sandboxd.rpc.dispatch import Dispatcher
     from sandboxd.rpc.jsonrpc import Json
-    from sandboxd.rpc.peer import Caller
 
 MOST_IN_FLIGHT = 64
 MOST_UNTAKEN = 4 << 20
 """Bytes that may wait for the client before a notification ends the connection."""
 _PAUSE_ABOVE, _RESUME_BELOW = 256 << 10, 64 << 10
 _ONE_LINE = "one JSON text a line, UTF-8, at most 4 MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRecord:
+    """One client's connection between two daemons: what was read and not taken, what it has not taken of ours, and the
+    requests whose answers it waits for, which are put again. `key` names it as the owner of sessions; the rest is what
+    it is subscribed to."""
+
+    key: str
+    socket: Descriptor
+    uid: int
+    gid: int
+    pid: int
+    incoming: bytes = b""
+    dropping: bool = False
+    outgoing: bytes = b""
+    half_closed: bool = False
+    waiting: tuple[str, ...] = ()
+    questions: bool = False
+    violations: tuple[str | None, ...] = ()
+    settings: tuple[tuple[str | None, str | None], ...] = ()
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.uid, self.gid, self.pid)
 
 
 class Connection(asyncio.Protocol):
@@ -61,13 +90,18 @@ class Connection(asyncio.Protocol):
         self._lost = lost
         self._caller: Caller | None = None
         self._lines = LineDecoder()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], object] = {}
+        self._untaken = bytearray()
+        self._paused = False
+        self._given_away = False
+        self._handed_over = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
         self._half_closed = False
         self._reading = True
         self._writable = True
+        self._is_connected = False
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
 
     @property
@@ -79,6 +113,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._is_connected = True
         self._transport.set_write_buffer_limits(_PAUSE_ABOVE, _RESUME_BELOW)
         try:
             self._caller = self._admit(transport.get_extra_info("socket"))
@@ -105,7 +140,7 @@ class Connection(asyncio.Protocol):
         return True  # keeps the sending half open
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._caller is None:
+        if self._caller is None or self._given_away:
             return
         for call in self._calls:
             call.cancel()
@@ -139,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
 
     def _ready(self) -> bool:
-        return self._writable and len(self._calls) < MOST_IN_FLIGHT
+        return self._writable and not self._paused and len(self._calls) < MOST_IN_FLIGHT
 
     def _read_or_not(self) -> None:
         reading = self._ready()
@@ -158,7 +193,7 @@ class Connection(asyncio.Protocol):
             self._answer_stopping(message)
         else:
             call = asyncio.get_running_loop().create_task(self._answer(message), name=f"rpc-{self.caller.pid}")
-            self._calls.add(call)
+            self._calls[call] = message
             self._idle.clear()
             call.add_done_callback(self._answered)
 
@@ -166,15 +201,17 @@ class Connection(asyncio.Protocol):
         try:
             answer = await self._dispatcher.respond(message, self)
         except asyncio.CancelledError:
-            if self._stopping:
+            if self._stopping and not self._given_away:
                 self._answer_stopping(message)
             raise
         if answer is not None:
             self._send(answer)
 
     def _answered(self, call: asyncio.Task[None]) -> None:
+        if self._given_away:
+            return
         was_full = not self._ready()
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         if not call.cancelled() and (error := call.exception()) is not None:
             self._log.error("connection failed", exc_info=error)
             self._transport.abort()
@@ -191,13 +228,29 @@ class Connection(asyncio.Protocol):
     # answers and notifications out
 
     def _send(self, message: Json | list[Json]) -> None:
-        if self._transport.is_closing():
+        if self._handed_over or (self._is_connected and self._transport.is_closing()):
             return
         try:
             line = encode_line(message)
         except (FrameError, JsonTextError) as error:
             line = encode_line(_unsendable(message, error))
-        self._transport.write(line)
+        self._write(line)
+
+    def _write(self, data: bytes) -> None:
+        if not self._is_connected:  # one that was taken over and is only just being connected
+            self._untaken += data
+            return
+        if not self._transport.get_write_buffer_size():
+            self._untaken.clear()
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size():
+            self._untaken += data
+
+    @property
+    def _unwritten(self) -> bytes:
+        """What the kernel has not taken yet: the end of what was written since nothing was waiting."""
+        size = self._transport.get_write_buffer_size()
+        return bytes(self._untaken[len(self._untaken) - size :]) if size else b""
 
     def _answer_stopping(self, message: object) -> None:
         if isinstance(message, dict) and "id" in message:
@@ -206,11 +259,62 @@ class Connection(asyncio.Protocol):
 
     def notify(self, method: str, params: Json) -> None:
         """Send a notification. A client that does not take them is cut off: it reconnects and asks for a snapshot."""
-        if self._transport.get_write_buffer_size() > MOST_UNTAKEN:
+        if self._is_connected and self._transport.get_write_buffer_size() > MOST_UNTAKEN:
             self._log.warning("connection cut: the client does not read", method=method)
             self._transport.abort()
             return
         self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    # from one daemon to the next (docs/restarts.md)
+
+    def pause(self, paused: bool = True) -> None:
+        """Take no further requests: they wait."""
+        self._paused = paused
+        if self._caller is not None and not self._given_away:
+            self._take_lines()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is in flight that will soon be over, and had better not be put twice."""
+        return any(not _is_patient(message) for message in self._calls.values())
+
+    async def hand_over(self, key: str) -> ConnectionRecord:
+        """Let go of the socket. Calls in flight are cancelled; their requests go along."""
+        self._given_away = True
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+        incoming, dropping = self._lines.state
+        number = os.dup(self._transport.get_extra_info("socket").fileno())
+        record = ConnectionRecord(
+            key=key,
+            socket=Descriptor(number),
+            uid=self.caller.uid,
+            gid=self.caller.gid,
+            pid=self.caller.pid,
+            incoming=incoming,
+            dropping=dropping,
+            outgoing=self._unwritten,
+            half_closed=self._half_closed,
+            waiting=tuple(json.dumps(message) for call, message in self._calls.items() if call.cancelled()),
+        )
+        self._handed_over = True
+        self._transport.abort()
+        return record
+
+    def resume(self, record: ConnectionRecord) -> None:
+        """Go on where an earlier daemon was: to be called once, when the connection is made."""
+        early, self._untaken = bytes(self._untaken), bytearray()
+        self._write(record.outgoing)
+        self._write(early)
+        self._lines = LineDecoder.resumed(record.incoming, record.dropping)
+        for text in record.waiting:
+            self._take(json.loads(text))
+        self._take_lines()
+        if record.half_closed:
+            self._half_closed = True
+            self._close_when_answered()
 
     # the end
 
@@ -231,7 +335,8 @@ class Connection(asyncio.Protocol):
 
     def hang_up(self) -> None:
         """Close the connection after what has been written."""
-        self._transport.close()
+        if self._is_connected:
+            self._transport.close()
 
 
 def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -> Json:
@@ -240,3 +345,9 @@ def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -
     if isinstance(request_id, str) and not request_id.isascii():
         request_id = None  # it may be what cannot be sent
     return error_message(codes.INTERNAL_ERROR, f"the answer cannot be sent: {error.message}", slug, "", request_id)
+
+
+def _is_patient(message: object) -> bool:
+    """Whether all that a message asks for may be asked again."""
+    requests = message if isinstance(message, list) else [message]
+    return all(isinstance(one, dict) and one.get("method") in PATIENT for one in requests)

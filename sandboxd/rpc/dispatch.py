@@ -26,6 +26,7 @@ from sandboxd.rpc.handlers import (
     metrics,
     permissions,
     policy,
+    restart,
     sessions,
     settings,
     shutdown,
@@ -59,7 +60,7 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSubscribeParams,
     SettingsUpdateParams,
 )
-from sandboxd_client.wire.messages.status import ShutdownParams, StatusParams
+from sandboxd_client.wire.messages.status import RestartParams, ShutdownParams, StatusParams
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
     ViolationClearParams,
@@ -86,6 +87,7 @@ METHODS: dict[str, Method] = {
     "status": Method(StatusParams, status.status, ASK),
     "check": Method(CheckParams, check.check, ASK),
     "metrics": Method(MetricsParams, metrics.metrics, ASK),
+    "restart": Method(RestartParams, restart.restart, CONTROL),
     "shutdown": Method(ShutdownParams, shutdown.shutdown, CONTROL),
     "session.open": Method(SessionOpenParams, sessions.open_session, RUN),
     "session.close": Method(SessionCloseParams, sessions.close_session, RUN),
@@ -115,6 +117,9 @@ METHODS: dict[str, Method] = {
     "policy.effective": Method(EffectiveParams, policy.effective, ASK),
     "policy.describe": Method(DescribeParams, policy.describe, ASK),
 }
+
+PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate", "check", "status", "session.list"})
+"""Those that may take long or change nothing: asked again by the next daemon they mean the same."""
 
 # Whose fault an error is, by class: the number of a slug that the table of codes does not have.
 _NUMBERS: dict[type[SandboxdError], int] = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.rpc.connection import Connection
+from sandboxd.rpc.connection import Connection, ConnectionRecord
 from sandboxd.rpc.peer import Identity, identify
 from sandboxd.rpc.socket import BACKLOG
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from sandboxd.rpc.dispatch import Dispatcher
+    from sandboxd.rpc.peer import Caller
     from sandboxd.rpc.socket import ListeningSocket
 
 # From 3.13 on asyncio removes the file of a socket it closes; ours has its own rules for that (rpc.socket).
@@ -32,25 +34,51 @@ class Connections:
     def __init__(self) -> None:
         self._open: set[Connection] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def open(self) -> tuple[Connection, ...]:
+        return tuple(self._open)
+
+    # from one daemon to the next (docs/restarts.md)
+
+    def pause(self, paused: bool = True) -> None:
+        """Take no further requests: they wait in their connections."""
+        for connection in self._open:
+            connection.pause(paused)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is in flight that will soon be over."""
+        return any(connection.is_busy for connection in self._open) or bool(self._ending)
+
+    def stop_accepting(self) -> None:
+        """Who connects from now on waits in the backlog."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def hand_over(self) -> list[tuple[Connection, ConnectionRecord]]:
+        """Let go of every connection. To be called after `stop_accepting`."""
+        connections = list(self._open)
+        self._open.clear()
+        return [(one, await one.hand_over(f"c{number}")) for number, one in enumerate(connections)]
 
     def hang_up(self) -> None:
         for connection in self._open:
             connection.hang_up()
 
-    @contextlib.asynccontextmanager
-    async def serving(
+    def make(
         self,
-        listening: ListeningSocket,
         dispatcher: Dispatcher,
         log: FilteringBoundLogger,
         lost: Callable[[Connection], Awaitable[None]],
-    ) -> AsyncIterator[None]:
-        """Serve on `listening` as long as the context lasts. `lost` is awaited for each connection that has gone, after
-        the last of its calls has ended."""
-        own = Identity.own()
+        admit: Callable[[socket.socket], Caller],
+    ) -> Connection:
+        """A connection that is not connected yet. `lost` is awaited when it has gone, after the last of its calls."""
 
         def forget(connection: Connection) -> None:
             self._open.discard(connection)
@@ -65,16 +93,37 @@ class Connections:
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
-        server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Connection(dispatcher, lambda peer: identify(peer, own), log, self._open.add, forget),
-            sock=listening.socket,
+        return Connection(dispatcher, admit, log, self._open.add, forget)
+
+    async def connect(self, connection: Connection, record: ConnectionRecord) -> None:
+        """Go on with a client of an earlier daemon."""
+        sock = socket.socket(fileno=record.socket)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        connection.resume(record)
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self,
+        listening: ListeningSocket,
+        dispatcher: Dispatcher,
+        log: FilteringBoundLogger,
+        lost: Callable[[Connection], Awaitable[None]],
+    ) -> AsyncIterator[None]:
+        """Serve on `listening` as long as the context lasts. `lost` is awaited for each connection that has gone, after
+        the last of its calls has ended."""
+        own = Identity.own()
+        # A copy: to stop accepting must not close the socket, in whose backlog clients may wait for the next daemon.
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: self.make(dispatcher, log, lost, lambda peer: identify(peer, own)),
+            sock=listening.socket.dup(),
             backlog=BACKLOG,
             **_LEAVE_FILE,
         )
         try:
             yield
         finally:
-            server.close()
+            self.stop_accepting()
             listening.close()
             await asyncio.gather(*(connection.finish(GRACE_S) for connection in self._open))
             while self._ending:

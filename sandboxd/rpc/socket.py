@@ -23,6 +23,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd.handover.record import Descriptor
 from sandboxd.rpc.launchd_socket import activated_sockets
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
@@ -48,13 +49,19 @@ def prepare_directory(path: str) -> str:
 
 
 class DirectoryLock:
-    """The right to be the daemon of one directory. Raises HostError `daemon_running` when another one has it."""
+    """The right to be the daemon of one directory. Raises HostError `daemon_running` when another one has it. `held` is
+    the descriptor of the lock when an earlier daemon has handed it over."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, held: int = -1) -> None:
         self.path = os.path.join(directory, LOCK_NAME)
         self.has_served = False
         """Whether there has been a daemon, and not only an attempt."""
-        self._descriptor = self._claim()
+        self._descriptor = held if held >= 0 and self._is_at_path(held) else self._claim()
+
+    def hand_over(self) -> Descriptor:
+        """Let go of the lock without unlocking it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        return Descriptor(descriptor)
 
     def _claim(self) -> int:
         while True:
@@ -125,6 +132,16 @@ def _holder(descriptor: int) -> str:
     return f" (pid {int(text)})" if text.isdigit() else ""
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerRecord:
+    """`made`: the file at `path` is to be removed at the end."""
+
+    socket: Descriptor
+    path: str
+    made: bool
+    own: bool
+
+
 @dataclass(slots=True)
 class ListeningSocket:
     """`socket` listens; `path` is where clients find it. `own` is False when a service manager made it."""
@@ -133,6 +150,23 @@ class ListeningSocket:
     path: str
     own: bool = True
     _made: os.stat_result | None = None
+
+    def hand_over(self) -> ListenerRecord:
+        """Let go of the socket. Who connects from now on waits in its backlog."""
+        record = ListenerRecord(Descriptor(self.socket.detach()), self.path, self._made is not None, self.own)
+        self._made = None
+        return record
+
+    @classmethod
+    def resumed(cls, record: ListenerRecord) -> ListeningSocket:
+        """The same socket in the next daemon."""
+        listener = socket.socket(fileno=record.socket)
+        listener.setblocking(False)
+        made = None
+        if record.made:
+            with contextlib.suppress(OSError):
+                made = os.lstat(record.path)
+        return cls(listener, record.path, record.own, made)
 
     def close(self) -> None:
         """Stop listening and remove the file that was made here. Idempotent."""

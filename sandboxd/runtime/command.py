@@ -15,24 +15,28 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
 from sandboxd.errors import PolicyError
+from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.attribution import Attribution
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.inference import paths_said_to_be_denied
 from sandboxd.policy.publication import Publication
-from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.proxy.server import BlockedConnection, ProxyRecord, ProxyServer
 from sandboxd.runtime.events import RunEnded, RunStarted
-from sandboxd.runtime.published_ports import PublishedPorts
+from sandboxd.runtime.published_ports import PublishedPorts, PublishedRecord
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
 from sandboxd.runtime.violations import Sighting, ViolationStore
-from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
 MOST_CONNECTS = 64
 """Connects to Unix sockets that wait for a decision at once."""
+CONNECTS_END_S = 1.0
+"""How long these may take at a restart."""
 _NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket is reachable")
 
 
@@ -41,6 +45,41 @@ class State(enum.Enum):
     CLAIMED = "claimed"
     RUNNING = "running"
     ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """One command between two daemons. `expires_in_s` is what is left to a ticket that nobody has claimed."""
+
+    wrap_id: str
+    command_id: str
+    text: str
+    cwd: str
+    overrides: Overrides = NO_OVERRIDES
+    state: State = State.WAITING
+    pid: int | None = None
+    claimed_at: float | None = None
+    started: bool = False
+    status: int | None = None
+    reason: str | None = None
+    generation: int = 0
+    expires_in_s: float = 0.0
+    proxies: ProxyRecord | None = None
+    reads_reported: bool = False
+    inside: Descriptor = NO_DESCRIPTOR
+    published: PublishedRecord | None = None
+
+    @property
+    def request(self) -> WrapRequest:
+        """As much of it as a command needs after its launch."""
+        return WrapRequest(
+            cwd=self.cwd,
+            command=self.text,
+            command_id=self.command_id,
+            command_text=self.text,
+            overrides=self.overrides or NO_OVERRIDES,
+            publish=() if self.published is None else self.published.publications,
+        )
 
 
 class Command:
@@ -73,6 +112,7 @@ class Command:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
         self.text = request.text
+        self._request = request
         self.state = State.WAITING
         self.pid: int | None = None
         self.claimed_at: float | None = None
@@ -88,7 +128,7 @@ class Command:
         self._generation_now = generation_now
         self._tell = tell
         self._session_id = session_id
-        self._attribution = attribution
+        self.attribution = attribution
         self._decide_socket = decide_socket
         self._home = home
         self._cwd = request.cwd
@@ -116,6 +156,72 @@ class Command:
             self._handle.cancel()
             self._reason = "nobody spawned the argv in time"
             self.ended(None)
+
+    # from one daemon to the next (docs/restarts.md)
+
+    async def hand_over(self) -> tuple[CommandRecord, int]:
+        """Let go of the listening sockets and of what came in by them. The record, and how many connections had to be
+        reset."""
+        left = 0.0
+        if self._expiry is not None:
+            left = max(self._expiry.when() - asyncio.get_running_loop().time(), 0.0)
+            self._expiry.cancel()
+        if self._connects:
+            await asyncio.wait(self._connects, timeout=CONNECTS_END_S)
+        proxies, cut = (None, 0) if self.proxies is None else await self.proxies.hand_over()
+        published = None
+        if self.published is not None:
+            published, lost = await self.published.hand_over()
+            cut += lost
+        record = CommandRecord(
+            wrap_id=self.wrap_id,
+            command_id=self.command_id,
+            text=self.text,
+            cwd=self._request.cwd,
+            overrides=self._request.overrides,
+            state=self.state,
+            pid=self.pid,
+            claimed_at=self.claimed_at,
+            started=self._started,
+            status=self._status,
+            reason=self._reason,
+            generation=self._generation,
+            expires_in_s=left,
+            proxies=None if self.state is State.ENDED else proxies,
+            inside=self._hand_over_inside(),
+            published=published,
+        )
+        return record, cut
+
+    def _hand_over_inside(self) -> Descriptor:
+        if self._inside is None or self._inside.fileno() < 0:
+            return NO_DESCRIPTOR
+        descriptor = os.dup(self._inside.fileno())
+        self._inside.close()
+        return Descriptor(descriptor)
+
+    def resume(self, record: CommandRecord, handle: LaunchHandle | None, inside: Inside | None) -> None:
+        """Go on where an earlier daemon was. Without a `handle` the command is over. `inside` is its network."""
+        self._inside = inside
+        if record.published is not None:
+            self.published = PublishedPorts.resumed(record.published, self.wrap_id)
+            if inside is not None:
+                self.published.serve(inside)
+        self.state = record.state
+        self.pid, self.claimed_at = record.pid, record.claimed_at
+        self._started, self._status, self._reason = record.started, record.status, record.reason
+        if record.state is State.ENDED:
+            self._ended.set()
+        elif handle is None:
+            self._reason = self._reason or "its sandbox was lost when the daemon was restarted"
+            self.ended(None)
+        elif record.state is State.WAITING:
+            self.attach(handle, record.expires_in_s)
+        else:
+            self._handle = handle
+            if record.proxies is not None:
+                self.proxies = self._make_proxies(self)
+                self.proxies.resume(record.proxies, own_name=_own_name, inside=inside)
 
     # what the back end tells
 
@@ -154,7 +260,7 @@ class Command:
         self._reason = reason
 
     def refused(self, refusal: Refusal) -> None:
-        sighting = of_refusal(refusal, self._attribution, self._home, self._generation)
+        sighting = of_refusal(refusal, self.attribution, self._home, self._generation)
         if sighting is not None:
             self._record(sighting)
 
@@ -226,17 +332,17 @@ class Command:
 
     def infer(self, output: str) -> None:
         """Record what the output lets one guess, where the system does not report refused reads."""
-        if self._attribution is None or self._reads_reported:
+        if self.attribution is None or self._reads_reported:
             return
         known = {violation.target for violation in self._violations.list(self.command_id)}
         for path in paths_said_to_be_denied(output, self._cwd, self._home):
-            decision = self._attribution.decide(path, write=False)
+            decision = self.attribution.decide(path, write=False)
             if not decision.allowed and path not in known:
                 self._record(of_output(path, decision, self._home, self._generation))
 
     def closed_at(self, path: str) -> str:
         """The path of the rule that keeps this one from being read; empty when none does."""
-        return "" if self._attribution is None else self._attribution.closed_at(path)
+        return "" if self.attribution is None else self.attribution.closed_at(path)
 
     @property
     def violations_recorded(self) -> int:

@@ -8,7 +8,6 @@ a path to read or to write.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,13 +53,22 @@ class Grant:
     """The command it was given to, as its caller knows it."""
 
 
+@dataclass(frozen=True, slots=True)
+class GrantsRecord:
+    """The answers of one session, for the next daemon. `denied` has for each no until when it holds."""
+
+    given: tuple[Grant, ...] = ()
+    denied: tuple[tuple[Key, float | None], ...] = ()
+    last: int = 0
+
+
 class Grants:
     """`changed` is called when a grant has ended: connections that stand on it are cut then."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.time) -> None:
         self._changed = changed
         self._clock = clock
-        self._serial = itertools.count(1)
+        self._last = 0
         self._given: dict[str, Grant] = {}
         self._denied: dict[Key, float | None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -84,7 +92,8 @@ class Grants:
         """Remember a yes; it ends by itself after `ttl_s` seconds."""
         now = self._clock()
         expires_at = None if ttl_s is None else now + ttl_s
-        number = f"g-{next(self._serial)}"
+        self._last += 1
+        number = f"g-{self._last}"
         grant = Grant(number, subject, scope, asker, by, now, expires_at, rule, path, write, uses, command_id)
         self._given[grant.id] = grant
         if ttl_s is not None:
@@ -136,6 +145,22 @@ class Grants:
             timer.cancel()
         self._timers.clear()
         self._given.clear()
+
+    # the next daemon
+
+    def record(self) -> GrantsRecord:
+        return GrantsRecord(tuple(self.list()), tuple(self._denied.items()), self._last)
+
+    def resume(self, record: GrantsRecord) -> None:
+        """Remember what an earlier daemon knew; what has ended meanwhile is left out."""
+        self._last = record.last
+        self._denied.update(record.denied)
+        loop = asyncio.get_running_loop()
+        for grant in filter(self._holds, record.given):
+            self._given[grant.id] = grant
+            if grant.expires_at is not None:
+                left = grant.expires_at - self._clock()
+                self._timers[grant.id] = loop.call_later(left, self._end, grant.id)
 
     # no
 

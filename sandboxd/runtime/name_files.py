@@ -37,14 +37,15 @@ def hosts(machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_name_files(directory: str, machine: str) -> tuple[tuple[str, str], ...]:
-    """(path inside, file) of each, made in a directory of the daemon's own. Raises HostError."""
+def write_name_files(directory: str, machine: str, *, inherited: bool = False) -> tuple[tuple[str, str], ...]:
+    """(path inside, file) of each, made in a directory of the daemon's own. In an `inherited` one those of the daemon
+    before stay when they say the same: running sandboxes have them mounted. Raises HostError."""
     written = []
     for path, text in ((RESOLV_CONF, resolv_conf(machine)), (HOSTS, hosts(machine))):
         file = os.path.join(directory, os.path.basename(path))
         try:
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "w") as opened:
-                opened.write(text)
+            if not (inherited and _replaced(file, text)):
+                _write(file, text)
         except OSError as error:
             raise HostError(
                 "temporary_directory",
@@ -53,3 +54,21 @@ def write_name_files(directory: str, machine: str) -> tuple[tuple[str, str], ...
             ) from error
         written.append((path, file))
     return tuple(written)
+
+
+def _write(file: str, text: str) -> None:
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "w") as opened:
+        opened.write(text)
+
+
+def _replaced(file: str, text: str) -> bool:
+    """Whether there was such a file; it says this by now."""
+    try:
+        with open(file) as found:
+            if found.read() == text:
+                return True
+    except FileNotFoundError:
+        return False
+    _write(f"{file}.new", text)
+    os.rename(f"{file}.new", file)
+    return True

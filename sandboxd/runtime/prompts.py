@@ -22,7 +22,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -37,6 +37,10 @@ MOST_OPEN: Final = 16
 MOST_PUT: Final = 30
 """Questions that one session may put in `PUT_WINDOW_S`: more than people can read is a way of tiring them out."""
 PUT_WINDOW_S: Final = 60.0
+NOBODY: Final = "request-"
+"""How an asker begins that stands for one request and belongs to no command."""
+COME_BACK_S: Final = 10.0
+"""How long after a restart a question waits for those who waited for it before."""
 REMEMBERED: Final = 256
 """How many closed questions are known by their id, so that a late answer is told what became of it."""
 LONGEST_TTL_S: Final = 30 * 24 * 3600.0
@@ -144,6 +148,23 @@ class Verdict:
     ttl_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionRecord:
+    """An open question between two daemons."""
+
+    asked: Asked
+    asker: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionsRecord:
+    """`put` has for each session when it asked, `closed` what is known of questions that are over."""
+
+    open: tuple[QuestionRecord, ...] = ()
+    put: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    closed: tuple[Resolved, ...] = ()
+
+
 Tell = Callable[[Any, Asked | Resolved], None]
 """Called with the subscriber; never waits."""
 WriteRule = Callable[[str, Suggestion], Awaitable[tuple[str, ...]]]
@@ -161,6 +182,8 @@ class _Open:
     timer: asyncio.TimerHandle | None = None
     answering: bool = False
     """Somebody has answered, and the answer is being written to settings."""
+    comes_back: bool = False
+    """Whoever asked did so before a restart, and has not asked again yet."""
 
 
 @dataclass(slots=True)
@@ -189,6 +212,58 @@ class Prompts:
         self._open: dict[str, _Open] = {}
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[str, Resolved] = OrderedDict()
+        self._suspended = False
+
+    # from one daemon to the next (docs/restarts.md)
+
+    def suspend(self) -> None:
+        """From now on nothing changes: who stops waiting has not gone away, but will wait in the next daemon."""
+        self._suspended = True
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is being written to settings."""
+        return any(one.answering for one in self._open.values())
+
+    def hand_over(self) -> QuestionsRecord:
+        """Let go of everything. To be called after `suspend`."""
+        for one in self._open.values():
+            if one.timer is not None:
+                one.timer.cancel()
+        record = QuestionsRecord(
+            tuple(QuestionRecord(one.asked, one.asker) for one in self._open.values()),
+            {session_id: tuple(session.put) for session_id, session in self._sessions.items()},
+            tuple(self._closed.values()),
+        )
+        self._open.clear()
+        self._sessions.clear()
+        self._subscribers.clear()
+        return record
+
+    def resume(self, record: QuestionsRecord, grants: Callable[[str], Grants | None]) -> None:
+        """Go on where an earlier daemon was; `grants` are those of a session that was taken over. Who waited for a
+        question is expected to ask the same again, which joins it, and is withdrawn unless that happens."""
+        loop = asyncio.get_running_loop()
+        for session_id, put in record.put.items():
+            if grants(session_id) is not None:
+                self._sessions[session_id] = _Session(put=deque(put))
+        self._closed.update((str(one.request_id), one) for one in record.closed)
+        for question in record.open:
+            asked = question.asked
+            known = grants(asked.session_id)
+            if known is None:
+                continue
+            one = _Open(asked, question.asker, known, loop.create_future(), comes_back=True)
+            one.timer = loop.call_later(max(asked.expires_at - self._clock(), 0), self._timed_out, one)
+            session = self._sessions.setdefault(asked.session_id, _Session())
+            session.open[asked.question.key] = self._open[asked.request_id] = one
+        if self._open:
+            loop.call_later(COME_BACK_S, self._withdraw_lost)
+
+    def _withdraw_lost(self) -> None:
+        for one in list(self._open.values()):
+            if one.comes_back and not one.answering:
+                self._close(one, Outcome.WITHDRAWN)
 
     # subscribers
 
@@ -196,6 +271,9 @@ class Prompts:
         """From now on tell `subscriber` of every question and every outcome; returns what is open already."""
         self._subscribers[subscriber] = tell
         return self.open()
+
+    def is_subscribed(self, subscriber: object) -> bool:
+        return subscriber in self._subscribers
 
     def unsubscribe(self, subscriber: object) -> None:
         """The subscriber is gone. When it was the last one, every open question is denied."""
@@ -224,6 +302,10 @@ class Prompts:
                 return Resolved(None, session_id, False, Outcome.NO_SUBSCRIBER)
             session = self._sessions.setdefault(session_id, _Session())
             one = session.open.get(question.key)
+            if one is not None and one.comes_back:
+                if asker.startswith(NOBODY) and one.asker.startswith(NOBODY):
+                    asker = one.asker  # such a name lasts no longer than a daemon
+                one.comes_back = asker != one.asker
             if one is None:
                 if not self._may_put(session):
                     return Resolved(None, session_id, False, Outcome.TOO_MANY)
@@ -255,7 +337,7 @@ class Prompts:
             return await asyncio.shield(one.future)
         finally:
             one.waiting[asker] -= 1
-            if not one.future.done() and not one.waiting[one.asker]:
+            if not self._suspended and not one.future.done() and not one.waiting[one.asker] and not one.comes_back:
                 self._close(one, Outcome.WITHDRAWN)
 
     def end_session(self, session_id: str) -> None:

@@ -12,13 +12,14 @@ import errno
 import logging
 import socket
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from sandboxd.backends.base import Inside
 from sandboxd.errors import CallerError, HostError, LaunchError
+from sandboxd.handover.record import Descriptor
 from sandboxd.policy.publication import MOST, Publication
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import hurry, reset, send_at_once
@@ -30,6 +31,14 @@ BACKLOG: Final = 256
 ACCEPTS_AT_ONCE: Final = 64
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRecord:
+    """The listeners of one command between two daemons, one for each publication."""
+
+    publications: tuple[Publication, ...]
+    listeners: tuple[Descriptor, ...]
 
 
 class PublishedPorts:
@@ -52,6 +61,29 @@ class PublishedPorts:
         except BaseException:
             self.close()
             raise
+
+    async def hand_over(self) -> tuple[PublishedRecord, int]:
+        """Let go of the listeners, and cut what is open; how much that was."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+        cut = len(self._tasks)
+        listeners = tuple(Descriptor(listener.detach()) for listener in self._listeners)
+        self.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        return PublishedRecord(self.publications, listeners), cut
+
+    @classmethod
+    def resumed(cls, record: PublishedRecord, label: str = "") -> PublishedPorts:
+        """Go on with the listeners of another daemon."""
+        ports = cls((), label)
+        ports.publications = record.publications
+        for publication, number in zip(record.publications, record.listeners, strict=True):
+            listener = socket.socket(fileno=number)
+            listener.setblocking(False)
+            ports._listeners.append(listener)
+            ports._resume(listener, publication.inner)
+        return ports
 
     def serve(self, inside: Inside) -> None:
         """From now on connections reach the network `inside`, which stays its owner's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import secrets
 import time
@@ -10,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sandboxd.backends.base import Backend
+from sandboxd.backends.base import Backend, Inside, LaunchHandle, Observer
 from sandboxd.errors import CallerError, HostError, SandboxdError
+from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.facts import Resolved
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
@@ -20,13 +22,13 @@ from sandboxd.policy.policy import Policy
 from sandboxd.policy.publication import check_publications
 from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
 from sandboxd.proxy.server import ProxyServer
-from sandboxd.runtime.command import Command
+from sandboxd.runtime.command import Command, CommandRecord, State
 from sandboxd.runtime.events import Events, RunPrepared, RunRefused
-from sandboxd.runtime.grants import Grants
+from sandboxd.runtime.grants import Grants, GrantsRecord
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
-from sandboxd.runtime.violations import ViolationFeed, ViolationStore
+from sandboxd.runtime.violations import ViolationFeed, ViolationsRecord, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
 
 STOP_GRACE_S = 1.0
@@ -65,6 +67,31 @@ class SessionInfo:
     policy_generation: int
     violations_lost: int = 0
     published: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
+    ends with, empty when that is gone. A closed one is only known by what became of its commands."""
+
+    session_id: str
+    spec: SessionSpec
+    opened_at: float
+    settings: Any = None
+    owner: str = ""
+    closed: bool = False
+    grants: GrantsRecord = field(default_factory=GrantsRecord)
+    violations: ViolationsRecord = field(default_factory=ViolationsRecord)
+    commands: tuple[CommandRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a back end has of an earlier daemon: `resume` goes on with a launch, None when it is lost; `inside` is the
+    network of a sandbox by its descriptor."""
+
+    resume: Callable[[str, Observer], LaunchHandle | None]
+    inside: Callable[[int], Inside]
 
 
 class Planner(Protocol):
@@ -125,6 +152,10 @@ class Session:
         return self._policy()
 
     @property
+    def policy_of(self) -> PolicyOf:
+        return self._policy
+
+    @property
     def idle(self) -> bool:
         return not self._commands
 
@@ -183,39 +214,14 @@ class Session:
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)
         await self._parts.backend.ready()
-        session_tmp = self._parts.temporary.session(self.id)
-        transparent = policy.network.transparent
-        place = self._places.get((request.cwd, transparent))
-        if place is None:
-            place = self._parts.place(request.cwd, self.spec.cwd, session_tmp, self._parts.temporary.mask)
-            place = replace(place, captured=place.captured and transparent)
-            self._places[request.cwd, transparent] = place
+        place = self._place(request.cwd, policy.network.transparent)
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
         plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
         wrap_id = secrets.token_hex(16)
-        sockets = SocketGate(
-            lambda: self._policy(overrides).network,
-            self._parts.planner.resolve,
-            plan.attribution,
-            (place.runtime_dir, place.temporary_base, *place.private),
-        )
-        command = Command(
-            wrap_id,
-            request,
-            violations=self.violations,
-            make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(overrides), command, self),
-            on_end=self._command_ended,
-            is_hidden=lambda *what: is_ignored(self._policy(overrides).ignore_violations, *what),
-            generation=policy.generation,
-            generation_now=lambda: self._policy(overrides).generation,
-            tell=self._parts.events.tell,
-            session_id=self.id,
-            attribution=plan.attribution,
-            decide_socket=sockets.decide,
-            home=place.home,
-            reads_reported=plan.supervision.reads or self._parts.backend.name == "macos",
-            check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
-        )
+        if overrides is not request.overrides:
+            request = replace(request, overrides=overrides)
+        reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
+        command = self._command(wrap_id, request, place, plan.attribution, policy.generation, reads_reported)
         try:
             if request.publish:
                 check_publications(policy.network, request.publish)
@@ -243,6 +249,102 @@ class Session:
             published=command.publications,
         )
         return wrapped, command
+
+    def _place(self, cwd: str, transparent: bool) -> Place:
+        session_tmp = self._parts.temporary.session(self.id)
+        place = self._places.get((cwd, transparent))
+        if place is None:
+            place = self._parts.place(cwd, self.spec.cwd, session_tmp, self._parts.temporary.mask)
+            place = replace(place, captured=place.captured and transparent)
+            self._places[cwd, transparent] = place
+        return place
+
+    def _command(
+        self,
+        wrap_id: str,
+        request: WrapRequest,
+        place: Place,
+        attribution: Attribution | None,
+        generation: int,
+        reads_reported: bool,
+    ) -> Command:
+        overrides = request.overrides
+        sockets = SocketGate(
+            lambda: self._policy(overrides).network,
+            self._parts.planner.resolve,
+            attribution,
+            (place.runtime_dir, place.temporary_base, *place.private),
+        )
+        return Command(
+            wrap_id,
+            request,
+            violations=self.violations,
+            make_proxies=lambda command: self._parts.make_proxies(lambda: self._policy(overrides), command, self),
+            on_end=self._command_ended,
+            is_hidden=lambda *what: is_ignored(self._policy(overrides).ignore_violations, *what),
+            generation=generation,
+            generation_now=lambda: self._policy(overrides).generation,
+            tell=self._parts.events.tell,
+            session_id=self.id,
+            attribution=attribution,
+            decide_socket=sockets.decide,
+            home=place.home,
+            reads_reported=reads_reported,
+            check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
+        )
+
+    # from one daemon to the next (docs/restarts.md)
+
+    async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionRecord, int]:
+        """Let go of everything, as it is; `ended` are the commands that are over. The record, and how many connections
+        had to be reset."""
+        records, cut = [], 0
+        for command in (*ended, *self.commands()):
+            one, lost = await command.hand_over()
+            records.append(one)
+            cut += lost
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        record = SessionRecord(
+            session_id=self.id,
+            spec=self.spec,
+            opened_at=self.opened_at,
+            settings=settings,
+            owner=owner,
+            closed=self.closed,
+            grants=self.grants.record(),
+            violations=self.violations.record(),
+            commands=tuple(records),
+        )
+        self._commands.clear()
+        self.closed = True
+        self.grants.close()
+        return record, cut
+
+    def resume(self, record: SessionRecord, inherited: Inherited) -> list[Command]:
+        """Go on where an earlier daemon was; its commands, also those that are over."""
+        self.opened_at = record.opened_at
+        self.violations.resume(record.violations)
+        self.grants.resume(record.grants)
+        self.closed = record.closed
+        commands = []
+        for one in record.commands:
+            place = self._place(one.cwd, self.policy.network.transparent)
+            command = self._command(one.wrap_id, one.request, place, None, one.generation, one.reads_reported)
+            if one.state is not State.ENDED:
+                self._commands[one.wrap_id] = command
+            handle = None if one.state is State.ENDED else inherited.resume(one.wrap_id, command)
+            command.resume(one, handle, None if one.inside < 0 else inherited.inside(one.inside))
+            if command.state is not State.ENDED:
+                self._spawn(f"attribution-{one.wrap_id}", self._attribute(command, place))
+            commands.append(command)
+        return commands
+
+    async def _attribute(self, command: Command, place: Place) -> None:
+        """Find out again which rule refuses what to a command that was taken over, by the policy of now."""
+        with contextlib.suppress(SandboxdError):  # then its violations name no rule
+            plan = await self._parts.planner.plan(self.policy, PlanRequest(place, Argv(("true",)), {}))
+            command.attribution = plan.attribution
 
     def _check_open(self) -> None:
         if self.closed:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
 
 from sandboxd.errors import CallerError
+from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.session import STOP_GRACE_S, PolicyOf, Session, SessionParts, SessionSpec
+from sandboxd.runtime.session import (
+    STOP_GRACE_S,
+    Inherited,
+    PolicyOf,
+    Session,
+    SessionParts,
+    SessionRecord,
+    SessionSpec,
+)
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 1024
@@ -105,6 +115,58 @@ class Sessions:
     def commands_called(self, command_id: str) -> list[Command]:
         """The commands that their callers know by this id, also those that have ended."""
         return [command for command, _ in self._commands.values() if command.command_id == command_id]
+
+    # from one daemon to the next (docs/restarts.md)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a connection of a command is in the middle of something that cannot be handed over."""
+        return any(c.proxies is not None and c.proxies.is_busy for s in self.all() for c in s.commands())
+
+    def pause(self) -> None:
+        """Accept no more connections of commands: they wait."""
+        for session in self.all():
+            for command in session.commands():
+                if command.proxies is not None:
+                    command.proxies.pause()
+
+    async def hand_over(
+        self, outgoing: Outgoing, owner: Callable[[object], str], settings: Callable[[Session], object]
+    ) -> None:
+        """Let go of every session. `owner` names a connection (empty for one that is gone), `settings` are those that a
+        session was opened with."""
+        ended: dict[Session, list[Command]] = {session: [] for session in self.all()}
+        for command, session in self._commands.values():
+            if session.command(command.wrap_id) is None:
+                ended.setdefault(session, []).append(command)
+        for session, over in ended.items():
+            of = owner(self._owners.get(session.id))
+            record, cut = await session.hand_over(settings(session), of, over)
+            outgoing.add("session", record, session.id)
+            outgoing.cut += cut
+        self._sessions.clear()
+        self._commands.clear()
+        self._implicit.clear()
+
+    def resume(self, record: SessionRecord, policy: PolicyOf, owner: object, inherited: Inherited) -> None:
+        """Go on with a session of an earlier daemon; `owner` is its connection, None when that is gone."""
+        session = Session(record.session_id, record.spec, policy, self._parts)
+        if not record.closed:
+            self._sessions[session.id] = session
+            self._owners[session.id] = owner
+            if record.spec.implicit and owner is not None:
+                self._implicit[(owner, record.spec.cwd)] = session
+            elif record.spec.implicit:
+                session.on_idle = self._end_later
+        for command in session.resume(record, inherited):
+            self._commands[command.wrap_id] = (command, session)
+
+    async def resumed(self) -> None:
+        """All that there were have been taken over: end those whose connection has gone meanwhile."""
+        await self.connection_lost(None)
+        for session in self.all():
+            if session.on_idle is not None and session.idle:
+                await self._end(session)
 
     async def close(self, session_id: str) -> None:
         """End a session: its commands die. Raises CallerError `session_unknown`."""

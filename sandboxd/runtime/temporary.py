@@ -14,27 +14,50 @@ import heapq
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 from sandboxd.errors import HostError
+from sandboxd.handover.record import Descriptor
 from sandboxd.runtime.removal import remove_tree
 
 _LOCK = "lock"
 _PREFIX = "d-"
 
 
-class TemporaryRoot:
-    """The directory of one daemon. `base` exists, is owned by the user and has mode 0700."""
+@dataclass(frozen=True, slots=True)
+class TemporaryRecord:
+    """What a daemon hands over to the next: its directory with the lock, and which session has which name in it."""
 
-    def __init__(self, base: str) -> None:
+    path: str
+    lock: Descriptor
+    slots: Mapping[str, int]
+    free: tuple[int, ...] = ()
+
+
+class TemporaryRoot:
+    """The directory of one daemon. `base` exists, is owned by the user and has mode 0700. `before` is what an earlier
+    daemon has handed over: then it goes on with that directory."""
+
+    def __init__(self, base: str, before: TemporaryRecord | None = None) -> None:
         self._base = base
-        self.path = ""
-        self._lock = -1
-        self._slots: dict[str, int] = {}
-        self._free: list[int] = []
-        self.mask = ""
+        self.path = "" if before is None else before.path
+        self._lock: int = -1 if before is None else before.lock
+        self._slots: dict[str, int] = {} if before is None else dict(before.slots)
+        self._free: list[int] = [] if before is None else sorted(before.free)
+        self.mask = "" if before is None else _mask(before.path)
         """A file nobody can read (mode 000): bound over files whose reading is denied."""
+
+    def hand_over(self) -> TemporaryRecord:
+        """Let go of the directory and leave it as it is."""
+        lock, self._lock = self._lock, -1
+        return TemporaryRecord(self.path, Descriptor(lock), dict(self._slots), tuple(self._free))
+
+    async def keep_only(self, sessions: frozenset[str]) -> None:
+        """Remove the directories of all other sessions: they have not been taken over."""
+        for session_id in [name for name in self._slots if name not in sessions]:
+            await self.remove_session(session_id)
 
     async def __aenter__(self) -> TemporaryRoot:
         await asyncio.to_thread(self._open)
@@ -46,6 +69,8 @@ class TemporaryRoot:
         await asyncio.to_thread(self._close)
 
     def _open(self) -> None:
+        if self._lock >= 0:
+            return
         try:
             os.makedirs(self._base, mode=0o700, exist_ok=True)
             with _exclusive(self._base):
@@ -54,7 +79,7 @@ class TemporaryRoot:
                 os.mkdir(self.path, 0o700)
                 self._lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.mask = os.path.join(self.path, "denied")
+            self.mask = _mask(self.path)
             os.close(os.open(self.mask, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
         except OSError as error:
             raise HostError(
@@ -106,6 +131,10 @@ class TemporaryRoot:
         await asyncio.to_thread(remove_tree, f"{self.path}/t{slot}")
         del self._slots[session_id]
         heapq.heappush(self._free, slot)
+
+
+def _mask(path: str) -> str:
+    return os.path.join(path, "denied")
 
 
 @contextlib.contextmanager

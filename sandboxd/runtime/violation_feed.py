@@ -26,15 +26,26 @@ Tell = Callable[[Any, Violation | Cleared, str], None]
 same id has a higher count."""
 
 
+@dataclass(frozen=True, slots=True)
+class FeedRecord:
+    """Where the row of numbers is, for the next daemon: cursors go on being good."""
+
+    epoch: str
+    last: int
+    forgotten: int
+
+
 class ViolationFeed:
     """One per daemon. A cursor is text that names the daemon too: one of an earlier daemon is known as such. `observe`
-    hears of every violation once, when it is recorded."""
+    hears of every violation once, when it is recorded. `before` is what an earlier daemon has handed over."""
 
-    def __init__(self, observe: Callable[[Violation], None] = lambda violation: None) -> None:
+    def __init__(
+        self, observe: Callable[[Violation], None] = lambda violation: None, before: FeedRecord | None = None
+    ) -> None:
         self._observe = observe
-        self._epoch = secrets.token_hex(4)
-        self._last = 0
-        self._forgotten = 0
+        self._epoch = secrets.token_hex(4) if before is None else before.epoch
+        self._last = 0 if before is None else before.last
+        self._forgotten = 0 if before is None else before.forgotten
         """The newest event that went with its session."""
         self._subscribers: dict[Any, dict[str | None, Tell]] = {}
 
@@ -59,6 +70,13 @@ class ViolationFeed:
     def subscribe(self, subscriber: object, session_id: str | None, tell: Tell) -> None:
         """Tell of the violations of one session, or with None of all; twice is once."""
         self._subscribers.setdefault(subscriber, {})[session_id] = tell
+
+    def record(self) -> FeedRecord:
+        return FeedRecord(self._epoch, self._last, self._forgotten)
+
+    def subscribed(self, subscriber: object) -> tuple[str | None, ...]:
+        """The sessions that this one hears of; None stands for all."""
+        return tuple(self._subscribers.get(subscriber, ()))
 
     @property
     def subscribers(self) -> int:

@@ -53,6 +53,27 @@ class Sighting:
         return "denied" if self.decision is None else self.decision.reason.value
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """One violation with what it counts as the same as, and the number of the newest event about it."""
+
+    violation: Violation
+    key: tuple[str, ViolationKind, str, str, str]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationsRecord:
+    """The violations of one session, for the next daemon."""
+
+    kept: tuple[KeptRecord, ...] = ()
+    newest: int = 0
+    forgotten: int = 0
+    total: int = 0
+    hidden: int = 0
+    lost: int = 0
+
+
 class Timer(Protocol):
     """As asyncio's."""
 
@@ -214,6 +235,22 @@ class ViolationStore:
         self.forgotten = self.newest
         self._feed.tell(Cleared(self._session_id, count))
         return count
+
+    def record(self) -> ViolationsRecord:
+        """All that is known, after every subscriber has heard of it."""
+        self.tell_counts()
+        kept = tuple(KeptRecord(one.violation, one.key, one.number) for one in self._records.values())
+        return ViolationsRecord(kept, self.newest, self.forgotten, self.total, self.hidden, self.lost)
+
+    def resume(self, record: ViolationsRecord) -> None:
+        """Know what an earlier daemon knew. Nobody is told again."""
+        now = self._steady()
+        for kept in record.kept:
+            one = _Record(kept.violation, kept.key, kept.number, now)
+            self._records[kept.violation.id] = self._latest[kept.key] = one
+            self._of_command[kept.violation.command_id] += 1
+        self.newest, self.forgotten = record.newest, record.forgotten
+        self.total, self.hidden, self.lost = record.total, record.hidden, record.lost
 
     def close(self) -> None:
         """The session has ended: whoever listens hears the final counts."""

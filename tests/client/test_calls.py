@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "status": lambda box: box.status(),
     "check": lambda box: box.check(),
     "metrics": lambda box: box.metrics(),
+    "restart": lambda box: box.restart(),
     "shutdown": lambda box: box.shutdown(1.0),
     "session.open": lambda box: box.session_open("/", name="n", permission_mode="none", settings={"sandbox": {}}),
     "session.close": lambda box: box.session_close("s"),

@@ -167,6 +167,9 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("network_not_set_up", LAUNCH, "the network of a sandbox cannot be set up as this machine was found able to"),
     ("mount_failed", LAUNCH, "a file or a link could not be closed in a sandbox that was being made"),
     ("backend_not_ready", LAUNCH, "the back end was not asked whether it is ready"),
+    ("restart_failed", HOST, "the program that would take over does not start, so nothing was changed"),
+    ("restart_unsupported", HOST, "this daemon cannot be restarted with its commands running"),
+    ("handover_unreadable", HOST, "what the daemon before left for this one cannot be read"),
     ("stopping", BUSY, "the daemon is stopping"),
     ("too_many_requests", BUSY, "more requests are pending on this connection than the daemon keeps"),
 )

@@ -84,6 +84,19 @@ class LineDecoder:
         return line
 
     @property
+    def state(self) -> tuple[bytes, bool]:
+        """What is not taken yet, and whether the line it belongs to is being dropped: for another decoder to go on."""
+        return bytes(self._buffer), self._dropping
+
+    @classmethod
+    def resumed(cls, buffer: bytes, dropping: bool, limit: int = MAX_LINE) -> LineDecoder:
+        """A decoder that goes on where another one was (`state`)."""
+        decoder = cls(limit)
+        decoder._buffer += buffer
+        decoder._dropping = dropping
+        return decoder
+
+    @property
     def partial(self) -> bool:
         """Whether a line has begun and not ended: at the end of a stream, it was cut short."""
         return bool(self._buffer) or self._dropping

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -19,15 +20,19 @@ from sandboxd.backends.linux.bridge_protocol import (
     Flags,
     Listener,
 )
-from sandboxd.backends.linux.bwrap import probe_options, render
+from sandboxd.backends.linux.bwrap import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
 from sandboxd.backends.linux.capture_probe import probe_capture
 from sandboxd.backends.linux.completion import Completion
-from sandboxd.backends.linux.netns import NamespaceWorker
+from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
+from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
 from sandboxd.errors import LaunchError, SandboxdError
-from sandboxd.plan.facts import Facts
+from sandboxd.handover.document import Outgoing
+from sandboxd.plan.facts import Facts, RepositoriesRecord
+from sandboxd.plan.mounts import FileView
+from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
@@ -68,6 +73,11 @@ class Planted(Protocol):
     def unchanged(self, facts: Facts) -> bool:
         """Whether nothing can have been left. At once."""
         ...
+
+    def record(self, facts: Facts) -> RepositoriesRecord | None:
+        """What the next two need of them in another daemon, which `recall`s it there."""
+
+    def recall(self, record: RepositoriesRecord) -> Facts: ...
 
     async def planted(self, facts: Facts) -> tuple[str, ...]:
         """Make it harmless; the paths that were given another name. Raises SandboxdError, OSError."""
@@ -113,6 +123,8 @@ class LinuxBackend:
         self.ability: Ability = NOTHING
         self._probed = False
         self._probing = asyncio.Lock()
+        self._launches: dict[str, _Launching] = {}
+        self._inherited: dict[str, LaunchRecord] = {}
 
     async def aclose(self) -> None:
         """Wait until what ended commands have left has been looked through."""
@@ -169,7 +181,10 @@ class LinuxBackend:
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
         capture = capture_for(self.ability, plan.network)
-        launch = _Launching(observer, hold, self._bridge.log, partial(self._look_after, launch_id, plan.view.facts))
+        promise = _Promise(options, self.ability, plan.network)
+        forget = partial(self._launches.pop, launch_id, None)
+        launch = _Launching(launch_id, observer, hold, self._bridge.log, plan.view, promise, self._look_after, forget)
+        self._launches[launch_id] = launch
         launch.handle = self._bridge.expect(
             launch_id,
             Expected(
@@ -188,14 +203,14 @@ class LinuxBackend:
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
-
-    def _look_after(self, launch_id: str, facts: Facts | None, launch: _Launching, status: int | None) -> None:
+    def _look_after(self, launch: _Launching, status: int | None) -> None:
         """A command has ended: tell so, after what it has planted has been made harmless."""
-        if facts is None or self._planted.unchanged(facts):
+        facts = launch.view.facts
+        if not launch.was_claimed or facts is None or self._planted.unchanged(facts):
             launch.over(status)
             return
         task = asyncio.get_running_loop().create_task(
-            self._look_through(facts, launch, status), name=f"planted-{launch_id}"
+            self._look_through(facts, launch, status), name=f"planted-{launch.launch_id}"
         )
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
@@ -209,26 +224,124 @@ class LinuxBackend:
         finally:
             launch.over(status)
 
+    # the next daemon (docs/restarts.md)
+
+    async def settled(self, patience_s: float) -> None:
+        """Return when what ended commands have left has been looked through, after `patience_s` at the latest."""
+        if self._looking:
+            await asyncio.wait(self._looking, timeout=patience_s)
+
+    def hand_over(self, outgoing: Outgoing) -> None:
+        """Let go of every launch. Their placeholders stay: who takes them over holds them again."""
+        for launch_id, launch in self._launches.items():
+            expected, link = self._bridge.take(launch_id)
+            if expected is None and link is None:
+                continue
+            done = link is not None and link.decoder_last != ""
+            record = LaunchRecord(
+                launch_id,
+                launch.view.placeholders,
+                launch.view.watched,
+                None if launch.view.facts is None else self._planted.record(launch.view.facts),
+                () if done else launch.promise.options.mounts,
+                () if done else launch.promise.options.late,
+                None if done else CaptureRecord(launch.promise.ability, launch.promise.network),
+                b"" if expected is None else expected.configuration.encode(),
+                None if expected is None else expected.options,
+                link,
+            )
+            outgoing.add("launch", record, launch_id, () if link is None else link.ends)
+        self._launches.clear()
+
+    def inherit(self, launches: Iterable[LaunchRecord]) -> None:
+        """What the daemon before has launched, for `resume`."""
+        self._inherited.update((launch.launch_id, launch) for launch in launches)
+
+    def resume(self, launch_id: str, observer: Observer) -> LaunchHandle | None:
+        """Go on with an inherited launch: `observer` hears what becomes of it from now on. None when there is none."""
+        record = self._inherited.pop(launch_id, None)
+        if record is None:
+            return None
+        try:
+            hold = self._placeholders.hold(record.placeholders, record.watched)
+        except SandboxdError as error:  # it has been removed; what is mounted in the sandbox protects all the same
+            self._bridge.log("placeholder of an inherited command is gone", error=error.message)
+            hold = self._placeholders.hold((), record.watched)
+        facts = None if record.repositories is None else self._planted.recall(record.repositories)
+        view = FileView((), record.placeholders, record.watched, facts=facts)
+        wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
+        promise = _Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
+        forget = partial(self._launches.pop, launch_id, None)
+        launch = _Launching(launch_id, observer, hold, self._bridge.log, view, promise, self._look_after, forget)
+        launch.was_claimed = record.link is not None
+        capture = capture_for(wanted.ability, wanted.network)
+        completing = partial(self._completion.begin, options=promise.options, capture=capture)
+        try:
+            if record.link is None:
+                configuration = Configuration.decode(record.configuration)
+                launch.handle = self._bridge.expect(
+                    launch_id, Expected(configuration, record.options, launch, completing)
+                )
+            else:
+                launch.handle = self._bridge.resume_link(launch_id, record.link, launch, completing)
+        except SandboxdError:
+            hold.release()
+            raise
+        self._launches[launch_id] = launch
+        return launch
+
+    def inside(self, descriptor: int) -> NamespaceHold:
+        """The network of a sandbox, by a descriptor that an earlier daemon had of it."""
+        return NamespaceHold(self._worker, descriptor)
+
+    def end_inherited(self) -> list[str]:
+        """End the launches that nobody has resumed: their session could not be taken over. Which they were."""
+        left = list(self._inherited.items())
+        for launch_id, record in left:
+            launch = self.resume(launch_id, _Nobody())
+            if launch is not None and record.link is not None:
+                launch.kill()
+            elif launch is not None:
+                launch.cancel()
+        return [launch_id for launch_id, _ in left]
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What has to be done to a sandbox before its command starts."""
+
+    options: BwrapOptions
+    ability: Ability
+    network: NetworkPlan
+
 
 class _Launching:
     """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
 
     def __init__(
         self,
+        launch_id: str,
         observer: Observer,
         hold: Hold,
         log: Callable[..., None],
+        view: FileView,
+        promise: _Promise,
         look_after: Callable[[_Launching, int | None], None],
+        forget: Callable[[], object],
     ) -> None:
         self._observer = observer
         self._hold = hold
         self._log = log
         self._look_after = look_after
-        self._claimed = False
+        self._forget = forget
+        self.was_claimed = False
+        self.launch_id = launch_id
+        self.view = view
+        self.promise = promise
         self.handle: LaunchHandle | None = None
 
     def claimed(self, pid: int) -> None:
-        self._claimed = True
+        self.was_claimed = True
         self._observer.claimed(pid)
 
     def listening(self, listeners: Listeners) -> None:
@@ -252,10 +365,8 @@ class _Launching:
     def ended(self, status: int | None) -> None:
         for moved in self._hold.release():
             self.moved_aside(moved.rpartition(".refused-")[0])
-        if self._claimed:
-            self._look_after(self, status)
-        else:
-            self.over(status)
+        self._forget()
+        self._look_after(self, status)
 
     def moved_aside(self, path: str) -> None:
         """Something that a program outside would obey has been given another name."""
@@ -268,6 +379,7 @@ class _Launching:
         self._observer.ended(status)
 
     def cancel(self) -> None:
+        self._forget()
         self._hold.release()
         if self.handle is not None:
             self.handle.cancel()
@@ -279,3 +391,25 @@ class _Launching:
     def kill(self) -> None:
         if self.handle is not None:
             self.handle.kill()
+
+
+class _Nobody:
+    """Hears of a launch whose session is gone, which is ending. Its listeners are closed."""
+
+    def claimed(self, pid: int) -> None: ...
+
+    def listening(self, listeners: Listeners) -> None:
+        listeners.close()
+
+    def started(self) -> None: ...
+
+    def failed(self, reason: str) -> None: ...
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def lost(self, count: int) -> None: ...
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(errno.ECONNREFUSED)
+
+    def ended(self, status: int | None) -> None: ...

@@ -20,8 +20,6 @@ import signal
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bridge_protocol import (
@@ -30,7 +28,6 @@ from sandboxd.backends.linux.bridge_protocol import (
     KILL,
     OPTIONS,
     TICKET_SIZE,
-    Configuration,
     Descriptors,
     Event,
     EventDecoder,
@@ -41,10 +38,16 @@ from sandboxd.backends.linux.bridge_protocol import (
     Started,
     decode_ticket,
 )
+from sandboxd.backends.linux.expected_launch import BeforeStart as BeforeStart
+from sandboxd.backends.linux.expected_launch import Expected as Expected
+from sandboxd.backends.linux.expected_launch import Peer as Peer
+from sandboxd.backends.linux.handed_over import BridgeRecord, LinkRecord
+from sandboxd.backends.linux.launch_handle import Handle
 from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_notified import call_name
 from sandboxd.backends.linux.stragglers import end_stragglers
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import LaunchError, SandboxdError
+from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 _BACKLOG = 1024
@@ -52,28 +55,6 @@ _READ = 64 * 1024
 _STRAGGLES_AFTER_S = 0.1
 _UCRED = struct.Struct("3i")
 _ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize) + socket.CMSG_SPACE(_UCRED.size)
-
-
-class Peer(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-
-BeforeStart = Callable[[int, int, Listeners], Awaitable[None] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What waits for the owner of a ticket: the configuration for the helper, and the bubblewrap options when they are
-    too long for an argument list (NUL separated)."""
-
-    configuration: Configuration
-    options: bytes | None
-    observer: Observer
-    before_start: BeforeStart | None = None
-    """With Flags.WAIT: what has to be done before the command may start, given the pids of the sandbox's process 1 and
-    of bubblewrap, and the listeners, which it may add to. What it returns is awaited. Raises SandboxdError; then the
-    command does not start."""
 
 
 class Bridge:
@@ -106,6 +87,51 @@ class Bridge:
             raise
         self._socket = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+
+    # the next daemon (docs/restarts.md)
+
+    async def prepared(self, patience_s: float) -> None:
+        """Take nothing more in, and return when no launch is in the middle of being completed, after `patience_s` at
+        the latest. To be followed by `hand_over`."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        for link in [*self._links.values(), *self._strangers]:
+            link.pause()
+        if working := [link.preparing for link in self._links.values() if link.preparing is not None]:
+            await asyncio.wait(working, timeout=patience_s)
+
+    def hand_over(self) -> BridgeRecord:
+        """Let go of the listening socket and of whoever has not named a ticket. Links and expected launches are taken
+        one by one before (`take`)."""
+        assert self._socket is not None
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        listener, self._socket = self._socket, None
+        strangers = tuple(link.hand_over() for link in self._strangers)
+        self._strangers.clear()
+        return BridgeRecord(Descriptor(listener.detach()), strangers)
+
+    def take(self, ticket: str) -> tuple[Expected | None, LinkRecord | None]:
+        """Let go of one launch: what it waits for when nobody has claimed it yet, else its link."""
+        link = self._links.pop(ticket, None)
+        return self._expected.pop(ticket, None), None if link is None else link.hand_over()
+
+    def resume(self, record: BridgeRecord) -> None:
+        """Go on where another bridge was, in place of `open`."""
+        listener = socket.socket(fileno=record.listener)
+        listener.setblocking(False)
+        self._socket = listener
+        for one in record.strangers:
+            self._strangers.add(Link(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+
+    def resume_link(self, ticket: str, one: LinkRecord, observer: Observer, before_start: BeforeStart | None) -> Handle:
+        """The link of a launch, and from now on `observer` hears of it. Raises ProtocolError for a record that makes no
+        sense."""
+        connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
+        self._links[ticket] = link = Link(self, connection, one.pid, one.pidfd, one)
+        link.resume(ticket, observer, before_start, one.preparing)
+        return Handle(self, ticket)
 
     def close(self) -> None:
         """Stop listening and drop every link: commands that still run go on without network."""
@@ -180,10 +206,13 @@ class Bridge:
 class Link:
     """One connection: a launch that has not named its ticket yet, and afterwards the helper of a running sandbox."""
 
-    def __init__(self, bridge: Bridge, connection: socket.socket, pid: int, pidfd: int) -> None:
+    def __init__(
+        self, bridge: Bridge, connection: socket.socket | None, pid: int, pidfd: int, before: LinkRecord | None = None
+    ) -> None:
+        """`before` is what an earlier daemon had of the same connection."""
         self.ticket: str | None = None
         self._bridge = bridge
-        self._connection = connection
+        self._connection = connection or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._loop = asyncio.get_running_loop()
         self._pid = pid
         self._pidfd = pidfd
@@ -201,9 +230,83 @@ class Link:
         self._init = -1  # pidfd of the helper's init stage, once it has spoken
         # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage is a
         # grandchild of the launch and has only the number 1 in its own.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._loop.add_reader(connection.fileno(), self.readable)
-        self._loop.add_reader(pidfd, self._bubblewrap_ended)
+        if connection is not None:
+            connection.setblocking(False)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        else:
+            self._connection.close()
+        if before is not None:
+            self._recall(before)
+        if not self._closing:
+            self._loop.add_reader(self._connection.fileno(), self.readable)
+            self._loop.add_reader(pidfd, self._bubblewrap_ended)
+
+    # from one daemon to the next
+
+    def _recall(self, before: LinkRecord) -> None:
+        self._opening = before.opening
+        self._init_pid, self._init = before.init_pid, before.init
+        self._decoder = EventDecoder.resumed(before.decoder_buffer, before.decoder_last)
+        self._descriptors = list(before.descriptors)
+        self._status = before.status
+        self._outgoing = memoryview(before.outgoing)
+        self._closing = before.closing
+
+    def resume(self, ticket: str, observer: Observer, before_start: BeforeStart | None, interrupted: bool) -> None:
+        """Go on with a launch that was claimed. `before_start` is what would have to be done before its start;
+        `interrupted` that this was under way."""
+        self.ticket, self._observer, self._before_start = ticket, observer, before_start
+        if self._closing:
+            self._await_end()
+        elif interrupted:
+            error = LaunchError("launch_failed", "the daemon was restarted meanwhile", hint="run the command again")
+            self._loop.call_soon(self._give_up, error)
+        elif self._outgoing:
+            self._write()
+
+    def pause(self) -> None:
+        """Hear of nothing more."""
+        for number in (self._connection.fileno(), self._pidfd, self._init):
+            if number >= 0:
+                self._loop.remove_reader(number)
+
+    @property
+    def preparing(self) -> asyncio.Task[None] | None:
+        """What has to be done before the command may start, as long as that takes."""
+        return None if self._preparing is None or self._preparing.done() else self._preparing
+
+    def hand_over(self) -> LinkRecord:
+        """Let go of everything, as it is. Nothing more is told."""
+        preparing = self.preparing is not None
+        if self._preparing is not None:
+            self._preparing.cancel()
+        buffer, last = self._decoder.state
+        connection = NO_DESCRIPTOR
+        if self._connection.fileno() >= 0:
+            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_writer(self._connection.fileno())
+            connection = Descriptor(self._connection.detach())
+        for pidfd in filter(lambda number: number >= 0, (self._init, self._pidfd)):
+            self._loop.remove_reader(pidfd)
+        record = LinkRecord(
+            connection=connection,
+            pid=self._pid,
+            pidfd=Descriptor(self._pidfd),
+            opening=self._opening,
+            init_pid=self._init_pid,
+            init=Descriptor(self._init),
+            decoder_buffer=buffer,
+            decoder_last=last,
+            descriptors=tuple(map(Descriptor, self._descriptors)),
+            status=self._status,
+            outgoing=bytes(self._outgoing),
+            closing=self._closing,
+            preparing=preparing,
+        )
+        self._pidfd = self._init = -1
+        self._observer = None
+        self._descriptors = []
+        return record
 
     def readable(self) -> None:
         try:
@@ -386,11 +489,14 @@ class Link:
             return
         self._closing = True
         self._disconnect()
-        last = self._init if self._init >= 0 else self._pidfd
         if self._observer is None:
             self.close()
         else:
-            self._loop.add_reader(last, self._gone, last)
+            self._await_end()
+
+    def _await_end(self) -> None:
+        last = self._init if self._init >= 0 else self._pidfd
+        self._loop.add_reader(last, self._gone, last)
 
     def _bubblewrap_ended(self) -> None:
         """Process 1 ends with bubblewrap, once it is there. What bubblewrap has forked before may wait for ever."""
@@ -472,24 +578,3 @@ def _refusal(call: RefusedCall) -> Refusal:
         process=call.process,
         count=call.count,
     )
-
-
-class Handle:
-    """See `LaunchHandle`."""
-
-    def __init__(self, bridge: Bridge, ticket: str) -> None:
-        self._bridge = bridge
-        self._ticket = ticket
-
-    def cancel(self) -> None:
-        self._bridge.forget(self._ticket)
-
-    def terminate(self) -> None:
-        link = self._bridge.link(self._ticket)
-        if link is not None:
-            link.terminate()
-
-    def kill(self) -> None:
-        link = self._bridge.link(self._ticket)
-        if link is not None:
-            link.kill()

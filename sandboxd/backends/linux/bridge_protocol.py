@@ -362,6 +362,22 @@ class EventDecoder:
             self._error = error
             raise
 
+    @property
+    def state(self) -> tuple[bytes, str]:
+        """What is incomplete, and the name of the last event: what another decoder needs to go on."""
+        return bytes(self._buffer), "" if self._last is None else self._last.__name__
+
+    @classmethod
+    def resumed(cls, buffer: bytes, last: str) -> EventDecoder:
+        """A decoder that goes on where another one was (`state`). Raises ProtocolError for an event that is none."""
+        decoder = cls()
+        decoder._buffer += buffer
+        found = [kind for kind in _NEXT if kind is not None and kind.__name__ == last]
+        if last and not found:
+            raise ProtocolError(f"there is no event {last!a}")
+        decoder._last = found[0] if found else None
+        return decoder
+
     def finish(self) -> None:
         """To be called when the stream has ended. Raises ProtocolError when it ended inside a frame."""
         if self._error is not None:

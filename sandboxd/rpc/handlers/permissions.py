@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 async def subscribe(call: Call, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
     """What is open, and from then on a notification for each question and each outcome."""
-    return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, _tell))))
+    return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, tell))))
 
 
 async def respond(call: Call, params: PermissionResponseParams) -> PermissionResponseResult:
@@ -108,7 +108,7 @@ async def revoke(call: Call, params: PermissionRevokeParams) -> PermissionRevoke
     return PermissionRevokeResult(call.daemon.permissions.revoke(params.session_id, params.grant_id).subject)
 
 
-def _tell(client: Client, event: Asked | Resolved) -> None:
+def tell(client: Client, event: Asked | Resolved) -> None:
     if isinstance(event, Asked):
         client.notify("sandbox_permission_request", encode(_request(event)))
         return

@@ -133,7 +133,7 @@ async def locked(call: Call, params: SettingsLockedParams) -> SettingsLockedResu
 async def subscribe(call: Call, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
     """The state, and from then on a `settings_changed` for each reload that changes something."""
     directory = _directory(call, params.session_id, params.cwd)
-    state = call.daemon.subscriptions.add(call.client, params.session_id, directory, _tell)
+    state = call.daemon.subscriptions.add(call.client, params.session_id, directory, tell)
     return SettingsSubscribeResult(
         state.generation,
         _values(state.settings, state.settings.effective()),
@@ -142,7 +142,7 @@ async def subscribe(call: Call, params: SettingsSubscribeParams) -> SettingsSubs
     )
 
 
-def _tell(client: Client, state: SettingsState) -> None:
+def tell(client: Client, state: SettingsState) -> None:
     session_id, cwd = state.scope
     record = SettingsChanged(
         state.generation,

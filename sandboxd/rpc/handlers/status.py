@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from sandboxd import __version__
+from sandboxd.policy.display import neutralise
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd_client.wire.messages.hello import PROTOCOL
-from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, RestartRecord, StatusParams, StatusResult
 
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
@@ -20,6 +21,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
     own = daemon.policies.own
     audit = daemon.audit.state
     sessions = tuple(record_of(session) for session in daemon.sessions.all())
+    restarted = daemon.restarted
     return StatusResult(
         version=__version__,
         protocol=PROTOCOL,
@@ -43,4 +45,14 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         audit=AuditRecord(audit.enabled, audit.path, audit.lines, audit.lost, audit.failure, audit.blocking),
         startup=tuple(PhaseRecord(phase.name, round(phase.seconds, 4)) for phase in daemon.startup.phases),
         activated=daemon.activated,
+        restarts=daemon.restarts,
+        restarted=None
+        if restarted is None
+        else RestartRecord(
+            restarted.stall_s,
+            restarted.from_version,
+            restarted.commands,
+            restarted.cut,
+            tuple(map(neutralise, restarted.lost)),
+        ),
     )

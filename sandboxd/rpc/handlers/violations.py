@@ -32,7 +32,7 @@ async def list_violations(call: Call, params: ViolationListParams) -> ViolationL
 
 async def subscribe(call: Call, params: ViolationSubscribeParams) -> ViolationListResult:
     """What is kept, or happened since the cursor; from then on a notification for each change."""
-    return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, _tell))
+    return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, tell))
 
 
 async def clear(call: Call, params: ViolationClearParams) -> ViolationClearResult:
@@ -59,7 +59,7 @@ def _result(snapshot: Snapshot) -> ViolationListResult:
     )
 
 
-def _tell(client: Client, event: Violation | Cleared, cursor: str) -> None:
+def tell(client: Client, event: Violation | Cleared, cursor: str) -> None:
     if isinstance(event, Cleared):
         record = ViolationsCleared(cursor, event.session_id, event.count)
         client.notify("sandbox_violations_cleared", encode(record))

@@ -56,7 +56,14 @@ from sandboxd_client.wire.messages.settings import (
     SettingsUpdateParams,
     SettingsUpdateResult,
 )
-from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult, StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import (
+    RestartParams,
+    RestartResult,
+    ShutdownParams,
+    ShutdownResult,
+    StatusParams,
+    StatusResult,
+)
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
     ViolationAnnotateResult,
@@ -77,6 +84,7 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "status": (StatusParams, StatusResult),
     "check": (CheckParams, CheckResult),
     "metrics": (MetricsParams, MetricsResult),
+    "restart": (RestartParams, RestartResult),
     "shutdown": (ShutdownParams, ShutdownResult),
     "session.open": (SessionOpenParams, SessionOpenResult),
     "session.close": (SessionCloseParams, SessionCloseResult),

@@ -1,4 +1,4 @@
-"""`status` and `shutdown`: the daemon itself."""
+"""`status`, `restart` and `shutdown`: the daemon itself."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ class PhaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRecord:
+    """What came of the last restart: how long nobody was served, the version before, how many commands were taken over,
+    how many connections of theirs were cut, and in words what else was lost."""
+
+    stall_s: float
+    from_version: str
+    commands: int
+    cut: int = 0
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
     the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
@@ -57,6 +69,23 @@ class StatusResult:
     audit: AuditRecord | None = None
     startup: tuple[PhaseRecord, ...] = ()
     activated: bool = False
+    restarts: int = 0
+    """How often it has gone on in another program since then."""
+    restarted: RestartRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartParams:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RestartResult:
+    """The daemon executes itself anew after this answer, with the same `pid`; `version` is that of the program that
+    takes over. Whatever is asked next over any connection waits for it."""
+
+    pid: int
+    version: str
 
 
 @dataclass(frozen=True, slots=True)

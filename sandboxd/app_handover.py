@@ -1,0 +1,276 @@
+"""One daemon after another (docs/restarts.md): what the parts of a running daemon let go of, and how those of the next
+one are made from it. The composition of both, as `app` is that of a daemon from nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd import __version__
+from sandboxd.daemon.blocked import Blocked
+from sandboxd.daemon.permissions import Permissions
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.restarting import Restarted
+from sandboxd.daemon.state import Daemon
+from sandboxd.daemon.subscriptions import SettingsSubscriptions
+from sandboxd.errors import SandboxdError
+from sandboxd.handover.document import Incoming, Outgoing, Part
+from sandboxd.handover.record import Descriptor
+from sandboxd.rpc.connection import Connection, ConnectionRecord
+from sandboxd.rpc.handlers import permissions as permission_methods
+from sandboxd.rpc.handlers import settings as settings_methods
+from sandboxd.rpc.handlers import violations as violation_methods
+from sandboxd.rpc.server import Connections
+from sandboxd.rpc.socket import DirectoryLock, ListenerRecord, ListeningSocket
+from sandboxd.runtime.prompts import Prompts, QuestionsRecord
+from sandboxd.runtime.session import Inherited, Session, SessionRecord
+from sandboxd.runtime.sessions import Sessions
+from sandboxd.runtime.temporary import TemporaryRecord, TemporaryRoot
+from sandboxd.runtime.violation_feed import FeedRecord, ViolationFeed
+
+if TYPE_CHECKING:
+    from sandboxd.app import Succession
+    from sandboxd.backends.base import Inside
+
+SETTLING_S = 0.4
+"""How long what is in the middle of something may take to come to its end before it is cut."""
+PREPARING_S = 5.0
+"""The same for the few launches that are being completed by a process of their own."""
+LOOK_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonRecord:
+    """What is there once. `since` is when it stopped serving, by the clock of the machine (CLOCK_MONOTONIC)."""
+
+    version: str
+    lock: Descriptor
+    listener: ListenerRecord
+    temporary: TemporaryRecord
+    feed: FeedRecord
+    annotation_key: bytes
+    generation: int
+    written: tuple[str, ...] = ()
+    started_at: float = 0.0
+    restarts: int = 0
+    since: float = 0.0
+
+
+class Predecessor:
+    """What the daemon before has left, as the parts of this one need it. Without one everything is empty."""
+
+    def __init__(self, incoming: Incoming | None) -> None:
+        self.incoming = incoming or Incoming()
+        records = self.incoming.take("daemon", DaemonRecord)
+        self.daemon = records[0] if records else None
+        self.exists = incoming is not None
+
+
+@dataclass(slots=True)
+class Parts:
+    """Those of a running daemon that have something to hand over."""
+
+    lock: DirectoryLock
+    listening: ListeningSocket
+    temporary: TemporaryRoot
+    policies: Policies
+    prompts: Prompts
+    feed: ViolationFeed
+    blocked: Blocked
+    subscriptions: SettingsSubscriptions
+    permissions: Permissions
+    sessions: Sessions
+    connections: Connections
+    succession: Succession | None
+    daemon: Daemon = field(repr=False)
+
+
+async def hand_over(parts: Parts) -> Outgoing:
+    """Let go of everything a successor can go on with. Leaving the daemon's context afterwards ends nothing."""
+    assert parts.succession is not None, "asked for only where it is supported (Restarting)"
+    since = time.monotonic()
+    outgoing = Outgoing()
+    connections, sessions, prompts = parts.connections, parts.sessions, parts.prompts
+    connections.pause()
+    connections.stop_accepting()
+    sessions.pause()
+    await _settled(parts)
+    await parts.succession.prepared(PREPARING_S)
+    connections.pause()  # those that had just been accepted
+    prompts.suspend()
+    subscribed = {one: _subscriptions(parts, one) for one in connections.open}
+    handed = await connections.hand_over()
+    keys = {connection: record.key for connection, record in handed}
+
+    def owner(connection: object) -> str:
+        return keys.get(connection, "") if isinstance(connection, Connection) else ""
+
+    def settings(session: Session) -> object:
+        policy = session.policy_of
+        return getattr(policy, "settings", None)
+
+    await sessions.hand_over(outgoing, owner, settings)
+    outgoing.add("questions", prompts.hand_over())
+    for connection, record in handed:
+        outgoing.add("connection", subscribed[connection].on(record), f"pid {record.pid}")
+    parts.succession.hand_over(outgoing)
+    outgoing.add(
+        "daemon",
+        DaemonRecord(
+            version=__version__,
+            lock=parts.lock.hand_over(),
+            listener=parts.listening.hand_over(),
+            temporary=parts.temporary.hand_over(),
+            feed=parts.feed.record(),
+            annotation_key=parts.blocked.key,
+            generation=parts.policies.generation,
+            written=parts.policies.written.roots,
+            started_at=parts.daemon.started_at,
+            restarts=parts.daemon.restarts,
+            since=since,
+        ),
+    )
+    return outgoing
+
+
+async def _settled(parts: Parts) -> None:
+    """What is in the middle of something gets a moment; one turn of the loop always."""
+    until = time.monotonic() + SETTLING_S
+    while True:
+        await asyncio.sleep(LOOK_S)
+        busy = parts.connections.is_busy or parts.sessions.is_busy or parts.prompts.is_answering
+        if not busy or time.monotonic() >= until:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscribed:
+    questions: bool
+    violations: tuple[str | None, ...]
+    settings: tuple[tuple[str | None, str | None], ...]
+
+    def on(self, record: ConnectionRecord) -> ConnectionRecord:
+        return replace(record, questions=self.questions, violations=self.violations, settings=self.settings)
+
+
+def _subscriptions(parts: Parts, connection: Connection) -> _Subscribed:
+    return _Subscribed(
+        parts.prompts.is_subscribed(connection),
+        parts.feed.subscribed(connection),
+        parts.subscriptions.scopes(connection),
+    )
+
+
+@dataclass(slots=True)
+class TakingOver:
+    """The second half of a start after another daemon: `sessions` and then `connect`."""
+
+    predecessor: Predecessor
+    parts: Parts
+    make: Callable[[ConnectionRecord], Connection]
+    log: FilteringBoundLogger
+    lost: list[str] = field(default_factory=list)
+    _connections: list[tuple[Connection, ConnectionRecord]] = field(default_factory=list)
+
+    def sessions(self) -> None:
+        """Everything but the connections themselves. Waits for nothing, so nothing happens in between."""
+        incoming, parts = self.predecessor.incoming, self.parts
+        owners: dict[str, Connection] = {}
+        for record in incoming.take("connection", ConnectionRecord):
+            owners[record.key] = connection = self.make(record)
+            self._connections.append((connection, record))
+        records = incoming.take("session", SessionRecord)
+        for session in records:
+            self._session(session, owners.get(session.owner))
+        questions = incoming.take("questions", QuestionsRecord)
+        known = {session.id: session for session in parts.sessions.all()}
+        for one in questions:
+            parts.prompts.resume(one, lambda name: known[name].grants if name in known else None)
+        for connection, record in self._connections:
+            self._subscribe(connection, record)
+        for launch in () if parts.succession is None else parts.succession.end_inherited():
+            self.lost.append(f"command {launch}: its session could not be taken over, so it was ended")
+
+    def _session(self, record: SessionRecord, owner: Connection | None) -> None:
+        inherited = _NOTHING if self.parts.succession is None else self.parts.succession.inherited
+        try:
+            policy = self.parts.policies.of_session(record.spec.cwd, record.settings)
+            policy()
+            self.parts.sessions.resume(record, policy, owner, inherited)
+            self.parts.policies.keep(record.session_id, policy)
+        except SandboxdError as error:
+            if not record.closed:
+                self.lost.append(f"session {record.session_id}: {error.message}")
+
+    def _subscribe(self, connection: Connection, record: ConnectionRecord) -> None:
+        parts = self.parts
+        if record.questions:
+            parts.permissions.subscribe(connection, permission_methods.tell)
+        for session_id in record.violations:
+            parts.feed.subscribe(connection, session_id, violation_methods.tell)
+        for session_id, directory in record.settings:
+            try:
+                parts.subscriptions.add(connection, session_id, directory, settings_methods.tell)
+            except SandboxdError as error:
+                self.log.warning("a subscription to settings could not be taken over", reason=error.message)
+
+    async def connect(self) -> Restarted | None:
+        """The connections go on, and what could not be taken over is ended. What came of it all, to be told."""
+        for connection, record in self._connections:
+            await self.parts.connections.connect(connection, record)
+        for part, reason in self.predecessor.incoming.rest():
+            self.lost.append(f"{part.kind} {part.name}: {reason}")
+            end_part(part)
+        known = frozenset(session.id for session in self.parts.sessions.all())
+        await self.parts.temporary.keep_only(known)
+        await self.parts.sessions.resumed()
+        before = self.predecessor.daemon
+        if not self.predecessor.exists:
+            return None
+        restarted = Restarted(
+            from_version="" if before is None else before.version,
+            commands=sum(len(session.commands()) for session in self.parts.sessions.all()),
+            cut=self.predecessor.incoming.cut,
+            lost=tuple(self.lost),
+            stall_s=0.0 if before is None else max(time.monotonic() - before.since, 0.0),
+        )
+        for text in self.lost:
+            self.log.error("not taken over from the daemon before", what=text)
+        self.log.info(
+            "taken over from the daemon before",
+            version=restarted.from_version,
+            commands=restarted.commands,
+            cut=restarted.cut,
+            lost=len(self.lost),
+            stall_ms=round(restarted.stall_s * 1000),
+        )
+        return restarted
+
+
+def _no_inside(descriptor: int) -> Inside:
+    raise AssertionError("no back end has handed this over")
+
+
+_NOTHING = Inherited(lambda launch_id, observer: None, _no_inside)
+
+
+def end_part(part: Part) -> None:
+    """End what cannot be taken over, whole process trees, and close what it has."""
+    for pidfd in part.ends:
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except (OSError, ValueError):  # gone already, or missing
+            continue
+    for descriptor in part.descriptors:
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue

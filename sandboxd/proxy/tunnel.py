@@ -1,0 +1,111 @@
+"""A tunnel: a client's socket joined with a connection to the outside, and how it goes from one process to the next."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandboxd.handover.record import Descriptor
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.hosts import Host, IPAddress
+from sandboxd.policy.upstream import ParentProxy
+from sandboxd.proxy.relay import DirectionRecord, Inspect, Relay
+from sandboxd.proxy.stream import Stream
+
+if TYPE_CHECKING:
+    from sandboxd.proxy.outbound import Connection, Outbound
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelRecord:
+    """One tunnel between two processes."""
+
+    client: Descriptor
+    origin: Descriptor
+    operation: str
+    host: Host
+    port: int
+    decision: Decision
+    address: IPAddress | None
+    outward: DirectionRecord
+    inward: DirectionRecord
+    parent: ParentProxy | None = None
+    forward: bool = False
+    is_inside: bool = False
+
+
+class Tunnels:
+    """Those of one command that are open now."""
+
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+        self._open: dict[Stream, tuple[Relay, Connection, Stream | None]] = {}
+
+    async def run(
+        self,
+        client: Stream,
+        connection: Connection,
+        to_client: bytes,
+        inspect: Inspect | None = None,
+        origin: Stream | None = None,
+    ) -> None:
+        """Join both until both directions have ended. `to_client` goes first that way. `origin` owns the connection's
+        socket, when something does."""
+        relay = Relay(client.socket, connection.socket)
+        self._open[client] = relay, connection, origin
+        try:
+            await relay.run(client.take_pending(), to_client, inspect)
+        finally:
+            self._ended(client)
+
+    async def resume(self, client: Stream, record: TunnelRecord) -> None:
+        """Go on with one that another process had."""
+        connection = self._outbound.resume(record, socket.socket(fileno=record.origin))
+        inspect = None if record.outward.inspected else self._outbound.inspect(connection)
+        relay = Relay(client.socket, connection.socket)
+        self._open[client] = relay, connection, None
+        try:
+            await relay.resume(record.outward, record.inward, inspect)
+        finally:
+            self._ended(client)
+
+    def _ended(self, client: Stream) -> None:
+        found = self._open.pop(client, None)
+        if found is not None:
+            relay, connection, origin = found
+            if origin is None:  # else its owner does that
+                self._outbound.release(connection, *relay.moved)
+
+    def __contains__(self, client: Stream) -> bool:
+        return client in self._open
+
+    def hand_over(self, client: Stream) -> TunnelRecord | None:
+        """Let go of the tunnel of this client, whose task ends by itself. None when it is ending."""
+        found = self._open.get(client)
+        if found is None:
+            return None
+        relay, connection, origin = found
+        state = relay.detach()
+        if state is None:
+            return None
+        del self._open[client]
+        self._outbound.forget(connection)
+        client.keep()
+        if origin is not None:
+            origin.keep()
+        outward, inward = state
+        return TunnelRecord(
+            Descriptor(client.socket.detach()),
+            Descriptor(connection.socket.detach()),
+            connection.operation,
+            connection.host,
+            connection.port,
+            connection.decision,
+            connection.address,
+            outward,
+            inward,
+            connection.parent,
+            connection.forward,
+            connection.is_inside,
+        )

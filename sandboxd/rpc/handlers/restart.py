@@ -1,0 +1,18 @@
+"""`restart`: the daemon executes itself anew and goes on with everything. The answer comes first."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from sandboxd_client.wire.messages.status import RestartParams, RestartResult
+
+if TYPE_CHECKING:
+    from sandboxd.rpc.call import Call
+
+
+async def restart(call: Call, params: RestartParams) -> RestartResult:
+    """Raises HostError when the program that would take over does not start: then nothing changes."""
+    version = await call.daemon.restarting.prepared()
+    call.daemon.stop(f"restart asked for by pid {call.caller.pid}", restart=True)
+    return RestartResult(os.getpid(), version)
