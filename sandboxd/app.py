@@ -248,7 +248,12 @@ async def _serve(
 
     with signals_handled(stop, reload):  # from the start, so that a signal during it is not lost
         async with run_daemon(
-            config, log, stop=stop, startup=StartUp.of_this_process(), program=program, before=before
+            config,
+            log,
+            stop=stop,
+            startup=StartUp() if before else StartUp.of_this_process(),
+            program=program,
+            before=before,
         ) as daemon:
             running = daemon
             gc.collect()

@@ -282,8 +282,8 @@ class ProxyServer:
             else:
                 work = partial(serve, client, self._outbound, self._limits)
                 self._serve(client, request.protocol, work)
-        for one in sorted(record.listeners, key=lambda one: one.protocol not in ("http", "socks")):
-            if inside is not None and self._outbound.inside is None and one.protocol not in ("http", "socks"):
+        for one in sorted(record.listeners, key=lambda one: one.protocol == "dns"):
+            if inside is not None and self._outbound.inside is None and one.protocol == "dns":
                 self.reach(inside, own_name)
             listener = socket.socket(fileno=one.socket)
             if one.protocol in self._protocols:
