@@ -5,6 +5,7 @@ Which hosts may be reached is not in here: the gate decides that for each connec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sandboxd.policy.policy import NetworkPolicy
@@ -16,7 +17,7 @@ USUAL_PORTS = (22, 80, 443)
 class NetworkPlan:
     """`transparent`: connections of programs that ignore the proxy variables are captured. `ports` are those that
     somebody is likely to connect to, for machines where not all can be captured. `local_ports` are ranges, ends
-    included, of loopback ports that stand for the host's."""
+    included, of loopback ports that stand for the host's: in order, and none touches another."""
 
     transparent: bool = True
     ports: tuple[int, ...] = USUAL_PORTS
@@ -28,5 +29,15 @@ def network_plan(network: NetworkPolicy) -> NetworkPlan:
     return NetworkPlan(
         transparent=network.transparent,
         ports=(*USUAL_PORTS, *sorted(named.difference(USUAL_PORTS))),
-        local_ports=tuple(sorted({(ports.first, ports.last) for ports in network.allow_local_ports})),
+        local_ports=_merged([(ports.first, ports.last) for ports in network.allow_local_ports]),
     )
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return tuple(merged)

@@ -36,6 +36,7 @@ from typing import Final, Protocol
 
 from sandboxd.errors import SandboxdError
 from sandboxd.policy.hosts import Host, IPAddress, parse_host
+from sandboxd.policy.synthetic_addresses import OWN_V4, OWN_V6
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.names import Names
@@ -57,6 +58,7 @@ ERRNO_OF_SLUG: Final = {
     "out_of_descriptors": errno.EAGAIN,
 }
 _LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+_OWN: Final = (OWN_V4, OWN_V6)
 _DNS_PORT: Final = 53
 
 
@@ -150,7 +152,8 @@ class Captures:
         if address in _LOOPBACK and self._outbound.is_local_port(port):
             served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
             return not any(served)
-        return not (address.is_loopback or address.is_unspecified or address.is_multicast or port == _DNS_PORT)
+        stays_inside = address.is_loopback or address.is_unspecified or address in _OWN
+        return not (stays_inside or address.is_multicast or port == _DNS_PORT)
 
     async def _own_server(self, destination: Destination) -> socket.socket | None:
         """`localhost` is two addresses and a server often listens on one. The command's own comes before the host's,

@@ -13,6 +13,7 @@ import pytest
 from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin, serve_origin
 from support.users import Identity
+from support.waiting import wait_until
 
 UNSET = "unset ${!http*} ${!https*} ${!HTTP*} ${!ALL*} ${!all_*} ${!GRPC*} NO_PROXY no_proxy; "
 
@@ -130,6 +131,26 @@ def test_a_denied_address_is_one_violation(capturing: DaemonProcess) -> None:
     assert blocked(capturing, "exec 3<>/dev/tcp/127.0.0.1/81") == []
 
 
+CONNECTS = """python3 -I -S -c '
+import errno, socket, sys
+for host, port in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as s:
+        print(errno.errorcode.get(s.connect_ex(address), "connected"), end=" ")
+' """
+
+
+def test_connect_tells_what_becomes_of_it(capturing: DaemonProcess, server: Origin) -> None:
+    """So a loop that waits for a port goes on until the server is there."""
+    before = len(server.connections)
+    with serve_origin() as other:
+        closed = other.port
+    line = CONNECTS + f"ok.test {server.port} ok.test {closed} 192.0.2.77 80 2001:db8::77 80 127.0.0.1 81"
+    done = run(capturing, line)
+    assert done.stdout.split() == ["connected", "ECONNREFUSED", "EACCES", "EACCES", "ECONNREFUSED"], done.stderr
+    wait_until(lambda: len(server.connections) == before + 1, "the server has seen the one that was connected")
+
+
 DATAGRAMS = """python3 -I -S -c '
 import errno, socket
 def refused(f):
@@ -174,6 +195,11 @@ for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1"), (
         assert client.recv(6) == b"inside"
         peer.close()
     server.close()
+with socket.create_server(("0.0.0.0", 0)) as server:
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.connect(("192.0.2.1", 9))
+    for address in ("198.18.0.1", own.getsockname()[0]):
+        socket.create_connection((address, server.getsockname()[1])).close()
 print("ok")
 '""",
     )
@@ -210,6 +236,8 @@ def test_local_ports(start_daemon: StartDaemon, server: Origin) -> None:
         proxied = daemon.run("run", "--", "curl", "-sS", f"http://localhost:{server.port}/")
         assert proxied.stdout == "hello from the origin\n", proxied.stderr
         assert not other.connections
+        told = run(daemon, CONNECTS + f"localhost {server.port} ::1 {server.port} 127.0.0.1 {other.port}")
+        assert told.stdout.split() == ["connected", "connected", "ECONNREFUSED"], told.stderr
         before = len(server.connections)
         own = run(
             daemon,
@@ -236,13 +264,13 @@ from sandboxd.backends.linux.netns import NamespaceError, NamespaceWorker
 
 start = NamespaceWorker.start
 
-def limited(self, namespace, program):
+def limited(self, namespace, program, *mounts):
     # as on a machine without nf_tables (ports), or where the namespace cannot be entered (variables)
-    if LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0:
+    if program.sockets and (LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0):
         refused = self._loop.create_future()
         refused.set_exception(NamespaceError("cannot install packet rules", 95))
         return refused
-    return start(self, namespace, program)
+    return start(self, namespace, program, *mounts)
 
 NamespaceWorker.start = limited
 from sandboxd.cli.main import main
@@ -266,7 +294,8 @@ def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemo
     curl = f"curl -sS http://ok.test:{server.port}/"
     before = len(server.connections)
     if limit == "ports":
-        assert run(daemon, curl).stdout == "hello from the origin\n"
+        done = run(daemon, curl)
+        assert done.stdout == "hello from the origin\n", (done.stderr, daemon.output())
         assert run(daemon, "exec 3<>/dev/tcp/ok.test/81").returncode == 1
         assert blocked(daemon, "curl -sS http://192.0.2.77/") == [("connect", "192.0.2.77:80")]
     else:
@@ -278,7 +307,7 @@ def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemo
 
 def test_what_was_promised_and_fails_fails_the_command(identity: Identity, start_daemon: StartDaemon) -> None:
     """The first program is that of the probe; the next one is refused."""
-    broken = LIMITED.replace('LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0', "COUNT.pop() > 1")
+    broken = LIMITED.replace('(LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0)', "COUNT.pop() > 1")
     script = f"#!{identity.code.python} -P\nCOUNT = [2, 2, 2, 0]\n{broken}"
     identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
     daemon = start_daemon()

@@ -15,6 +15,7 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle,
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     INIT_WORDS,
+    MAX_PORT_RANGES,
     OPTIONS_DESCRIPTOR,
     Configuration,
     Flags,
@@ -177,6 +178,7 @@ class LinuxBackend:
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
             flags=Flags.WAIT | flags_of(supervision),
+            asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
         )
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)

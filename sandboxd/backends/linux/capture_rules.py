@@ -9,9 +9,9 @@ could run full, and getpeername(2) shows what was dialled.
 | --- | --- | --- |
 | in | other than TCP | as it is |
 | in | TCP to 127.0.0.1 or ::1, on a local port that is allowed | to whoever listens inside, else to the listener |
-| in | other TCP to loopback addresses, and to port 53 (the responder) | as it is |
+| in | other TCP to loopback, to the sandbox's own address, and to port 53 (the responder) | as it is |
 | in | other TCP | to the listener |
-| out | TCP; anything to loopback; UDP from or to port 53 | as it is |
+| out | TCP; anything to loopback or the own address; UDP from or to port 53 | as it is |
 | out | all else: UDP, ICMP, what else there may be | refused; the sender has its error at once |
 
 None of this protects the host: there is no way out of the namespace. It decides which error a program sees.
@@ -26,6 +26,7 @@ from ipaddress import IPv4Address, IPv6Address
 from sandboxd.backends.linux import netlink
 from sandboxd.backends.linux.netlink import Chain, Family, Rule, Table
 from sandboxd.policy.hosts import IPAddress
+from sandboxd.policy.synthetic_addresses import OWN_V4, OWN_V6
 
 LISTENER_PORT = 1
 """Where the listener for captured connections is bound, at the loopback address. Below 1024, so that nobody inside
@@ -40,13 +41,16 @@ LOOPBACK: dict[Family, IPAddress] = {Family.V4: IPv4Address("127.0.0.1"), Family
 
 def tables(families: Sequence[Family], local_ports: Sequence[tuple[int, int]]) -> tuple[Table, ...]:
     """`local_ports` are ranges, ends included."""
-    return tuple(_table(family, _merged(local_ports)) for family in families)
+    return tuple(_table(family, local_ports) for family in families)
 
 
 def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     to_listener = netlink.give_to(family, LOOPBACK[family].packed, LISTENER_PORT)
-    to_loopback = (netlink.load_network(*_LOOPBACK_PART[family]), netlink.compare(_LOOPBACK_BYTES[family]))
-    to_own_address = (netlink.load_network(*_DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
+    stays_inside = [
+        (netlink.load_network(*_LOOPBACK_PART[family]), netlink.compare(_LOOPBACK_BYTES[family]), netlink.accept()),
+        (netlink.load_network(*_DESTINATION[family]), netlink.compare(_OWN[family].packed), netlink.accept()),
+    ]
+    to_loopback = (netlink.load_network(*_DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
     local = Chain(
         "local",
         (
@@ -58,8 +62,8 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
         "in",
         (
             (netlink.load_protocol(), netlink.compare(_TCP, equal=False), netlink.accept()),
-            *((*to_own_address, *_to_ports(ports), netlink.jump(local.name)) for ports in local_ports),
-            (*to_loopback, netlink.accept()),
+            *((*to_loopback, *_to_ports(ports), netlink.jump(local.name)) for ports in local_ports),
+            *stays_inside,
             (*_to_ports((DNS_PORT, DNS_PORT)), netlink.accept()),
             to_listener,
         ),
@@ -70,7 +74,7 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
         "out",
         (
             (netlink.load_protocol(), netlink.compare(_TCP), netlink.accept()),
-            (*to_loopback, netlink.accept()),
+            *stays_inside,
             *(_udp_port(offset) for offset in (0, 2)),
             (netlink.reject(family),),
         ),
@@ -79,6 +83,7 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     return Table("sandboxd", family, (local, arriving, leaving))
 
 
+_OWN: dict[Family, IPAddress] = {Family.V4: OWN_V4, Family.V6: OWN_V6}
 _DESTINATION = {Family.V4: (16, 4), Family.V6: (24, 16)}
 _LOOPBACK_PART = {Family.V4: (16, 1), Family.V6: (24, 16)}
 _LOOPBACK_BYTES = {Family.V4: b"\x7f", Family.V6: LOOPBACK[Family.V6].packed}
@@ -99,13 +104,3 @@ def _udp_port(offset: int) -> Rule:
         netlink.compare(struct.pack(">H", DNS_PORT)),
         netlink.accept(),
     )
-
-
-def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged
