@@ -31,6 +31,8 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.commands", "wrap_round_trip", True),
     ("bench.commands", "wrap_in_a_big_tree", True),
     ("bench.commands", "crowd", True),
+    ("bench.builds", "reporting", True),
+    ("bench.builds", "event_latency", True),
     ("bench.network", "throughput", False),
     ("bench.network", "connect_cost", False),
     ("bench.network", "closed_by_origin", False),
