@@ -6,7 +6,8 @@
  *     6 a pidfd of itself. `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
  *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, installs the
- *     filter, becomes the command. The parent reaps, forwards signals, reports, and ends with the command's status.
+ *     filter, becomes the command. The parent reaps, forwards signals, looks at system calls that the filter sends it
+ *     (notifications.c, connects.c), reports, and ends with the command's status.
  * PROMISES
  *  1. The command runs under exactly the filter of the configuration, or not at all. "No filter" must be said with a
  *     flag; every contradiction, excess or shortage of bytes in the configuration is an error.
@@ -16,12 +17,13 @@
  *     SIGHUP stays ignored: nohup), no_new_privs, and no capability: init stops when it still holds one.
  *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does init, upon which the kernel kills all
  *     that is left in the namespace. A stopped command has not ended. If the daemon dies, the command goes on alone.
+ *     Where a filter was to send calls here and cannot, the command does not run; none goes on once init is gone.
  *  5. The command cannot reach init, which is not dumpable; signals from inside are only read, never acted upon.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
  *  7. What the owner hands over acts in the sandbox only: bubblewrap sees none of its environment (LD_PRELOAD), and a
  *     directory as standard stream is refused, since through it the host's mounts can be reached.
- * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec, of which init takes only the status. */
+ * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec: its status, paths, addresses are data. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
