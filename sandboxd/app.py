@@ -58,7 +58,7 @@ from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Events, SettingsChanged
-from sandboxd.runtime.name_files import write_name_files
+from sandboxd.runtime.name_files import read_nsswitch, write_name_files
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import Inherited, PermissionMode, Planner, Session, SessionParts
 from sandboxd.runtime.sessions import Sessions
@@ -353,9 +353,7 @@ async def run_daemon(
         prompts = Prompts(rule_writer(policies), observe=events.tell)
         proxies = read_environment(config.environment)
         feed = ViolationFeed(events.tell, None if earlier is None else earlier.feed)
-        name_files = await asyncio.to_thread(
-            write_name_files, temporary.path, os.uname().nodename, inherited=earlier is not None
-        )
+        name_files = await asyncio.to_thread(_write_name_files, temporary.path, earlier is not None)
         place = _placing(config.home, directory, base.path, machine, name_files, audit.directories)
         parts = SessionParts(
             backend=machine.backend,
@@ -445,6 +443,10 @@ def _listening(config: DaemonConfig, earlier: DaemonRecord | None) -> ListeningS
     if earlier is not None:
         return ListeningSocket.resumed(earlier.listener)
     return config.passed or listen(config.socket)
+
+
+def _write_name_files(directory: str, inherited: bool) -> tuple[tuple[str, str], ...]:
+    return write_name_files(directory, os.uname().nodename, read_nsswitch(), inherited=inherited)
 
 
 def _apply_grace(stop: StopRequest, sessions: Sessions) -> None:

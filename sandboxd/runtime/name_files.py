@@ -1,4 +1,5 @@
-"""The files that say where names are looked up inside a sandbox: resolv.conf(5) and hosts(5), written once per daemon.
+"""The files that say where names are looked up inside a sandbox: resolv.conf(5), hosts(5) and, where the host's says
+something else, nsswitch.conf(5). Written once per daemon.
 
 The host's would not do. Its name servers cannot be reached from inside, and the names in its hosts file are to have the
 addresses that stand for them, so that rules hold for them too: the host looks them up when a connection is allowed.
@@ -7,6 +8,7 @@ addresses that stand for them, so that rules hold for them too: the host looks t
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from sandboxd.errors import HostError
@@ -14,6 +16,10 @@ from sandboxd.policy.hosts import HostSyntaxError, parse_host
 
 RESOLV_CONF: Final = "/etc/resolv.conf"
 HOSTS: Final = "/etc/hosts"
+NSSWITCH: Final = "/etc/nsswitch.conf"
+_WAYS: Final = "files dns"
+_USUAL: Final = (["files", "dns"], ["files", "myhostname", "dns"], ["files", "dns", "myhostname"])
+_HOSTS_LINE: Final = re.compile(r"^[ \t]*hosts[ \t]*:.*$", re.MULTILINE)
 
 
 def resolv_conf(machine: str) -> str:
@@ -37,11 +43,36 @@ def hosts(machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_name_files(directory: str, machine: str, *, inherited: bool = False) -> tuple[tuple[str, str], ...]:
+def nsswitch(text: str) -> str | None:
+    """The host's nsswitch.conf with host names from the two files and our service only; None when it says so already.
+    Services with a socket or bus of their own (resolve, mdns, sss) would be asked in vain, or in place of the rules
+    where somebody has allowed the socket; and some hosts leave everything to one of them."""
+    lines = _HOSTS_LINE.findall(text)
+    usual = [line.partition(":")[2].partition("#")[0].split() in _USUAL for line in lines]
+    if not text or usual == [True]:
+        return None
+    return _HOSTS_LINE.sub("", text).rstrip("\n") + f"\nhosts: {_WAYS}\n"
+
+
+def read_nsswitch(path: str = NSSWITCH) -> str:
+    """The host's, empty when there is none that can be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""
+
+
+def write_name_files(
+    directory: str, machine: str, hosts_nsswitch: str = "", *, inherited: bool = False
+) -> tuple[tuple[str, str], ...]:
     """(path inside, file) of each, made in a directory of the daemon's own. In an `inherited` one those of the daemon
     before stay when they say the same: running sandboxes have them mounted. Raises HostError."""
+    texts = {RESOLV_CONF: resolv_conf(machine), HOSTS: hosts(machine), NSSWITCH: nsswitch(hosts_nsswitch)}
     written = []
-    for path, text in ((RESOLV_CONF, resolv_conf(machine)), (HOSTS, hosts(machine))):
+    for path, text in texts.items():
+        if text is None:
+            continue
         file = os.path.join(directory, os.path.basename(path))
         try:
             if not (inherited and _replaced(file, text)):

@@ -50,3 +50,37 @@ async def test_a_program_in_a_sandbox_waits_for_the_answer() -> None:
                     await told(person, "sandbox_permission_resolved")
                 found = await agent.result("violation.list", {"command_id": "deny"})
                 assert [v["outcome"] for v in found["violations"]] == ["promptDenied"]
+
+
+async def test_a_program_that_knows_no_proxy_looks_the_name_up_and_waits_for_the_answer() -> None:
+    """The look-up asks nobody: the connection does, with its port. Where nobody can be asked there is no such name."""
+    with serve_origin() as origin:
+        async with running_daemon(settings=SETTINGS, resolve={"ask.test": "127.0.0.1"}) as running:
+            async with running.client() as agent:
+                line = f"curl -sS --noproxy '*' http://ask.test:{origin.port}/"
+
+                async def start() -> asyncio.subprocess.Process:
+                    params = {"cwd": str(running.around.project), "command": line, "command_id": "c"}
+                    wrapped = await agent.result("wrap", params)
+                    return await asyncio.create_subprocess_exec(
+                        *wrapped["argv"],
+                        cwd=wrapped["cwd"],
+                        env={"PATH": "/usr/bin:/bin", **wrapped["env"]["set"]},
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=asyncio.subprocess.PIPE,
+                    )
+
+                output, errors = await (await start()).communicate()
+                assert output == b"" and b"Could not resolve host: ask.test" in errors
+                found = await agent.result("violation.list", {"command_id": "c"})
+                assert [(v["operation"], v["target"]) for v in found["violations"]] == [("DNS", "ask.test")]
+                async with running.client() as person:
+                    await person.result("permission.subscribe")
+                    process = await start()
+                    question = await told(person, "sandbox_permission_request")
+                    assert (question["host"], question["port"]) == ("ask.test", origin.port)
+                    assert origin.connections == []
+                    answer = {"request_id": question["request_id"], "behavior": "allow"}
+                    person.request("sandbox_permission_response", answer)
+                    output, errors = await process.communicate()
+                    assert output == origin.body, errors

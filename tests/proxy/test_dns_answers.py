@@ -7,6 +7,8 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host
@@ -205,6 +207,25 @@ def test_when_no_address_is_left_the_answer_is_an_error_and_never_a_wrong_one() 
     before = [lab.look_up(f"n{number}.test").addresses for number in range(3)]
     assert lab.look_up("n3.test").code is Code.SERVFAIL
     assert [lab.look_up(f"n{number}.test").addresses for number in range(3)] == before
+
+
+LABELS = st.lists(
+    st.binary(min_size=1, max_size=12)
+    | st.sampled_from([b"ok", b"test", b"_tcp", b"in-addr", b"ip6", b"arpa", b"localhost"]),
+    max_size=8,
+).map(tuple)
+
+
+@given(LABELS, st.sampled_from([*Kind, 0, 15, 999]), st.sampled_from([1, 3, 255]), st.none() | st.integers(512, 4096))
+def test_whatever_is_asked_there_is_an_answer(
+    labels: tuple[bytes, ...], kind: int, class_: int, size: int | None
+) -> None:
+    lab = Lab("*.test", people=len(labels) % 2 == 0)
+    data = lab.answers.respond(render_query(9, Question(labels, kind, class_), udp_size=size))
+    assert data is not None and len(data) <= (size or 512)
+    reply = parse_message(data)
+    assert reply.questions == (Question(labels, kind, class_),)
+    assert reply.code in (Code.NOERROR, Code.NXDOMAIN, Code.REFUSED)
 
 
 def test_messages_in_and_out() -> None:
