@@ -7,10 +7,12 @@ The same questions asked by several callers at once are answered once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, field
 
+from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes
 from sandboxd.host.git import git_directories, worktree_of
 from sandboxd.host.globs import GlobScan
@@ -21,6 +23,7 @@ from sandboxd.host.scan import TreeScan, Wanted, found_at
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, RepositoriesRecord, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 
+_TRIES = 20
 _ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
 
 
@@ -80,11 +83,24 @@ class HostFacts:
             known = self._known.get(needs)
             if known is not None and self.unchanged(known):
                 return known
-            facts = await asyncio.to_thread(self._look, needs)
+            facts = await self._look_until_it_holds_still(needs)
             self._known[needs] = facts
             if known is not None and isinstance(known.stamp, _Stamp):
                 self._release(known.stamp)
             return facts
+
+    async def _look_until_it_holds_still(self, needs: Needs) -> Facts:
+        """A name may go between the scan that has seen it and the look at what it is."""
+        for _ in range(_TRIES):
+            # scans are shared with other needs, so one of theirs may be old although these were never answered
+            self._changes.poll()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return await asyncio.to_thread(self._look, needs)
+        raise PolicyError(
+            "scan_failed",
+            "protected names come and go faster than they can be looked at",
+            hint="try again when the working directory is quieter",
+        )
 
     async def resolve(self, path: str) -> Resolved:
         return await asyncio.to_thread(resolve, path, _NoNames())

@@ -222,3 +222,28 @@ async def test_nothing_is_left_registered(host: HostFacts, tmp_path: Path) -> No
         facts = await host.answer(needs(tmp_path, patterns=(f"{tmp_path}/**/*.json",)))
     host.forget(facts)
     assert not host._changes._by_watch and not host._changes._by_times and not host._scans
+
+
+async def test_a_scan_that_others_share_is_up_to_date_for_the_next(host: HostFacts, tmp_path: Path) -> None:
+    """Another session, or other rules, in the same directory: what has changed since the scan is seen by both."""
+    write(tmp_path / "a" / ".vscode" / "x")
+    first = await host.answer(needs(tmp_path))
+    write(tmp_path / "b" / ".vscode" / "x")
+    (tmp_path / "a" / ".vscode").rename(tmp_path / "a" / "gone")
+    second = await host.answer(needs(tmp_path, paths=("/etc",)))
+    assert (names(first, tmp_path), names(second, tmp_path)) == (["a/.vscode"], ["b/.vscode"])
+
+
+async def test_a_name_that_goes_while_it_is_looked_at(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / ".mcp.json")
+    found_at = scan.found_at
+
+    def and_gone(path: str, seen: object) -> object:
+        os.unlink(path)
+        monkeypatch.setattr("sandboxd.host.facts.found_at", found_at)
+        return found_at(path, seen)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("sandboxd.host.facts.found_at", and_gone)
+    assert names(await host.answer(needs(tmp_path)), tmp_path) == []
