@@ -146,13 +146,19 @@ def _java(port: int, present: str) -> str:
 
 def _git_ssh(port: int, caller: Mapping[str, str]) -> str | None:
     """git runs the value with `sh -c`, the destination appended. ssh takes the first value of an option, so a
-    ProxyCommand of the caller's own stays in force. None for a program that is not OpenSSH: it would not understand."""
+    ProxyCommand of the caller's own stays in force. None for a program that is not OpenSSH: it would not understand.
+
+    The variable hides core.sshCommand, which may differ from one repository to the next: without a GIT_SSH_COMMAND of
+    the caller's own the value asks git for it, and runs what it says, as git does."""
     own = caller.get("GIT_SSH_COMMAND", "")
-    if not own and caller.get("GIT_SSH"):
-        own = _quoted(caller["GIT_SSH"])
-    if own and not _OPENSSH.search(own):
+    program = caller.get("GIT_SSH") or "ssh"
+    if not _OPENSSH.search(own or program):
         return None
-    return f"{own or 'ssh'} -o ProxyCommand={_proxy_option(port)}"
+    option = f"-o ProxyCommand={_proxy_option(port)}"
+    if own:
+        return f"{own} {option}"
+    configured = f"$(git config --get core.sshCommand||echo {_quoted(_quoted(program))})"
+    return f's(){{ set -- {option} "$@";eval "{configured} \\"\\$@\\"";}};s'
 
 
 @lru_cache(maxsize=16)

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import threading
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_everything_that_is_set() -> None:
         "CLOUDSDK_PROXY_TYPE": "http", "CLOUDSDK_PROXY_ADDRESS": "127.0.0.1", "CLOUDSDK_PROXY_PORT": "3128",
     }  # fmt: skip
     assert "-Dhttps.proxyPort=3128" in java and "-Dhttp.nonProxyHosts=localhost|" in java
-    assert ssh.startswith("ssh -o ProxyCommand=")
+    assert "set -- -o ProxyCommand=" in ssh and "core.sshCommand" in ssh
     assert not any("socks" in value for value in change().set.values())
 
 
@@ -74,13 +76,39 @@ def test_no_proxy_of_the_host_is_left_for_programs_that_have_a_variable_of_their
     ("caller", "start"),
     [
         ({"GIT_SSH_COMMAND": "ssh -i 'a key'"}, "ssh -i 'a key' -o ProxyCommand="),
-        ({"GIT_SSH": "/opt/my tools/ssh"}, "'/opt/my tools/ssh' -o ProxyCommand="),
         ({"GIT_SSH_COMMAND": "/usr/bin/ssh", "GIT_SSH": "plink"}, "/usr/bin/ssh -o ProxyCommand="),
         ({"GIT_SSH_COMMAND": "X=1 exec ssh -v"}, "X=1 exec ssh -v -o ProxyCommand="),
     ],
 )
 def test_the_callers_own_ssh_is_kept(caller: dict[str, str], start: str) -> None:
     assert change(caller).set["GIT_SSH_COMMAND"].startswith(start)
+
+
+@pytest.mark.parametrize("configured", ["", "--local", "--global"])
+@pytest.mark.parametrize("program", ["", "ssh", "my tools/ssh"])
+def test_what_git_runs_when_the_caller_has_no_command_of_their_own(
+    tmp_path: Path, configured: str, program: str
+) -> None:
+    """core.sshCommand of the repository or the person, else GIT_SSH, else ssh: each with our ProxyCommand behind it."""
+    for name in ("ssh", "my tools/ssh", "other-ssh"):
+        script = tmp_path / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text('#!/bin/sh\nfor word; do [ "$word" != -G ] || exit 0; done\nprintf "%s\\n" "$0" "$@" >said\n')
+        script.chmod(0o755)
+    base = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    caller = {"GIT_SSH": str(tmp_path / program)} if program else {}
+    environment = {**base, **caller, "GIT_SSH_COMMAND": change(caller).set["GIT_SSH_COMMAND"]}
+    git = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True)
+    git(["git", "init", "-q"], check=True)
+    if configured:
+        git(["git", "config", configured, "core.sshCommand", "other-ssh -i 'a key'"], check=True)
+    git(["git", "ls-remote", "ssh://git@host.test:2222/x y"])
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[0] == str(tmp_path / ("other-ssh" if configured else program or "ssh"))
+    assert ("a key" in said) is bool(configured)
+    assert sum(word.startswith("ProxyCommand=bash -c ") for word in said) == 1
+    assert said[said.index("-p") + 1] == "2222", "git has found out that it talks to OpenSSH"
+    assert said[-2:] == ["git@host.test", "git-upload-pack '/x y'"]
 
 
 @pytest.mark.parametrize("own", ["plink -batch", "/opt/ssh-wrapper.sh", "tsh"])
