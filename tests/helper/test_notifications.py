@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,10 +13,14 @@ import pytest
 from sandboxd.backends.linux.bridge_protocol import Descriptors, ExecFailed, Exited, Started
 from sandboxd.backends.linux.notifications import Access, Lost, RefusedCall
 from sandboxd.backends.linux.seccomp_notified import call_name
+from sandboxd.host.features import why_unwatched
 from sandboxd.plan.plan import Supervision
+from support import processes
 from support.users import Identity
+from support.waiting import wait_until
 
 from .conftest import MACHINE, OPTIONS, Launcher, Sandbox, configuration
+from .test_filter import elf
 
 WRITES = Supervision(writes=True)
 READS = Supervision(writes=True, reads=True)
@@ -459,9 +465,7 @@ def test_a_report_made_just_before_the_end_arrives(launch: Launcher, places: Pla
     assert [type(event) for event in events] == [Started, RefusedCall, Exited]
 
 
-def test_where_a_listener_is_there_already(launch: Launcher) -> None:
-    """The command is not run, and nobody is left to wonder."""
-    wrapper = f"""
+HOLDING_A_LISTENER = f"""
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl(38, 1, 0, 0, 0)
@@ -472,10 +476,63 @@ if not os.fork():  # it keeps the listener
     os.read(0, 1); os._exit(0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-    sandbox = launch.start(["/usr/bin/env", "python3", "-I", "-S", "-c", wrapper, *launch.words()], stdin=-1)
+
+
+def test_where_a_listener_is_there_already(launch: Launcher) -> None:
+    """The command is not run, and nobody is left to wonder."""
+    sandbox = launch.start(["/usr/bin/env", "python3", "-I", "-S", "-c", HOLDING_A_LISTENER, *launch.words()], stdin=-1)
     sandbox.accept()
     sandbox.send(configuration(["echo", "ran"], watched=WRITES))
     assert [type(event) for event in sandbox.rest()] == [Descriptors, ExecFailed, Exited]
     status, out, err = sandbox.finish()
     assert (status, out) == (125, "")
     assert err.startswith("sandboxd: something else watches the system calls of this program already\nhint: ")
+
+
+def test_the_probe(launch: Launcher, tmp_path: Path) -> None:
+    assert why_unwatched(launch.helper) == ""
+    for words, said in (
+        (["exit", "22"], "does not know"),
+        (["exit", "1"], "refuses"),
+        (["exit", "5"], "Input/output error"),
+    ):
+        pretended = tmp_path / words[1]
+        pretended.write_text("#!/bin/sh\n" + " ".join(words))
+        pretended.chmod(0o755)
+        assert said in why_unwatched(str(pretended))
+    assert "cannot be run" in why_unwatched(str(tmp_path / "missing"))
+    probing = launch.start(
+        ["/usr/bin/env", "python3", "-I", "-S", "-c", HOLDING_A_LISTENER, launch.helper, "probe"], stdin=-1
+    )
+    assert probing.process.wait(30) == errno.EBUSY
+
+
+@pytest.mark.skipif(MACHINE != "x86_64", reason="the program is made of x86_64 instructions")
+def test_a_static_program(launch: Launcher, places: Places) -> None:
+    path = os.fsencode(places.base / "new") + b"\0"
+    code = (
+        b"\xb8\x53\0\0\0"  # mov eax, mkdir
+        b"\x48\x8d\x3d\x10\0\0\0"  # lea rdi, [rip + 16]
+        b"\xbe\xff\x01\0\0"  # mov esi, 0777
+        b"\x0f\x05"  # syscall
+        b"\xb8\x3c\0\0\0"  # mov eax, exit
+        b"\x31\xff"  # xor edi, edi
+        b"\x0f\x05"  # syscall
+    )
+    program = places.base / "program"
+    program.write_bytes(elf(64, code + path))
+    program.chmod(0o755)
+    found = reports(launch([str(program)], watched=WRITES, options=places.options))
+    assert [(call_name(report.call, MACHINE), report.path, report.process) for report in found] == [
+        ("mkdir", f"{places.base}/new", "program")
+    ]
+
+
+def test_when_init_is_killed_nobody_goes_on(launch: Launcher, places: Places) -> None:
+    script = f"import os\nos.chdir({str(places.base / 'open')!r})\nwhile True: os.mkdir('d'); os.rmdir('d')"
+    sandbox = launch.python(script, watched=WRITES, options=places.options)
+    sandbox.expect(Started())
+    inside = [process.pid for process in processes.descendants(sandbox.process.pid)]
+    os.kill(inside[0], signal.SIGKILL)
+    sandbox.process.wait(30)
+    wait_until(lambda: not any(processes.is_alive(pid) for pid in inside), "everything in the sandbox has ended")

@@ -80,6 +80,7 @@ static void perform(struct waiting *one) {
     if (!child)
         for (long error = call(connect, one->socket, to, length);;) call(exit_group, -error);
     one->child = (int)child;
+    set_timer(SOON_MS);
 }
 static void go_on(struct waiting *one) {
     if (one->socket >= 0) {

@@ -43,7 +43,7 @@ from sandboxd.backends.linux.expected_launch import Expected as Expected
 from sandboxd.backends.linux.expected_launch import Peer as Peer
 from sandboxd.backends.linux.handed_over import BridgeRecord, LinkRecord
 from sandboxd.backends.linux.launch_handle import Handle
-from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
+from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_notified import call_name
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.errors import LaunchError, SandboxdError
@@ -261,6 +261,8 @@ class Link:
         elif interrupted:
             error = LaunchError("launch_failed", "the daemon was restarted meanwhile", hint="run the command again")
             self._loop.call_soon(self._give_up, error)
+        elif self._decoder.state[1] == Started.__name__:
+            self._send(AGAIN)  # whoever was to answer a connect is gone
         elif self._outgoing:
             self._write()
 

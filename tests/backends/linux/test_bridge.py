@@ -34,7 +34,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     encode_event,
     encode_ticket,
 )
-from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
+from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
 from sandboxd.errors import CallerError
 from sandboxd.policy.violation import ViolationKind, ViolationSource
@@ -405,3 +405,22 @@ async def test_a_malformed_report_ends_the_sandbox(setting: Setting) -> None:
     await wait_until_async(lambda: recorder.is_over, "the bridge has given it up")
     await wait_until_async(lambda: not is_alive(setting.peer.pid), "what stands for bubblewrap is dead")
     assert "failed" in [item[0] for item in await hang_up_and_see(helper, recorder) if isinstance(item, tuple)]
+
+
+async def test_another_daemon_hears_of_the_connects_that_wait(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    await helper.send(encode_event(Connecting(7, socket.AF_INET, "192.0.2.1", 443, 2, "curl")))
+    await wait_until_async(lambda: len(recorder.asked) == 1, "it has been asked")
+    await setting.bridge.prepared(1)
+    _, link = setting.bridge.take(TICKET)
+    assert link is not None
+    recorder.asked[0][1](errno.EACCES)  # nobody hears that any more
+    setting.bridge.resume(setting.bridge.hand_over())
+    another = Recorder(listeners=recorder.listeners)
+    setting.bridge.resume_link(TICKET, link, another, None)
+    assert await helper.receive(1) == AGAIN
+    await helper.send(encode_event(Connecting(7, socket.AF_INET, "192.0.2.1", 443, 2, "curl")))
+    await wait_until_async(lambda: len(another.asked) == 1, "it has been asked again")
+    another.asked[0][1](0)
+    assert await helper.receive(9) == encode_answer(7, 0)
+    await hang_up_and_see(helper, another)
