@@ -101,9 +101,10 @@ class PublishedPorts:
 
     def _listen(self, wanted: Publication) -> None:
         family = socket.AF_INET6 if wanted.address.version == 6 else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listeners.append(listener)
         try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            self._listeners.append(listener)
+            listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

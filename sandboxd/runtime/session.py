@@ -387,5 +387,6 @@ def _unreachable() -> HostError:
     return HostError(
         "publish_unavailable",
         "ports cannot be published: the network of a sandbox cannot be connected to from outside here",
-        hint="sandboxd check says what this machine lacks; sandbox.network.transparent has to be on",
+        hint="sandboxd check says what this machine lacks; sandbox.network.transparent has to be on. On macOS there is "
+        "no need: a server is reached at its own port",
     )

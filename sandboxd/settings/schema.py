@@ -56,7 +56,9 @@ class Network(Section):
     )
     allowUnixSockets: Texts | None = Field(None, description="Unix sockets, or directories of them, that may be used")
     allowAllUnixSockets: bool | None = Field(None, description="Allow every Unix socket but the known control sockets")
-    allowLocalBinding: bool | None = Field(None, description="Allow listening on local ports that the host can reach")
+    allowLocalBinding: bool | None = Field(
+        None, description="Allow servers in the sandbox to be reached from this machine: --publish; on macOS any port"
+    )
     allowLocalPorts: list[Port | Ports] | None = Field(
         None, description="Ports of the host's loopback that may be reached: 5432 or 8000-8010"
     )
