@@ -40,6 +40,8 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.questions", "gate_decision", False),
     ("bench.questions", "question_to_connection", True),
     ("bench.through", "through_a_sandbox", True),
+    ("bench.captured", "captured_connections", True),
+    ("bench.captured", "captured_command", True),
 )
 
 

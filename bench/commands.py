@@ -44,7 +44,8 @@ def warm_command(bench: Bench, quick: bool) -> Iterator[Row]:
 
 def audited_command(bench: Bench, quick: bool) -> Iterator[Row]:
     """The same through two daemons, one of which keeps an audit log."""
-    with Client() as plain, private_daemon({"audit": {"enabled": True}}) as other, Client() as audited:
+    audit = {"audit": {"enabled": True}}
+    with private_daemon(audit) as other, Client(bench.socket) as plain, Client(other.socket) as audited:
 
         def run(box: Client, where: Bench) -> Callable[[], None]:
             session = box.session_open(cwd=str(where.project)).session_id
