@@ -40,6 +40,8 @@ def describe_ways_out(network: NetworkPolicy, environment: EnvironmentProxies) -
         f"{name}: {'sandboxd decides' if port is None else f'your own proxy on port {port} decides ({key})'}"
         for name, key, port in _listeners(network)
     ]
+    if any(_own_ports(network)):
+        lines.append("programs that know no proxy: sandboxd decides")
     if network.parent_proxy is not None:
         lines.append(f"allowed connections go {_through(network.parent_proxy)}")
     else:

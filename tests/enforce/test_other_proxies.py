@@ -112,6 +112,7 @@ with Client() as box:
     assert said == [
         f"HTTP proxy: your own proxy on port {origin.port} decides (httpProxyPort)",
         "SOCKS proxy: sandboxd decides",
+        "programs that know no proxy: sandboxd decides",
     ]
 
 
