@@ -74,6 +74,7 @@ class Origins:
                 kept.connection.is_to(target.host, target.port)
                 and head.method in SAFE_TO_REPEAT
                 and not framing.has_body
+                and not (kept.connection.forward and upgrade_of(head.headers))
                 and not kept.is_stale()
                 and self._outbound.may_reuse(kept.connection)
             ):

@@ -23,6 +23,7 @@ from support.proxies import (
     running_proxies,
     scripted_origin,
 )
+from support.waiting import wait_until_async
 
 FAR = "far.test"
 """A name that is pinned nowhere: only the parent proxy knows it."""
@@ -133,10 +134,16 @@ async def test_plain_requests_are_forwarded_whole_with_the_login() -> None:
 async def test_an_upgrade_is_a_tunnel_through_the_proxy() -> None:
     parent = Parent(b"HTTP/1.1 200 fine\r\n\r\n")
     async with through(parent.http) as (proxies, _):
-        await proxies.ask_http(
-            b"GET http://far.test/ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", half_close=True
-        )
-        assert parent.asked[0].startswith(b"CONNECT far.test:80 ")
+        reader, writer = await proxies.http()
+        writer.write(b"GET http://far.test/ HTTP/1.1\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ") and await reader.readexactly(
+            2
+        ) == b"hi"
+        writer.write(b"GET http://far.test/ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+        await wait_until_async(lambda: len(parent.asked) == 2)
+        await finish(writer)
+        assert parent.asked[0].startswith(b"GET http://far.test/ ")
+        assert parent.asked[1].startswith(b"CONNECT far.test:80 ")
 
 
 @pytest.mark.parametrize("login", ["", f"me:{SECRET}@"])
