@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from itertools import count
 from typing import Final
 
@@ -144,7 +145,10 @@ class ProxyServer:
 
     def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
         """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
-        self._captures = Captures(self._outbound, self.names, self._limits, inside)
+        # A listener at every address is itself what listens inside, so there is nothing to ask.
+        bound = (ip_address(listener.getsockname()[0]) for listener in listeners)
+        asked = inside if all(address.is_loopback for address in bound) else None
+        self._captures = Captures(self._outbound, self.names, self._limits, asked)
         self._protocols["captured"] = self._captures.serve
         for listener in listeners:
             self._acceptors.append(_Acceptor(self, listener, "captured", self._captures.serve))
@@ -153,6 +157,9 @@ class ProxyServer:
         """A connect() inside waits to be answered with an error number, or 0: go on. See `proxy/capture.py`."""
         if self._captures is None:
             answer(0)
+            return
+        if self.is_full:
+            answer(errno.EAGAIN)  # as connect(2) says where there is no room
             return
         self._start(self._captures.connecting(address, port, answer), "connect")
 

@@ -282,7 +282,7 @@ sys.exit(main())
 def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemon, server: Origin, limit: str) -> None:
     script = f"#!{identity.code.python} -P\nLIMIT = {limit!r}\n{LIMITED}"
     identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
-    network = {"allowedDomains": [f"ok.test:{server.port}"], "strictAllowlist": True}
+    network = {"allowedDomains": [f"ok.test:{server.port}"], "strictAllowlist": True, "allowLocalPorts": [server.port]}
     daemon = start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={"sandbox": {"network": network}})
     answer = wrap(daemon)
     assert ("network-capture-ports" in answer["layers"]) is (limit == "ports")
@@ -296,6 +296,8 @@ def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemo
     if limit == "ports":
         done = run(daemon, curl)
         assert done.stdout == "hello from the origin\n", (done.stderr, daemon.output())
+        assert run(daemon, f"curl -sS http://localhost:{server.port}/").stdout == "hello from the origin\n"
+        assert run(daemon, "timeout 20 curl -sS http://localhost:80/").returncode not in (0, 124)
         assert run(daemon, "exec 3<>/dev/tcp/ok.test/81").returncode == 1
         assert blocked(daemon, "curl -sS http://192.0.2.77/") == [("connect", "192.0.2.77:80")]
     else:
