@@ -110,5 +110,6 @@ class Blocked:
             await asyncio.gather(*(command.settled_outcome(STRAGGLERS_S) for command in commands))
 
     def _stores(self, session_id: str | None) -> list[ViolationStore]:
-        sessions = self._sessions.all() if session_id is None else [self._sessions.get(session_id)]
-        return [session.violations for session in sessions]
+        if session_id is not None:
+            return [self._sessions.get(session_id).violations]
+        return [*(session.violations for session in self._sessions.all()), *self._feed.ended]

@@ -53,11 +53,10 @@ class Attribution:
         shows = settled_at(self._found.points, self._nearest(posixpath.dirname(path)))[-1].shows
         return shows in (Shows.HOST_WRITABLE, Shows.PRIVATE)
 
-    def leads_to(self, resolved: Resolved) -> str | None:
-        """Where a path of a rule leads; None when the command could have made one of the symbolic links on the way."""
-        if any(self.can_change(link.path) for link in resolved.links):
-            return None
-        return resolved.real
+    def leads_to(self, resolved: Resolved) -> tuple[str, bool]:
+        """Where a path of a rule leads, and whether that can be trusted: the command made none of the symbolic links on
+        the way."""
+        return resolved.real, not any(self.can_change(link.path) for link in resolved.links)
 
     def _nearest(self, path: str) -> str:
         points = self._found.points

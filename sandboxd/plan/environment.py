@@ -103,7 +103,7 @@ def _useless(caller: Mapping[str, str], sockets: OpenSockets) -> tuple[str, ...]
 
 def _usable(path: str, sockets: OpenSockets) -> bool:
     """By the name it has, or where a rule with that name leads: the sandbox is not asked about every link."""
-    by_name = any(one.real is not None and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
+    by_name = any(one.trusted and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
     return by_name or decide_socket(path, sockets).allowed
 
 

@@ -122,8 +122,10 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
 
 def supervise(policy: Policy, place: Place) -> Supervision:
     """What is looked at under a policy. Reads cost something at every file that is opened, so they are looked at only
-    where one could be denied and somebody wants to know."""
-    unix_sockets = UnixSockets.LISTED if policy.network.allow_unix_sockets else UnixSockets.NONE
+    where one could be denied and somebody wants to know. Unix sockets cost something at every connect, to the Internet
+    too: without a listed one none can be made, which costs nothing and tells nothing, unless somebody wants to know."""
+    asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
+    unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
     return Supervision(
         writes=policy.report_violations != "off",
         reads=policy.report_violations == "all" and bool(policy.files.deny_read),

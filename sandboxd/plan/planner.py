@@ -85,12 +85,12 @@ class Planner:
         """May a command in that place connect to the Unix socket at this absolute path, and why."""
         attribution = (await self.layout(policy, place)).attribution
         real = (await self._facts.resolve(path)).real
-        reals = [
+        ends = [
             attribution.leads_to(await self._facts.resolve(rule.path)) for rule in policy.network.allow_unix_sockets
         ]
         places = (place.runtime_dir, place.temporary_base, *place.private)
         own = [(await self._facts.resolve(one)).real for one in places]
-        sockets = open_sockets(policy.network, reals, own)
+        sockets = open_sockets(policy.network, ends, own)
         decision = decide_socket(real, sockets, private=attribution.is_private_socket(real))
         hint = hint_for(Symptom(ViolationKind.UNIX_SOCKET, "connect", real, place.home, decision))
         return decision if decision.allowed else replace(decision, hint=hint)

@@ -22,16 +22,16 @@ def add_sockets(found: PointMap, network: NetworkPolicy, place: Place, facts: Fa
     """To be called when every other point is there. The result is what a command may connect to."""
     settled = Attribution(found)
     own = [facts.paths[path].real for path in (place.runtime_dir, place.temporary_base, *place.private)]
-    reals = []
+    ends = []
     for rule in network.allow_unix_sockets:
         resolved = facts.paths[rule.path]
-        real = settled.leads_to(resolved)
-        reals.append(real)
-        if real is None:
+        real, trusted = settled.leads_to(resolved)
+        ends.append((real, trusted))
+        if not trusted:
             found.warn(f"{rule.path}: opens nothing, since a command could change the symbolic link on the way")
         elif resolved.kind is not None and not any(is_below(real, one) for one in own):
             _add_listed(found, rule, real, resolved.kind)
-    sockets = open_sockets(network, reals, own)
+    sockets = open_sockets(network, ends, own)
     if network.allow_all_unix_sockets:
         _mask_control_sockets(found, network, facts, sockets)
     return sockets

@@ -108,8 +108,11 @@ HINTS: tuple[Hint, ...] = (
         "whoever can use it starts containers, which gives control of this host: run the command outside the sandbox; "
         "only if that control is meant: sandboxd allow socket {path}",
     ),
-    Hint(_SOCKET, r".*/(ssh-[^/]*/agent\.[^/]*|ssh-agent[^/]*|openssh_agent|keyring/[^/]+|S\.gpg-agent[^/]*)",
-         _AGENT_TEXT),
+    Hint(
+        _SOCKET,
+        r".*/(ssh-[^/]*/agent\.[^/]*|ssh-agent[^/]*|openssh_agent|agent\.sock|keyring/[^/]+|S\.gpg-agent[^/]*)",
+        _AGENT_TEXT,
+    ),
     Hint(
         _SOCKET, r"(/var)?/run/(user/[0-9]+/(bus|systemd/.*)|systemd/.*|dbus/.*)",
         "it starts services outside the sandbox; most programs do without it "
@@ -119,6 +122,10 @@ HINTS: tuple[Hint, ...] = (
     Hint(
         (*_SOCKET, *_NETWORK), r"/.*",
         "sandboxd allow socket {path} (sandbox.network.allowUnixSockets takes its directory as well)",
+    ),
+    Hint(
+        _SOCKET, r"[^/].*",
+        "a socket without a path cannot be listed, and nothing outside is behind it: have its server listen at a path",
     ),
     # files of git, before what is said of every protected path
     Hint(

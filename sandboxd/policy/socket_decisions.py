@@ -27,10 +27,11 @@ KEY = "sandbox.network.allowUnixSockets"
 
 @dataclass(frozen=True, slots=True)
 class ListedSocket:
-    """A rule with the place it leads to, which is None when the command could change the way there."""
+    """A rule with the place it leads to. It is not `trusted` when the command could change the way there."""
 
     rule: SocketRule
-    real: str | None
+    real: str
+    trusted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class OpenSockets:
     control: tuple[str, ...] = ()
 
 
-def open_sockets(network: NetworkPolicy, reals: Sequence[str | None], own: Sequence[str]) -> OpenSockets:
-    """What a policy opens. `reals` are where the listed paths lead, in their order."""
+def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: Sequence[str]) -> OpenSockets:
+    """What a policy opens. `ends` are where the listed paths lead, in their order, and whether that is trusted."""
     return OpenSockets(
-        listed=tuple(ListedSocket(rule, real) for rule, real in zip(network.allow_unix_sockets, reals, strict=True)),
+        listed=tuple(ListedSocket(rule, *end) for rule, end in zip(network.allow_unix_sockets, ends, strict=True)),
         everything=network.allow_all_unix_sockets,
         own=tuple(own),
         control=network.control_sockets,
@@ -61,11 +62,9 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False) -> 
     path = canonical_socket_path(path)
     if any(_is_below(path, canonical_socket_path(own)) for own in sockets.own):
         return _deny(Reason.SOCKET_OWN, f"{path} belongs to sandboxd itself")
-    redirected = False
-    for one in sockets.listed:
-        if one.real is None:
-            redirected = True
-        elif _is_below(path, canonical_socket_path(one.real)):
+    listed = [one for one in sockets.listed if _is_below(path, canonical_socket_path(one.real))]
+    for one in listed:
+        if one.trusted:
             text = f"{path} is listed in {KEY}"
             return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, text, one.rule.path, one.rule.origin)
     if private:
@@ -75,8 +74,8 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False) -> 
         return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: whoever can use it {gives}")
     if sockets.everything:
         return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, "every Unix socket may be used (allowAllUnixSockets)")
-    if redirected:
-        text = f"{path} is not listed, and a listed path leads through a symbolic link that the command can change"
+    if listed:
+        text = f"a listed path leads to {path} through a symbolic link that the command can change"
         return _deny(Reason.SOCKET_REDIRECTED, text)
     return _deny(Reason.SOCKET_NOT_LISTED, f"{path} is not listed in {KEY}")
 

@@ -379,7 +379,7 @@ class Session:
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self.violations.close()
+        self.violations.close(keep=self.spec.implicit)
         await self._parts.temporary.remove_session(self.id)
 
 

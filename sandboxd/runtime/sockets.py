@@ -38,12 +38,12 @@ class SocketGate:
         network = self._network()
         listed = [rule.path for rule in network.allow_unix_sockets]
         found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))
-        reals = [self._trusted(one) for one in found[: len(listed)]]
+        ends = [self._end(one) for one in found[: len(listed)]]
         own = (*self._own, *(one.real for one in found[len(listed) :]))
         private = self._attribution is not None and self._attribution.is_private_socket(path)
-        return decide_socket(path, open_sockets(network, reals, own), private=private)
+        return decide_socket(path, open_sockets(network, ends, own), private=private)
 
-    def _trusted(self, resolved: Resolved) -> str | None:
+    def _end(self, resolved: Resolved) -> tuple[str, bool]:
         if self._attribution is None:
-            return None if resolved.links else resolved.real
+            return resolved.real, not resolved.links
         return self._attribution.leads_to(resolved)

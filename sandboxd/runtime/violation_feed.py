@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,10 @@ from sandboxd.policy.violation import Violation
 
 if TYPE_CHECKING:
     from sandboxd.runtime.violations import ViolationStore
+
+
+KEPT_STORES = 32
+"""Sessions that were a connection's own, as `sandboxd run` has one: people ask afterwards what was blocked in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class ViolationFeed:
         self._last = 0 if before is None else before.last
         self._forgotten = 0 if before is None else before.forgotten
         """The newest event that went with its session."""
+        self._ended: deque[ViolationStore] = deque()
         self._subscribers: dict[Any, dict[str | None, Tell]] = {}
 
     def next_number(self) -> int:
@@ -85,8 +91,21 @@ class ViolationFeed:
     def unsubscribe(self, subscriber: object) -> None:
         self._subscribers.pop(subscriber, None)
 
-    def session_ended(self, store: ViolationStore) -> None:
+    def session_ended(self, store: ViolationStore, *, keep: bool = False) -> None:
+        """Forget what was blocked in a session; with `keep` not before more such sessions have ended."""
+        if keep:
+            if not store.total:
+                return
+            self._ended.append(store)
+            if len(self._ended) <= KEPT_STORES:
+                return
+            store = self._ended.popleft()
         self._forgotten = max(self._forgotten, store.newest)
+
+    @property
+    def ended(self) -> list[ViolationStore]:
+        """Those of sessions that have ended and are kept."""
+        return list(self._ended)
 
     def forgotten(self, stores: list[ViolationStore], *, all_sessions: bool) -> int:
         """The newest event of these sessions that can no longer be told."""

@@ -252,10 +252,10 @@ class ViolationStore:
         self.newest, self.forgotten = record.newest, record.forgotten
         self.total, self.hidden, self.lost = record.total, record.hidden, record.lost
 
-    def close(self) -> None:
-        """The session has ended: whoever listens hears the final counts."""
+    def close(self, *, keep: bool = False) -> None:
+        """The session has ended: whoever listens hears the final counts. `keep` as in `ViolationFeed.session_ended`."""
         self.tell_counts()
-        self._feed.session_ended(self)
+        self._feed.session_ended(self, keep=keep)
 
     def list(self, command_id: str | None = None, after: int | None = None) -> list[Violation]:
         """The kept ones, oldest first; of one command when its id is given, and what came or grew after an event."""

@@ -130,7 +130,7 @@ class Sandbox(Section):
     filesystem: Filesystem | None = None
     environment: Environment | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
-        None, description="Refused file accesses reported as they happen: none, writes, or reads of denied paths too"
+        None, description="What is refused is reported as it happens: nothing, writes, or also reads and Unix sockets"
     )
     ignoreViolations: dict[Text, Texts] | None = Field(
         None, description="Violations not to show: command prefix, or *, to parts of the target"

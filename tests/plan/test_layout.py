@@ -212,8 +212,12 @@ LISTED = (SocketRule("/run/x", Origin(Source.USER, "k")),)
     [
         (Policy(), {}, Supervision(writes=True)),
         (Policy(report_violations="off"), {}, Supervision()),
-        (Policy(report_violations="all"), {}, Supervision(writes=True)),
-        (Policy(report_violations="all", files=SECRET), {}, Supervision(writes=True, reads=True)),
+        (Policy(report_violations="all"), {}, Supervision(writes=True, unix_sockets=UnixSockets.LISTED)),
+        (
+            Policy(report_violations="all", files=SECRET),
+            {},
+            Supervision(writes=True, reads=True, unix_sockets=UnixSockets.LISTED),
+        ),
         (Policy(files=SECRET), {}, Supervision(writes=True)),
         (Policy(report_violations="off"), {"captured": True}, Supervision(connects=True)),
         (

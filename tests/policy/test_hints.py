@@ -59,6 +59,7 @@ CASES = [
     (SOCKET, "connect", "/run/sandboxd/x.sock", because(Reason.SOCKET_OWN), "no setting opens"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_REDIRECTED), "list /p/x.sock"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_NOT_LISTED), "sandboxd allow socket /p/x.sock"),
+    (SOCKET, "connect", "@x", because(Reason.SOCKET_NOT_LISTED), "listen at a path"),
     (NETWORK, "DNS A", "x.test", because(Reason.HOST_NOT_LISTED), "not looked up, since its host may not be reached"),
     (NETWORK, "CONNECT", "x.test:443", because(Reason.HOST_NOT_LISTED, hint="add it"), "add it"),
     # macOS

@@ -14,14 +14,21 @@ ORIGIN = Origin(Source.USER, "sandbox.network.allowUnixSockets", "/u.json", 4, 7
 OWN = ("/run/user/1000/sandboxd", "/var/tmp/sandboxd-1000")
 
 
-def decide(path: str, *listed: str, everything: bool = False, real: str | None = "", private: bool = False) -> Reason:
+def decide(
+    path: str,
+    *listed: str,
+    everything: bool = False,
+    real: str = "",
+    trusted: bool = True,
+    private: bool = False,
+) -> Reason:
     network = NetworkPolicy(
         allow_unix_sockets=tuple(SocketRule(one, ORIGIN) for one in listed),
         allow_all_unix_sockets=everything,
         control_sockets=("/home/u/agent",),
     )
-    reals = [one if real == "" else real for one in listed]
-    decision = decide_socket(path, open_sockets(network, reals, OWN), private=private)
+    ends = [(real or one, trusted) for one in listed]
+    decision = decide_socket(path, open_sockets(network, ends, OWN), private=private)
     opens = (Reason.SOCKET_ALLOWED, Reason.SESSION_TMP)
     assert decision.allowed is (decision.reason in opens)
     assert (decision.origin == ORIGIN) is (decision.allowed and not everything and not private)
@@ -71,8 +78,12 @@ def test_control_sockets_stay_closed_unless_listed_one_by_one(path: str) -> None
 
 def test_a_link_that_the_command_could_have_made_opens_nothing() -> None:
     assert decide("/run/docker.sock", "/w/server.sock", real="/run/docker.sock") is Reason.SOCKET_ALLOWED
-    assert decide("/srv/x.sock", "/w/server.sock", real=None) is Reason.SOCKET_REDIRECTED
-    assert decide("/run/docker.sock", "/w/server.sock", real=None) is Reason.SOCKET_CONTROL
+    for path, reason in (
+        ("/srv/x.sock", Reason.SOCKET_REDIRECTED),
+        ("/run/docker.sock", Reason.SOCKET_CONTROL),
+    ):
+        assert decide(path, "/w/server.sock", real=path, trusted=False) is reason
+    assert decide("/srv/y.sock", "/w/server.sock", real="/srv/x.sock", trusted=False) is Reason.SOCKET_NOT_LISTED
 
 
 def test_the_session_s_own() -> None:
