@@ -204,7 +204,7 @@ _NO_LISTENER = {
 }
 
 
-def why_unwatched(helper: str) -> str:
+def why_unwatched(helper: str, ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
     """Why a command's system calls could not be watched here, tried with our helper; empty when they can. Blocks: for a
     worker thread."""
     try:
@@ -212,8 +212,19 @@ def why_unwatched(helper: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the helper cannot be run ({type(error).__name__})"
     if not done.returncode:
-        return ""
+        return _closed_memory(ptrace_scope)
     return _NO_LISTENER.get(done.returncode, f"seccomp(2) says {os.strerror(abs(done.returncode))}")
+
+
+def _closed_memory(ptrace_scope: str) -> str:
+    """From 2 on Yama lets nobody without privilege read another process, not even one of its own children; the helper
+    has none, and could not see what a call is about."""
+    try:
+        with open(ptrace_scope, encoding="ascii") as file:
+            scope = int(file.read())
+    except (OSError, ValueError):
+        return ""
+    return "" if scope < 2 else f"kernel.yama.ptrace_scope is {scope}, so the helper cannot read the arguments of calls"
 
 
 def _is_same(bwrap: Bwrap) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -501,6 +502,9 @@ def test_the_probe(launch: Launcher, tmp_path: Path) -> None:
         pretended.chmod(0o755)
         assert said in why_unwatched(str(pretended))
     assert "cannot be run" in why_unwatched(str(tmp_path / "missing"))
+    for scope, unwatched in (("0", False), ("1", False), ("2", True), ("3", True), ("", False)):
+        (tmp_path / "scope").write_text(scope + "\n")
+        assert ("ptrace_scope" in why_unwatched(launch.helper, str(tmp_path / "scope"))) is unwatched
     probing = launch.start(
         ["/usr/bin/env", "python3", "-I", "-S", "-c", HOLDING_A_LISTENER, launch.helper, "probe"], stdin=-1
     )
@@ -536,3 +540,36 @@ def test_when_init_is_killed_nobody_goes_on(launch: Launcher, places: Places) ->
     os.kill(inside[0], signal.SIGKILL)
     sandbox.process.wait(30)
     wait_until(lambda: not any(processes.is_alive(pid) for pid in inside), "everything in the sandbox has ended")
+
+
+def test_a_daemon_that_is_gone_is_not_waited_for(launch: Launcher, places: Places) -> None:
+    """And init has nothing to do any more: it does not wake up for what nobody will hear."""
+    script = f"""
+import os, sys
+os.chdir({str(places.base)!r})
+def refused(n):
+    try: os.mkdir(f"new-{{n}}")
+    except OSError: return 1
+print(sum(map(refused, range(400))), flush=True)
+sys.stdin.readline()
+print(sum(map(refused, range(400))), flush=True)
+sys.stdin.readline()"""
+    sandbox = launch.python(script, watched=WRITES, options=places.options, stdin=-1)
+    sandbox.expect(Started())
+    process = sandbox.process
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == b"400\n"
+    init = processes.descendants(process.pid)[0].pid
+    sandbox.hang_up()
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"400\n"
+    wait_until(lambda: wake_ups(init) == wake_ups(init, after_s=0.2), "init has gone to sleep")
+    process.stdin.close()
+    assert process.wait(30) == 0
+
+
+def wake_ups(pid: int, after_s: float = 0) -> str:
+    time.sleep(after_s)
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(line for line in text.splitlines() if line.startswith("voluntary_ctxt_switches"))

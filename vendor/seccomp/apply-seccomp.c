@@ -315,7 +315,7 @@ static int hear_daemon(void) { /* returns a KILL */
     long got = call(recvfrom, BRIDGE, said + length, length ? sizeof said - length : 1, MSG_DONTWAIT);
     if (got == -EAGAIN) return 0;
     if (got <= 0) { /* the daemon is gone; the command is not */
-        listens = NOBODY, nobody_answers();
+        listens = NOBODY, nobody_answers(), nobody_listens();
         return 0;
     }
     length += (unsigned)got;

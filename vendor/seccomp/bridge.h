@@ -29,6 +29,7 @@ void watch(int given, uint32_t flags);
 void on_notification(void);
 void on_timer(void);
 void send_reports(void);
+void nobody_listens(void);
 void respond(uint64_t id, long error);
 void let_go_on(uint64_t id);
 int still_waits(uint64_t id);

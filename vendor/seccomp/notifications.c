@@ -115,6 +115,7 @@ static struct kept {
     struct { uint32_t access, call, error, pid, count, flags; char name[16], path[MAX_PAYLOAD - 40]; } frame;
 } kept[KEPT];
 static uint32_t reports, lost, tokens = BURST;
+static int unheard; /* the daemon is gone */
 void send_reports(void) {
     int unread = 0; /* by the daemon: what room is left beyond is for questions, and for the end of the command */
     for (struct kept *one = kept; one < kept + reports; one++) {
@@ -125,16 +126,17 @@ void send_reports(void) {
     reports = 0;
     if (lost && unread <= MOST_UNREAD && tell(LOST, &lost, sizeof lost)) lost = 0;
 }
-static int equal(const char *one, const char *other) { return after(one, other) && !*after(one, other); }
+void nobody_listens(void) { unheard = 1, reports = lost = 0, tokens = BURST; }
 void report(const struct seccomp_notif *call, uint32_t access, long error, const char *path) {
     char shown[sizeof kept->frame.path + 1];
     unsigned length = length_of(path), cut = length >= sizeof shown;
-    if (!still_waits(call->id) || !length) return; /* interrupted: it comes again, or its number is somebody else's */
+    if (unheard || !length) return;
+    if (!still_waits(call->id)) return; /* interrupted: it comes again, or its number is somebody else's by now */
     if (cut) length = sizeof shown - 1;
     memcpy(shown, path, length), shown[length] = 0;
     set_timer(SOON_MS);
     for (struct kept *one = kept; one < kept + reports; one++)
-        if (one->frame.access == access && one->length == 40 + length && equal(shown, one->frame.path)
+        if (one->frame.access == access && one->length == 40 + length && after(shown, one->frame.path)
             && (one->thread == call->pid || one->frame.call == (uint32_t)call->data.nr)) {
             one->frame.count++;
             return;
