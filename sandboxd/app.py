@@ -432,8 +432,9 @@ async def run_daemon(
             predecessor, running, lambda record: connections.make(dispatcher, log, lost, lambda _: record.caller), log
         )
         taking_over.sessions()
+        daemon.restarted = await taking_over.settle()
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
-        daemon.restarted = await taking_over.connect()
+        await taking_over.connect()
         lock.has_served = True
         startup.reached("socket")
         yield daemon

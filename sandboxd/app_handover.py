@@ -171,7 +171,7 @@ def _subscriptions(parts: Parts, connection: Connection) -> _Subscribed:
 
 @dataclass(slots=True)
 class TakingOver:
-    """The second half of a start after another daemon: `sessions` and then `connect`."""
+    """The second half of a start after another daemon: `sessions`, `settle` and then `connect`."""
 
     predecessor: Predecessor
     parts: Parts
@@ -222,10 +222,13 @@ class TakingOver:
             except SandboxdError as error:
                 self.log.warning("a subscription to settings could not be taken over", reason=error.message)
 
-    async def connect(self) -> Restarted | None:
-        """The connections go on, and what could not be taken over is ended. What came of it all, to be told."""
+    async def connect(self) -> None:
+        """The connections go on."""
         for connection, record in self._connections:
             await self.parts.connections.connect(connection, record)
+
+    async def settle(self) -> Restarted | None:
+        """What could not be taken over is ended. What came of it all, to be told."""
         for part, reason in self.predecessor.incoming.rest():
             self.lost.append(f"{part.kind} {part.name}: {reason}")
             end_part(part)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from sandboxd.app import Assemble, DaemonConfig, run_daemon
 from sandboxd.daemon.lifecycle import StopRequest
 from sandboxd.daemon.state import Daemon
+from sandboxd.handover.document import Incoming, read_document
 from support.rpc import Log, RawClient
 
 
@@ -126,3 +127,54 @@ async def running_daemon(
         around.config(pins=pins, **config), around.log.logger, stop=stop, assemble=assemble
     ) as daemon:
         yield RunningDaemon(daemon, around, stop)
+
+
+@dataclass(slots=True)
+class Successive:
+    """Daemons one after another in the same process, each going on where the one before was. `document` is what was
+    handed over last."""
+
+    around: Surroundings
+    start: Any
+    daemon: Daemon | None = None
+    document: bytes = b""
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def restart(self, change: Callable[[bytes], bytes] = lambda document: document) -> Daemon:
+        """Hand over and take over; `change` may do something to the document in between."""
+        assert self.daemon is not None
+        outgoing = await self.daemon.hand_over()
+        await self._stack.aclose()
+        self.document = change(outgoing.text())
+        return await self.begin(read_document(self.document))
+
+    async def begin(self, before: Incoming | None = None) -> Daemon:
+        self.daemon = await self._stack.enter_async_context(self.start(before))
+        return self.daemon
+
+    async def end(self) -> None:
+        await self._stack.aclose()
+
+    def client(self) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connected(self.around.socket)
+
+
+@asynccontextmanager
+async def successive_daemons(
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resolve: Mapping[str, str] | None = None,
+    assemble: Assemble | None = None,
+) -> AsyncIterator[Successive]:
+    async with surroundings() as around:
+        if settings is not None:
+            around.write(around.user_settings, settings)
+        config = around.config(pins={name: [to] for name, to in (resolve or {}).items()})
+        daemons = Successive(
+            around, lambda before: run_daemon(config, around.log.logger, assemble=assemble, before=before)
+        )
+        await daemons.begin()
+        try:
+            yield daemons
+        finally:
+            await daemons.end()

@@ -1,0 +1,206 @@
+"""One daemon after another, in this process: real sandboxes, and clients that notice nothing (design 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from sandboxd.app import Inherited, Machine, Succession
+from sandboxd.backends.base import LaunchHandle, Observer
+from support.daemon import Successive, successive_daemons
+from support.fake_runtime import FakeMachine
+from support.origin import serve_origin
+from support.rpc import RawClient
+from support.waiting import wait_until_async
+
+SETTINGS = {"sandbox": {"enabled": True, "network": {"allowedDomains": ["ok.test"]}}}
+NAMES = {"ok.test": "127.0.0.1", "ask.test": "127.0.0.1"}
+
+# Keeps one tunnel open and sends on it what it is told, a line at a time; says what comes back.
+TUNNEL = """
+import socket, sys
+proxy = socket.create_connection(("127.0.0.1", 3128))
+proxy.sendall(b"CONNECT ok.test:%s HTTP/1.1\\r\\n\\r\\n" % sys.argv[1].encode())
+head = b""
+while b"\\r\\n\\r\\n" not in head: head += proxy.recv(1)
+print("connected", flush=True)
+for line in sys.stdin:
+    proxy.sendall(line.encode())
+    answer = b""
+    while not answer.endswith(b"\\n"): answer += proxy.recv(100)
+    print(answer.decode().strip(), flush=True)
+proxy.shutdown(socket.SHUT_WR)
+print("rest", proxy.recv(100), flush=True)
+"""
+
+
+class LastingMachine(FakeMachine):
+    """One whose commands outlive the daemon."""
+
+    @property
+    def machine(self) -> Machine:
+        made = super().machine
+
+        def resume(launch_id: str, observer: Observer) -> LaunchHandle | None:
+            found = next((one for one in self.backend.launches if one.launch_id == launch_id), None)
+            if found is not None:
+                found.observer = observer
+            return found
+
+        async def prepared(patience_s: float) -> None:
+            return
+
+        succession = Succession(prepared, lambda outgoing: None, Inherited(resume, _no_inside), list)
+        return Machine(made.backend, made.planner, made.steps, made.layers, succession=succession)
+
+
+def _no_inside(descriptor: int) -> Any:
+    raise AssertionError("a fake sandbox has no network")
+
+
+async def told(client: RawClient, method: str) -> Any:
+    while (message := await client.receive()).get("method") != method:
+        pass
+    return message["params"]
+
+
+async def spawn(daemons: Successive, client: RawClient, argv: list[str], **wrap: Any) -> asyncio.subprocess.Process:
+    wrapped = await client.result("wrap", {"argv": argv, "cwd": str(daemons.around.project), **wrap})
+    return await start(wrapped)
+
+
+async def start(wrapped: Any) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *wrapped["argv"],
+        cwd=wrapped["cwd"],
+        env={"PATH": "/usr/bin:/bin", **wrapped["env"]["set"]},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        writer.write(line.upper())
+        await writer.drain()
+    writer.write(b"bye")
+    writer.close()
+
+
+async def test_tunnels_tickets_and_sessions_go_on() -> None:
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons, daemons.client() as client:
+        session = await client.result("session.open", {"cwd": str(daemons.around.project), "name": "mine"})
+        mine = {"session_id": session["session_id"]}
+        tunnel = await spawn(daemons, client, ["python3", "-c", TUNNEL, str(port)], **mine)
+        assert tunnel.stdin is not None
+        assert await line_of(tunnel) == "connected"
+        prepared = await client.result("wrap", {"argv": ["sh", "-c", "echo $TMPDIR; exit 7"], **mine})
+        for word in ("one", "two"):
+            daemon = await daemons.restart()
+            tunnel.stdin.write(word.encode() + b"\n")
+            assert await line_of(tunnel) == word.upper()
+            assert (daemon.restarted.commands, daemon.restarted.lost) == (2, ())  # type: ignore[union-attr]
+        late = await start(prepared)
+        output, errors = await late.communicate()
+        assert late.returncode == 7, errors
+        assert (await client.result("wrap.outcome", {"wrap_id": prepared["wrap_id"]}))["status"] == 7
+        tunnel.stdin.close()
+        assert await line_of(tunnel) == "rest b'bye'"
+        assert await tunnel.wait() == 0
+        (still,) = (await client.result("session.list"))["sessions"]
+        assert (still["session_id"], still["name"]) == (mine["session_id"], "mine")
+        after = await spawn(daemons, client, ["sh", "-c", "echo $TMPDIR"], **mine)
+        assert (await after.communicate())[0] == output
+    assert daemons.around.left() == []
+
+
+async def test_who_waits_for_an_answer_goes_on_waiting() -> None:
+    with serve_origin() as origin:
+        async with successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons:
+            async with daemons.client() as agent, daemons.client() as person:
+                await person.result("permission.subscribe")
+                url = f"http://ask.test:{origin.port}/"
+                curls = [
+                    await spawn(daemons, agent, ["curl", "-sSf", *proxy, url], command_id=str(number))
+                    for number, proxy in enumerate(
+                        ([], ["-x", "socks5h://127.0.0.1:1080"], ["--proxytunnel"], ["--noproxy", "*"])
+                    )
+                ]
+                question = await told(person, "sandbox_permission_request")
+                asking = agent.request("permission.request", {
+                    "kind": "network", "host": "other.test", "port": 1, "cwd": str(daemons.around.project),
+                })  # fmt: skip
+                other = await told(person, "sandbox_permission_request")
+                for _ in range(2):
+                    await daemons.restart()
+                assert len((await person.result("permission.list"))["open"]) >= 2
+                assert not origin.connections
+                answer = {"behavior": "allow", "scope": "session"}
+                await person.result("sandbox_permission_response", {"request_id": question["request_id"], **answer})
+                for curl in curls:
+                    output, errors = await curl.communicate()
+                    assert (curl.returncode, output) == (0, origin.body), errors
+                person.request("sandbox_permission_response", {"request_id": other["request_id"], "behavior": "allow"})
+                while (message := await agent.receive()).get("id") != asking:
+                    pass
+                assert message["result"]["behavior"] == "allow"
+                assert message["result"]["request_id"] == other["request_id"]
+                (grant,) = (await person.result("permission.list"))["grants"]
+                assert grant["subject"] == f"ask.test:{origin.port}"
+
+
+async def test_a_client_is_read_and_answered_from_where_it_was() -> None:
+    machine = LastingMachine()
+    async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
+        await client.result("violation.subscribe")
+        line = json.dumps({"jsonrpc": "2.0", "id": "half", "method": "session.list"}).encode()
+        client.send_bytes(line[:20])
+        await daemons.restart()
+        client.send_bytes(line[20:] + b"\n")
+        while (message := await client.receive()).get("id") != "half":
+            pass
+        assert message["result"] == {"sessions": []}
+
+
+async def test_what_cannot_be_read_is_ended_and_named() -> None:
+    async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
+        process = await spawn(daemons, client, ["sh", "-c", "echo up; exec sleep 987"])
+        assert await line_of(process) == "up"
+
+        def newer(document: bytes) -> bytes:
+            read = json.loads(document)
+            for part in read["parts"]:
+                if part["kind"] in ("session", "launch"):
+                    part["version"] = 99
+            return json.dumps(read).encode()
+
+        daemon = await daemons.restart(newer)
+        assert await process.wait() != 0
+        assert daemon.restarted is not None
+        assert sorted(text.split()[0] for text in daemon.restarted.lost) == ["launch", "session"]
+        assert (await client.result("status"))["restarted"]["lost"]
+        assert (await client.result("session.list"))["sessions"] == []
+        assert daemons.around.left()  # its own; nothing of the session that is gone
+        again = await spawn(daemons, client, ["true"])
+        assert await again.wait() == 0
+
+
+async def test_an_owner_that_goes_away_meanwhile_takes_its_session_along() -> None:
+    machine = LastingMachine()
+    async with successive_daemons(assemble=machine.assemble) as daemons:
+        async with daemons.client() as client:
+            await client.result("session.open", {"cwd": str(daemons.around.project)})
+            kept = await client.result("session.open", {"cwd": str(daemons.around.project), "detach": True})
+            await daemons.restart()
+        sessions = daemons.daemon.sessions  # type: ignore[union-attr]
+        await wait_until_async(lambda: len(sessions.all()) == 1, "the owned session has ended")
+        assert sessions.all()[0].id == kept["session_id"]

@@ -1,0 +1,105 @@
+"""`sandboxd restart` for real: the same process in another program, under load, and when that program is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from support.daemons import StartDaemon
+from support.origin import Origin
+from support.users import Identity
+
+RESTARTS = 2
+
+# A tunnel that carries what it is given at the end.
+TUNNEL = """
+import socket, sys
+proxy = socket.create_connection(("127.0.0.1", 3128))
+proxy.sendall(b"CONNECT ok.test:%s HTTP/1.1\\r\\n\\r\\n" % sys.argv[1].encode())
+head = b""
+while b"\\r\\n\\r\\n" not in head: head += proxy.recv(1)
+proxy.sendall(sys.stdin.buffer.read())
+while data := proxy.recv(65536): sys.stdout.buffer.write(data)
+"""
+
+# Commands, a tunnel, and a question that waits, while the daemon is restarted again and again.
+LOAD = (
+    """
+import json, subprocess, sys, threading
+from sandboxd_client import Client
+
+port, restarts = sys.argv[1], int(sys.argv[2])
+wrong, done, stop = [], [0], threading.Event()
+TUNNEL = """
+    + repr(TUNNEL)
+    + """
+
+def commands():
+    with Client(autostart=False) as box:
+        while not stop.is_set():
+            ended = box.run(["sh", "-c", "curl -sSf http://ok.test:%s/; exit 3" % port], capture_output=True)
+            if ended.returncode != 3 or b"hello" not in ended.stdout:
+                wrong.append(repr(ended))
+            done[0] += 1
+
+with Client(autostart=False) as box, Client(autostart=False) as person:
+    person.permission_subscribe()
+    tunnel = box.spawn([sys.executable, "-c", TUNNEL, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    asking = box.spawn(["curl", "-sSf", "http://ask.test:%s/" % port], stdout=subprocess.PIPE)
+    question = next(person.notifications())
+    workers = [threading.Thread(target=commands) for _ in range(2)]
+    for worker in workers: worker.start()
+    seen = []
+    for number in range(restarts):
+        before = done[0]
+        pid = box.restart().pid
+        status = box.status()
+        seen.append((pid, status.restarts, status.restarted.cut, status.restarted.lost))
+        while done[0] < before + 4 and not wrong: stop.wait(0.01)
+    stop.set()
+    for worker in workers: worker.join()
+    person.permission_respond(question.params.request_id, "allow")
+    asked = asking.communicate()[0].decode()
+    request = b"GET / HTTP/1.1\\r\\nHost: ok.test\\r\\nConnection: close\\r\\n\\r\\n"
+    tunneled = tunnel.communicate(request)[0].decode()
+    print(json.dumps({
+        "wrong": wrong, "seen": seen, "asked": asked, "status": asking.returncode, "tunneled": tunneled,
+        "done": done[0], "connections": box.connections,
+    }))
+"""
+)
+
+
+def test_nothing_is_lost_over_restarts_under_load(start_daemon: StartDaemon, origin: Origin) -> None:
+    daemon = start_daemon(
+        resolve={"ok.test": "127.0.0.1", "ask.test": "127.0.0.1"},
+        settings={"sandbox": {"network": {"allowedDomains": ["ok.test"]}}},
+    )
+    ran = daemon.python(LOAD, str(origin.port), str(RESTARTS))
+    assert ran.returncode == 0, ran.stderr + daemon.output()
+    said = json.loads(ran.stdout)
+    assert said["wrong"] == []
+    assert said["seen"] == [[daemon.pid, number + 1, 0, []] for number in range(RESTARTS)], daemon.output()
+    assert (said["asked"].encode(), said["status"]) == (origin.body, 0)
+    assert said["tunneled"].encode().endswith(origin.body)
+    assert said["connections"] == 1
+    assert said["done"] >= 4 * RESTARTS
+    assert daemon.stop() == 0
+
+
+def test_a_program_that_would_not_start_changes_nothing(start_daemon: StartDaemon, identity: Identity) -> None:
+    broken = Path(identity.write(identity.base / "broken" / "sandboxd" / "__init__.py", "raise SystemExit('broken')"))
+    switch = identity.base / "path"
+    # The directory that is searched first leads nowhere when the daemon starts.
+    ours = identity.environment()["PYTHONPATH"]
+    daemon = start_daemon(env={"PYTHONPATH": f"{switch}{os.pathsep}{ours}"})
+    before = daemon.run("status", "--json")
+    switch.symlink_to(broken.parent.parent)
+    refused = daemon.run("restart")
+    assert refused.returncode != 0
+    assert "does not start: broken" in refused.stderr, refused.stderr
+    after = daemon.run("status", "--json")
+    assert json.loads(after.stdout)["started_at"] == json.loads(before.stdout)["started_at"]
+    assert json.loads(after.stdout)["restarts"] == 0
+    assert daemon.run("run", "--", "true").returncode == 0
