@@ -134,3 +134,14 @@ def test_encoding_refuses_what_has_no_frame() -> None:
     with pytest.raises(JsonTextError) as caught:
         encode_line({"a": object()})
     assert caught.value.slug == "not_encodable"
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_another_decoder_goes_on_anywhere(data: bytes, cut: int) -> None:
+    whole, first = LineDecoder(limit=20), LineDecoder(limit=20)
+    whole.feed(data)
+    first.feed(data[:cut])
+    found = results_of(first)
+    second = LineDecoder.resumed(*first.state, limit=20)
+    second.feed(data[cut:])
+    assert found + results_of(second) == results_of(whole)
