@@ -6,8 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from sandboxd.app import Inherited, Machine, Succession
+from sandboxd.app import Machine, Succession
 from sandboxd.backends.base import LaunchHandle, Observer
+from sandboxd.runtime.session import Inherited
 from support.daemon import Successive, successive_daemons
 from support.fake_runtime import FakeMachine
 from support.origin import serve_origin

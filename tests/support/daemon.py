@@ -149,8 +149,9 @@ class Successive:
         return await self.begin(read_document(self.document))
 
     async def begin(self, before: Incoming | None = None) -> Daemon:
-        self.daemon = await self._stack.enter_async_context(self.start(before))
-        return self.daemon
+        daemon: Daemon = await self._stack.enter_async_context(self.start(before))
+        self.daemon = daemon
+        return daemon
 
     async def end(self) -> None:
         await self._stack.aclose()
