@@ -281,3 +281,43 @@ def test_what_is_not_permitted_is_not_published(start_daemon: StartDaemon) -> No
     for port, why in (("3000", "allowLocalBinding"), ("0.0.0.0:3000:3000", "this machine only"), ("x", "[HOST:]PORT")):
         done = daemon.run("run", "--publish", port, "--", "echo", "ran")
         assert (done.returncode, done.stdout) == (125, "") and why in done.stderr, done
+
+
+RESTARTED = """
+import os, socket, sys, time
+known = socket.gethostbyname("ok.test")
+listener = socket.create_server(("127.0.0.1", 3000))
+print(known, flush=True)
+sys.stdin.readline()
+with socket.create_connection((known, int(sys.argv[1]))) as sock:  # no look-up: the address is known
+    sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    print(sock.recv(4096, socket.MSG_WAITALL).decode()[-22:], end="", flush=True)
+print(socket.gethostbyname("ok.test") == known, flush=True)
+client, _ = listener.accept()
+client.sendall(b"from inside")
+client.close()
+sys.stdin.readline()
+"""
+
+
+@AS_A_USER
+def test_names_and_published_ports_outlive_the_daemon(start_daemon: StartDaemon, server: Origin) -> None:
+    network = {**SETTINGS["sandbox"]["network"], **PERMITTED["sandbox"]["network"]}
+    daemon = start_daemon(resolve=PINS, settings={"sandbox": {"network": network}})
+    port = free_port()
+    command = daemon.popen(
+        "run", "--publish", f"{port}:3000", "--", "python3", "-I", "-S", "-c", RESTARTED, str(server.port),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert command.stdin is not None and command.stdout is not None
+    try:
+        assert command.stdout.readline().startswith("198.18.")
+        done = daemon.run("restart")
+        assert done.returncode == 0, done
+        print("go", file=command.stdin, flush=True)
+        assert command.stdout.readline() == "hello from the origin\n"
+        assert command.stdout.readline() == "True\n"
+        assert answer_at(port) == b"from inside"
+    finally:
+        command.terminate()
+        command.communicate()
