@@ -322,8 +322,9 @@ class Command:
         about = self.wrap_id, self.command_id, self._session_id
         self._tell(RunEnded(*about, self._started, status, self._reason))
         self._on_end(self)
-        # Some thousand ended commands are kept for their outcome: not with all that they were made from.
-        self._handle = self._inside = self.proxies = self._expiry = self._attribution = self._decide_socket = None
+        # Some thousand ended commands are kept for their outcome: not with all that they were made from. What knows the
+        # rules stays, since guesses and lessons come after the end; commands of one place share it.
+        self._handle = self._inside = self.proxies = self._expiry = self._decide_socket = None
 
     # what a session does with it
 

@@ -272,10 +272,10 @@ class Session:
         sockets = SocketGate(
             lambda: self._policy(overrides).network,
             self._parts.planner.resolve,
-            attribution,
+            lambda: command.attribution,
             (place.runtime_dir, place.temporary_base, *place.private),
         )
-        return Command(
+        command = Command(
             wrap_id,
             request,
             violations=self.violations,
@@ -292,6 +292,7 @@ class Session:
             reads_reported=reads_reported,
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
         )
+        return command
 
     # from one daemon to the next (docs/restarts.md)
 

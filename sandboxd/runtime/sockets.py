@@ -19,13 +19,14 @@ Resolve = Callable[[str], Awaitable[Resolved]]
 
 class SocketGate:
     """`network` gives the policy now, `resolve` follows a path on the host, `own` are the daemon's own directories.
-    `attribution` tells what the command itself can change; without it no listed symbolic link is followed."""
+    `attribution` gives what tells what the command itself can change; without it no listed symbolic link is followed,
+    and no socket is the session's own."""
 
     def __init__(
         self,
         network: Callable[[], NetworkPolicy],
         resolve: Resolve,
-        attribution: Attribution | None,
+        attribution: Callable[[], Attribution | None],
         own: Sequence[str],
     ) -> None:
         self._network = network
@@ -40,10 +41,10 @@ class SocketGate:
         found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))
         ends = [self._end(one) for one in found[: len(listed)]]
         own = (*self._own, *(one.real for one in found[len(listed) :]))
-        private = self._attribution is not None and self._attribution.is_private_socket(path)
+        attribution = self._attribution()
+        private = attribution is not None and attribution.is_private_socket(path)
         return decide_socket(path, open_sockets(network, ends, own), private=private)
 
     def _end(self, resolved: Resolved) -> tuple[str, bool]:
-        if self._attribution is None:
-            return resolved.real, not resolved.links
-        return self._attribution.leads_to(resolved)
+        attribution = self._attribution()
+        return (resolved.real, not resolved.links) if attribution is None else attribution.leads_to(resolved)

@@ -34,7 +34,7 @@ async def gate(host: FakeHost, *listed: str) -> SocketGate:
     network = NetworkPolicy(allow_unix_sockets=tuple(SocketRule(path, ORIGIN) for path in listed))
     where = place()
     own = (where.runtime_dir, where.temporary_base)
-    return SocketGate(lambda: network, planner.resolve, plan.attribution, own)
+    return SocketGate(lambda: network, planner.resolve, lambda: plan.attribution, own)
 
 
 async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change_it() -> None:
