@@ -76,7 +76,7 @@ def directories_held(pid: int, below: str) -> list[Path]:
             target = os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue
-        if target.startswith(below):
+        if target.startswith(below) and "/" in target[len(below) :]:
             found.add(Path(target).parent)
     return sorted(found)
 

@@ -221,7 +221,7 @@ def _clear(path: str) -> None:
         raise HostError(
             "socket_in_use",
             f"something else is listening at {path}",
-            hint="end it, or choose another place with --socket or $SANDBOXD_SOCKET",
+            hint="end it (a unit with: systemctl --user stop sandboxd.socket), or choose another place with --socket",
         )
     os.unlink(path)
 

@@ -325,6 +325,7 @@ class Command:
         # Some thousand ended commands are kept for their outcome: not with all that they were made from. What knows the
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._decide_socket = None
+        self._check_published = _nothing
 
     # what a session does with it
 
@@ -403,3 +404,7 @@ class Command:
 def _own_name() -> str:
     """That of this machine: a sandbox keeps it."""
     return os.uname().nodename
+
+
+def _nothing() -> None:
+    """In place of a check that can no longer be asked for."""

@@ -382,6 +382,13 @@ class Session:
             await asyncio.wait(self._tasks)
         self.violations.close(keep=self.spec.implicit)
         await self._parts.temporary.remove_session(self.id)
+        # The outcomes of its commands are kept, and this with them: not the settings of its project too, which would
+        # be read again with every change.
+        self._policy = self._no_policy
+        self._places.clear()
+
+    def _no_policy(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
+        raise CallerError("session_closed", f"session {self.id} has ended", hint="open a new one with session.open")
 
 
 def _unreachable() -> HostError:

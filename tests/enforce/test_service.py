@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from sandboxd.backends.linux.systemd_units import SERVICE, SOCKET
 from support.systemd import UserManager, boot
-from support.users import CHECKOUT, Identity
+from support.users import CHECKOUT, SYSTEM_PATH, Identity
 from support.waiting import wait_until
 
 
@@ -30,6 +31,16 @@ def test_the_units_are_in_order(identity: Identity) -> None:
     identity.own(identity.runtime / "systemd")
     done = identity.run(["systemd-analyze", "--user", "verify", *(str(units / name) for name in (SERVICE, SOCKET))])
     assert (done.returncode, done.stdout + done.stderr) == (0, ""), done
+
+
+def test_every_command_on_the_page_about_operations_exists(identity: Identity) -> None:
+    """Those that are told of in passing too. The ones in its blocks are run, below."""
+    page = (CHECKOUT / "docs" / "operations.md").read_text()
+    usage = identity.run(identity.command("--help")).stdout
+    named = set(re.findall(r"sandboxd ([a-z]+)\b(?! it)", "\n".join(re.findall(r"`[^`]+`|^[a-z].*$", page, re.MULTILINE))))
+    assert {"service", "status", "check", "run", "violations"} <= named
+    for name in named & set(re.findall(r"`sandboxd ([a-z]+)", page)):
+        assert re.search(rf"^  {name} ", usage, re.MULTILINE), name
 
 
 def virtual_environment(identity: Identity) -> Path:
@@ -207,6 +218,20 @@ if os.geteuid() == 0:
         installation.done("stop")
         assert installation.done("service", "install", "--now")
         assert installation.done("service", "status")
+
+    @as_a_user
+    def test_the_page_about_operations_is_true(installation: Installation) -> None:
+        """Its commands, in their order."""
+        page = (CHECKOUT / "docs" / "operations.md").read_text()
+        path = f"{os.path.dirname(installation.program)}:{SYSTEM_PATH}"
+        blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        assert len(blocks) == 3
+        for block in blocks:
+            done = installation.manager.run("sh", "-exc", block, PATH=path, PYTHONPATH="")
+            assert done.returncode == 0, done
+            if "echo it works" in block:
+                assert done.stdout.endswith("it works\n"), done
+        assert installation.manager.show(SERVICE, "LoadState") == "not-found"
 
     @as_a_user
     def test_without_a_manager_there_is_advice(installation: Installation) -> None:

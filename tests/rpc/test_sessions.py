@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,25 @@ async def test_many_sessions_at_once(client: RawClient, running: RunningDaemon) 
 async def _open_alone(running: RunningDaemon) -> str:
     async with running.client() as client:
         return await open_session(client, running)
+
+
+async def test_what_is_kept_of_an_ended_session_holds_on_to_no_project(
+    running: RunningDaemon, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcomes of ended commands are kept; the settings of their projects are not read for ever after."""
+    monkeypatch.setattr("sandboxd.daemon.policies.PROJECTS_KEPT", 1)
+    policies = running.daemon.policies
+    wraps = []
+    for number in range(5):
+        directory = running.around.home / f"p{number}"
+        directory.mkdir()
+        async with running.client() as client:
+            wraps.append((await client.result("wrap", {"command": "x", "cwd": str(directory)}))["wrap_id"])
+            machine.backend.launches[-1].start()
+            machine.backend.launches[-1].end(number)
+    async with running.client() as client:
+        await wait_until_async(lambda: not running.daemon.sessions.all(), "the sessions have ended")
+        gc.collect()
+        assert len(policies.locations()) <= 1 + 1, policies.locations()  # the daemon's own, and the one that is kept
+        for number, wrap_id in enumerate(wraps):
+            assert (await client.result("wrap.outcome", {"wrap_id": wrap_id}))["status"] == number
