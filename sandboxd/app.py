@@ -26,6 +26,7 @@ from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, 
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
+from sandboxd.daemon.idle import stop_when_idle
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.metrics import Gauge, Metrics
@@ -80,6 +81,8 @@ class ServeOptions(Protocol):
     def log_format(self) -> str | None: ...
     @property
     def resolve(self) -> Sequence[str]: ...
+    @property
+    def idle_exit(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class DaemonConfig:
     managed_root: str = "/"
     passed: ListeningSocket | None = None
     """A socket that the service manager has opened."""
+    idle_exit_s: float | None = None
+    """End when nothing has been in use for that long; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +210,7 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
         pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
         platform=platform_name(),
         passed=passed,
+        idle_exit_s=options.idle_exit,
     )
 
 
@@ -437,6 +443,11 @@ async def run_daemon(
         await taking_over.connect()
         lock.has_served = True
         startup.reached("socket")
+        if config.idle_exit_s is not None:
+            idle = stop_when_idle(
+                config.idle_exit_s, lambda: bool(connections or sessions.all()), lambda: connections.admitted, stop
+            )
+            stack.callback(asyncio.get_running_loop().create_task(idle, name="idle-exit").cancel)
         yield daemon
 
 

@@ -32,6 +32,8 @@ class Connections:
     """The admitted connections. `hang_up` is the daemon's last act."""
 
     def __init__(self) -> None:
+        self.admitted = 0
+        """How many there have been."""
         self._open: set[Connection] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -42,6 +44,10 @@ class Connections:
     @property
     def open(self) -> tuple[Connection, ...]:
         return tuple(self._open)
+
+    def _admit(self, connection: Connection) -> None:
+        self.admitted += 1
+        self._open.add(connection)
 
     # from one daemon to the next (docs/restarts.md)
 
@@ -93,7 +99,7 @@ class Connections:
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
-        return Connection(dispatcher, admit, log, self._open.add, forget)
+        return Connection(dispatcher, admit, log, self._admit, forget)
 
     async def connect(self, connection: Connection, record: ConnectionRecord) -> None:
         """Go on with a client of an earlier daemon."""

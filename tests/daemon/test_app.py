@@ -27,6 +27,7 @@ class Options:
     settings: str | None = None
     log_format: str | None = None
     resolve: tuple[str, ...] = ()
+    idle_exit: float | None = None
 
 
 @pytest.fixture

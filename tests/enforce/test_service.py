@@ -37,9 +37,9 @@ def test_every_command_on_the_page_about_operations_exists(identity: Identity) -
     """Those that are told of in passing too. The ones in its blocks are run, below."""
     page = (CHECKOUT / "docs" / "operations.md").read_text()
     usage = identity.run(identity.command("--help")).stdout
-    named = set(re.findall(r"sandboxd ([a-z]+)\b(?! it)", "\n".join(re.findall(r"`[^`]+`|^[a-z].*$", page, re.MULTILINE))))
-    assert {"service", "status", "check", "run", "violations"} <= named
-    for name in named & set(re.findall(r"`sandboxd ([a-z]+)", page)):
+    names = set(re.findall(r"`sandboxd ([a-z]+)", page))
+    assert {"service", "status", "check", "violations"} <= names
+    for name in names:
         assert re.search(rf"^  {name} ", usage, re.MULTILINE), name
 
 
@@ -152,8 +152,18 @@ if os.geteuid() == 0:
         ready = next(entry for entry in entries if str(entry["MESSAGE"]).startswith("ready "))
         assert (ready["PRIORITY"], ready["_SYSTEMD_USER_UNIT"]) == ("6", SERVICE)
 
+        # in place: for systemd the same process, which says again that it is ready
+        with manager.running(installation.program, "run", "--", "sleep", "1000", PYTHONPATH="") as command:
+            wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 1, "a command runs")
+            assert "1 running commands taken over" in installation.done("restart")
+            assert (installation.pid(), installation.state(), command.poll()) == (first, "active", None)
+            assert json.loads(installation.done("status", "--json"))["commands"] == 1
+        environment = Path(f"/proc/{manager.machine.pid}/root/proc/{first}/environ").read_bytes().split(b"\0")
+        assert {b"WATCHDOG_USEC=180000000", b"WATCHDOG_PID=%d" % first} <= set(environment)  # it is still looked after
+        assert "listening at" in manager.show(SERVICE, "StatusText")
+
         # hung: the watchdog ends it, and the next one is there
-        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=1s\n")
+        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=2s\n")
         manager.systemctl("daemon-reload")
         manager.systemctl("restart", SERVICE)
         second = installation.pid()

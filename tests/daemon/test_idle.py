@@ -1,0 +1,35 @@
+"""Ending by itself: only when nothing is and was in use."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandboxd.daemon.idle import stop_when_idle
+from sandboxd.daemon.lifecycle import StopRequest
+from support.daemons import StartDaemon
+from support.waiting import wait_until
+
+
+async def test_it_ends_once_nothing_was_in_use_for_so_long() -> None:
+    stop, busy, uses = StopRequest(), [True, True], iter([1, 1, 1, 2, 2, 2, 3, 3])
+    await asyncio.wait_for(stop_when_idle(0.01, lambda: bool(busy and busy.pop()), lambda: next(uses), stop), 30)
+    assert stop.reason == "idle for 0.01 s"
+    # Busy twice, then something had come and gone, then nothing.
+    assert (busy, list(uses)) == ([], [])
+
+
+def test_a_daemon_without_clients_ends_in_good_order(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(arguments=["--idle-exit", "0.2"])
+    wait_until(lambda: daemon.process.poll() is not None, "it has ended")
+    assert daemon.process.returncode == 0
+    assert "idle for 0.2 s" in daemon.output()
+    assert not daemon.socket.exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "inf", "nan", ""])
+def test_what_is_no_time_is_refused(start_daemon: StartDaemon, value: str) -> None:
+    daemon = start_daemon()
+    done = daemon.run("serve", "--idle-exit", value)
+    assert done.returncode == 2 and "--idle-exit" in done.stderr
