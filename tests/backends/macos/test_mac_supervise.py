@@ -19,6 +19,7 @@ import pytest
 from sandboxd.backends.macos import supervise
 from sandboxd.backends.macos.backend import STAGE
 from support.processes import is_alive
+from support.users import SYSTEM_PATH
 from support.waiting import wait_until
 
 SCRIPT = supervise.__file__
@@ -107,7 +108,8 @@ def test_a_signal_is_128_and_its_number(daemon: Daemon) -> None:
     ("command", "status"), [("/no/such/program", 127), ("no-such-program", 127), ("/etc/passwd", 126)]
 )
 def test_what_cannot_be_started(daemon: Daemon, command: str, status: int) -> None:
-    process = start(daemon, command)
+    # Of a directory on PATH that may not be looked into execvp(3) says EACCES and not ENOENT (su keeps root's PATH).
+    process = start(daemon, command, env={**os.environ, "PATH": SYSTEM_PATH})
     daemon.accept()
     assert finish(process)[0] == status
     assert daemon.line().startswith("started ")
@@ -204,7 +206,10 @@ def test_signals_reach_the_command(daemon: Daemon, name: str) -> None:
 
 
 def test_stopping_and_going_on(daemon: Daemon) -> None:
-    process = start(daemon, "sh", "-c", "echo $$; read line; echo $line", stdin=subprocess.PIPE)
+    # A job of its own below somebody of the same session: in an orphaned process group, which that of the tests may be
+    # (su, setsid, a CI job), the kernel lets no terminal signal stop anything (setpgid(2), POSIX 2.4.3).
+    script = "echo $$; read line; echo $line"
+    process = start(daemon, "sh", "-c", script, stdin=subprocess.PIPE, process_group=0)
     daemon.accept()
     assert process.stdout is not None
     command = int(process.stdout.readline())
