@@ -75,7 +75,7 @@ class HostRuleSet:
 
 EMPTY: Final = HostRuleSet(())
 
-_MOST_LISTS: Final = 1024
+_MOST_LISTS: Final = 128
 _MOST_RULES: Final = 200_000
 _compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDict()
 

@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from sandboxd.runtime.session import Session
 
 
-_quoted = lru_cache(maxsize=4096)(shlex.quote)
-"""All but a few words of an argv are those of the command before."""
+_LONGEST_KEPT = 256
+_kept_quoted = lru_cache(maxsize=1024)(shlex.quote)
+
+
+def _quoted(word: str) -> str:
+    """All but a few words of an argv are those of the command before. Those that are not (the ticket, the command) go
+    in time; a long one is never kept."""
+    return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
 
 
 async def wrap(call: Call, params: WrapParams) -> WrapResult:
