@@ -29,15 +29,21 @@ JAVA = """
 import java.net.*; import java.net.http.*; import java.util.concurrent.CompletableFuture;
 class Get {
   static CompletableFuture<String> get(String url) {
-    return HttpClient.newBuilder().proxy(HttpClient.Builder.NO_PROXY).build()
+    var plain = HttpClient.newBuilder().proxy(HttpClient.Builder.NO_PROXY).build();
+    return (url.contains(":3000/") ? HttpClient.newHttpClient() : plain)
       .sendAsync(HttpRequest.newBuilder(URI.create(url)).build(), HttpResponse.BodyHandlers.ofString())
       .handle((answer, error) -> answer != null ? answer.body() : String.valueOf(error.getCause()));
   }
   public static void main(String[] urls) throws Exception {
-    for (String url : urls) System.out.println(get(url).get());
+    for (String url : urls) System.out.println(get(url).get().split("\\n")[0]);
     try { InetAddress.getByName("no.test"); } catch (UnknownHostException error) { System.out.println(error); }
   }
 }
+"""
+
+SERVE = """
+python3 -I -S -m http.server 3000 --bind :: >/dev/null 2>&1 &
+until exec 4<>/dev/tcp/127.0.0.1/3000; do sleep 0.05; done 2>/dev/null
 """
 
 # What is run, and what it says of a name that is not allowed. $1 is the name, $2 the port.
@@ -92,11 +98,14 @@ def test_clients_by_name(capturing: DaemonProcess, server: Origin) -> None:
 def test_java(capturing: DaemonProcess, server: Origin) -> None:
     capturing.identity.write(capturing.identity.workspace / "Get.java", JAVA)
     urls = [f"http://{name}:{server.port}/" for name in ("ok.test", "no.test")]
-    done = run(capturing, 'java -XX:TieredStopAtLevel=1 Get.java "$@"', *urls)
-    assert done.stdout.split() == [
-        *"hello from the origin".split(),
+    inside = [f"http://{host}:3000/" for host in ("localhost", "127.0.0.1", "[::1]")]
+    line = SERVE + 'exec java -XX:TieredStopAtLevel=1 Get.java "$@"'
+    done = capturing.run("run", "--", "bash", "-c", line, "bash", *urls, *inside)
+    assert done.stdout.splitlines() == [
+        "hello from the origin",
         "java.net.ConnectException",  # what HttpClient makes of a name that is none
-        *"java.net.UnknownHostException: no.test".split(),
+        *["<!DOCTYPE HTML>"] * 3,  # of the server inside, by the client that minds the proxy properties
+        "java.net.UnknownHostException: no.test",
     ], done
 
 
@@ -211,10 +220,6 @@ def test_without_capture_the_hosts_files_stay(start_daemon: StartDaemon) -> None
 
 # servers inside
 
-SERVE = """
-python3 -I -S -m http.server 3000 --bind :: >/dev/null 2>&1 &
-until exec 4<>/dev/tcp/127.0.0.1/3000; do sleep 0.05; done 2>/dev/null
-"""
 URLS = " ".join(f"http://{host}:3000/" for host in ("localhost", "127.0.0.1", "[::1]", "localhost.", "a.localhost"))
 GET = """
 code() { curl -sS -o /dev/null -w '%{http_code} ' "$@"; }
