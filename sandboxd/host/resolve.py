@@ -8,7 +8,7 @@ import stat
 from typing import Protocol
 
 from sandboxd.host.placeholders import is_placeholder
-from sandboxd.plan.facts import Kind, Link, Resolved
+from sandboxd.plan.facts import Kind, Link, Obstacle, Resolved
 
 MAX_LINKS = 40
 """As the kernel has it (path_resolution(7))."""
@@ -53,7 +53,7 @@ def resolve(path: str, names: Names) -> Resolved:
             if error.errno != errno.ENOENT:
                 return Resolved(rest, None, at, tuple(links), _problem(error))
             names.absent(here)
-            return Resolved(rest, None, at, tuple(links))
+            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at))
         if stat.S_ISLNK(state.st_mode):
             target = os.readlink(here)
             links.append(Link(here, target))
@@ -67,11 +67,22 @@ def resolve(path: str, names: Names) -> Resolved:
         if state.st_mode & stat.S_ISVTX and is_placeholder(here, state):
             names.absent(here)
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
-            return Resolved(rest, None, at, tuple(links))
+            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at))
         if todo and not stat.S_ISDIR(state.st_mode):
             return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
         at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink
     return Resolved(at, kind, at, tuple(links), "", hard_links if kind is Kind.FILE else 1)
+
+
+def _obstacle(directory: str) -> Obstacle | None:
+    if os.access(directory, os.W_OK | os.X_OK):
+        return None
+    try:
+        state, system = os.stat(directory), os.statvfs(directory)
+    except OSError:
+        return None
+    own = state.st_uid == os.geteuid() and not system.f_flag & os.ST_RDONLY
+    return Obstacle.OWN if own else Obstacle.FOREIGN
 
 
 def _problem(error: OSError) -> str:

@@ -24,6 +24,15 @@ class Kind(StrEnum):
     """A pipe or a socket."""
 
 
+class Obstacle(StrEnum):
+    """Why nothing can be made in a directory."""
+
+    FOREIGN = "foreign"
+    """It is somebody else's, or on a file system that cannot be written: nothing inside can change that."""
+    OWN = "own"
+    """It is this user's, who could give themselves the right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """A symlink: `path` is where it stands (canonical directory plus its name), `target` its text."""
@@ -36,7 +45,8 @@ class Link:
 class Resolved:
     """Where a path of the policy leads. `kind` is None when nothing is there; then `existing` is the nearest canonical
     directory that is. `links` are the symlinks followed, in order. `problem` is empty, or says why the way could not be
-    followed to its end (in words). `hard_links` counts the names of a regular file."""
+    followed to its end (in words). `hard_links` counts the names of a regular file. `obstacle`: nothing is there, and
+    this user cannot make anything in `existing`."""
 
     real: str
     kind: Kind | None = Kind.DIRECTORY
@@ -44,6 +54,7 @@ class Resolved:
     links: tuple[Link, ...] = ()
     problem: str = ""
     hard_links: int = 1
+    obstacle: Obstacle | None = None
 
 
 @dataclass(frozen=True, slots=True)

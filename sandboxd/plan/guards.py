@@ -141,6 +141,8 @@ def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) 
         if not may_lift(rule) or facts.paths[rule.path].problem:
             continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
         point = found.points.get(facts.paths[rule.path].real)
+        if point is not None and point.path in found.locked:
+            continue
         if point is not None and point.link is None and _protected_above(found, point.path):
             point.marks |= Mark.LIFTED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, field
 
-from sandboxd.plan.facts import Found, Kind, Link, Resolved
+from sandboxd.plan.facts import Found, Kind, Link, Obstacle, Resolved
 from sandboxd.plan.mounts import Mark, Point
 from sandboxd.policy.policy import PathRule
 
@@ -27,6 +27,8 @@ class PointMap:
     reasons: dict[str, list[Reason]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
     watched: dict[tuple[str, ...], None] = field(default_factory=dict)
+    locked: set[str] = field(default_factory=set)
+    """Directories in which a name cannot be kept absent otherwise than by closing them: no rule takes that back."""
 
     def warn(self, text: str) -> None:
         self.warnings[text] = None
@@ -43,7 +45,11 @@ class PointMap:
     def add_absent(self, resolved: Resolved, reason: Reason, *, top_only: bool = False, file: bool = False) -> None:
         """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
         `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
-        if resolved.problem:
+        if resolved.problem or resolved.obstacle is Obstacle.FOREIGN:
+            return  # nobody inside can make it either
+        if resolved.obstacle is Obstacle.OWN:
+            self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, "nothing can be made in it"))
+            self.locked.add(resolved.existing)
             return
         missing = []
         path = resolved.existing

@@ -406,3 +406,26 @@ def test_all_writable_still_protects(lab: Lab) -> None:
     attempt = "echo x > ~/.bashrc; echo x > ~/.local/bin/git; echo y > ~/.local/free; echo y > ~/free; cat ~/free"
     assert lab.run(attempt, allow_write=["~"]).stdout == "y\n"
     assert files_below(lab.home) == [".bashrc", ".local", ".local/free", "free"]
+
+
+@pytest.mark.parametrize("mode", ["theirs", "read-only"])
+def test_a_writable_directory_in_which_nobody_can_make_anything(lab: Lab, mode: str) -> None:
+    """What cannot be made outside cannot be made inside, so no protected name stands in the way of the command."""
+    directory = lab.identity.base / "locked"
+    lab.identity.write(directory / "file", "f")
+    lab.identity.write(directory / "inner" / "file", "f")
+    if mode == "read-only" or lab.identity.uid == 0:
+        directory.chmod(0o555)
+    elif lab.identity.is_me:
+        return  # nobody here who could own it
+    else:
+        os.chown(directory, 0, 0)
+        directory.chmod(0o755)
+    rules: Rules = {"allow_write": [f"/{directory}"], "deny_write": [f"/{directory}/absent"]}
+    attempts = "mkdir absent .vscode; chmod 755 . && touch .mcp.json; cat file"
+    done = lab.run(f"cd {directory}; {attempts}", **rules)
+    assert done.stdout == "f", done
+    directory.chmod(0o755)
+    assert sorted(one.name for one in directory.iterdir()) == ["file", "inner"]
+    if mode == "theirs" and lab.identity.uid:
+        assert lab.run(f"touch {directory}/inner/new", **rules).ok

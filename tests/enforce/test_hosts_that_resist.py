@@ -109,3 +109,47 @@ def test_f251_a_container_that_masks_proc(identity: Identity) -> None:
 def test_f252_nested_user_namespaces_refused(identity: Identity) -> None:
     """As with user.max_user_namespaces=0 and kernel.unprivileged_userns_clone=0."""
     assert_nothing_runs(look(identity, within(identity, "--disable-userns")), "namespaces_disabled")
+
+
+def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
+    """A bubblewrap that says its version and then fails, as under AppArmor on Ubuntu."""
+    stub = identity.write(
+        identity.base / "stub" / "bwrap",
+        'case "$*" in --version) echo "bubblewrap 0.9.0";;'
+        ' *) echo "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted" >&2; exit 1;; esac\n',
+    )
+    stub.write_text("#!/bin/sh\n" + stub.read_text())
+    stub.chmod(0o755)
+    path = f"PATH={stub.parent}:{identity.environment()['PATH']}"
+    seen = look(identity, ["env", path], {"failIfUnavailable": False, "allowUnsandboxedCommands": True})
+    assert_nothing_runs(seen, "namespaces_restricted")  # whatever an agent may ask for: run and wrap sandbox or fail
+    assert "apparmor" in seen.errors and seen.failed["user namespace"] == "namespaces_restricted"
+
+
+def test_f255_nothing_is_installed(identity: Identity) -> None:
+    few = identity.base / "few"
+    few.mkdir()
+    for program in ("sh", "touch", "env"):
+        (few / program).symlink_to(f"/bin/{program}")
+    seen = look(identity, ["env", f"PATH={identity.base / 'bin'}:{few}"])
+    assert (seen.check_status, seen.run, seen.ran) == ("1", ["125"], False), seen
+    assert seen.failed["bubblewrap"] == "bwrap_missing" and "hint: install it" in seen.errors
+    assert "socat" not in seen.errors
+
+
+def test_f014_a_secret_on_a_file_system_that_cannot_be_written(identity: Identity) -> None:
+    """As in a store of packages, which a workspace links to."""
+    store, seen_at = identity.base / "store", identity.base / "ro"
+    identity.write(store / ".env.example", "secret\n")
+    identity.write(store / "open", "open\n")
+    seen_at.mkdir()
+    (identity.workspace / "flake").symlink_to(seen_at)
+    rules = {"denyRead": ["./flake/.env*", f"/{seen_at}/.env.example"], "allowWrite": [f"/{identity.base}"]}
+    capability = ["--cap-add", "CAP_SETFCAP"] if identity.uid == 0 else []
+    container = within(identity, *capability, "--ro-bind", str(store), str(seen_at))
+    identity.write(identity.home / ".claude" / "settings.json", json.dumps(
+        {"sandbox": {"filesystem": rules, "enableWeakerNestedSandbox": True}}
+    ))  # fmt: skip
+    script = "sandboxd run -c 'cat flake/open; cat flake/.env.example; touch flake/new'; sandboxd stop >/dev/null"
+    done = identity.run([*container, "/bin/sh", "-c", script], cwd=identity.workspace)
+    assert done.stdout == "open\n" and "Permission denied" in done.stderr and "Read-only" in done.stderr, done
