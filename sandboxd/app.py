@@ -11,7 +11,6 @@ import asyncio
 import gc
 import logging
 import os
-import pwd
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -22,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 import sandboxd
 import sandboxd_client
+from sandboxd.app_configuration import DaemonConfig, ServeOptions, configure
 from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.audit import Audit
@@ -38,9 +38,9 @@ from sandboxd.daemon.restarting import Program, Restarting, answer_trial, take_h
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
-from sandboxd.errors import CallerError, HostError, SandboxdError
+from sandboxd.errors import SandboxdError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
-from sandboxd.host.directories import TEMPORARY_PARENT, temporary_base
+from sandboxd.host.directories import temporary_base
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
@@ -55,7 +55,7 @@ from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.rpc.connection import Connection as ClientConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
-from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory, take_passed
+from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Events, SettingsChanged
@@ -65,44 +65,8 @@ from sandboxd.runtime.session import Inherited, PermissionMode, Planner, Session
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed
-from sandboxd_client.wire.location import LocationError, socket_path
 
 EXIT_CANNOT_START = 125
-
-
-class ServeOptions(Protocol):
-    """What `sandboxd serve` was told: paths absolute, `resolve` as written (NAME=ADDR)."""
-
-    @property
-    def socket(self) -> str | None: ...
-    @property
-    def settings(self) -> str | None: ...
-    @property
-    def log_format(self) -> str | None: ...
-    @property
-    def resolve(self) -> Sequence[str]: ...
-    @property
-    def idle_exit(self) -> float | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonConfig:
-    """Everything that differs between two daemons. `environment` is what settings and defaults are read from; the
-    process's own is not looked at again."""
-
-    socket: str
-    home: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    settings: str | None = None
-    pins: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    temporary: str = TEMPORARY_PARENT
-    """Where the temporary directories of sessions are made (below a private directory)."""
-    platform: str = "linux"
-    managed_root: str = "/"
-    passed: ListeningSocket | None = None
-    """A socket that the service manager has opened."""
-    idle_exit_s: float | None = None
-    """End when nothing has been in use for that long; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,49 +153,12 @@ def main(options: ServeOptions) -> int:
     return 0
 
 
-def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfig:
-    """The configuration that the command line and the environment mean. Takes the variables of the service manager out
-    of the environment. Raises CallerError, HostError."""
-    passed = take_passed(environment)
-    if passed is not None:
-        path = passed.path
-    elif options.socket is not None:
-        path = options.socket
-    else:
-        try:
-            path = socket_path(environment)
-        except LocationError as error:
-            raise HostError(error.slug, error.message, hint=error.hint) from error
-    return DaemonConfig(
-        socket=path,
-        home=environment.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir,
-        environment=environment,
-        settings=options.settings,
-        pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
-        platform=platform_name(),
-        passed=passed,
-        idle_exit_s=options.idle_exit,
-    )
-
-
 def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
     """What a program says that may take over from a running daemon, when it is good for that: everything is there and
     the settings can be read. Raises SandboxdError."""
     machine_of(config.platform)
     Policies(_places(config, own_paths=()), log)
     return answer_trial()
-
-
-def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`NAME=ADDR` items as names with their addresses; a name may come more than once. Raises CallerError
-    `resolve_invalid`."""
-    pins: dict[str, list[str]] = {}
-    for text in filter(None, (text.strip() for text in texts)):
-        name, separator, address = text.partition("=")
-        if not (name and separator and address):
-            raise CallerError("resolve_invalid", f"cannot pin {text!a}", hint="write --resolve NAME=ADDRESS")
-        pins.setdefault(name, []).append(address)
-    return pins
 
 
 async def _serve(
@@ -589,12 +516,6 @@ def own_code() -> tuple[str, ...]:
     package = os.path.dirname(os.path.abspath(sandboxd.__file__))
     client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
     return package, client, sys.prefix
-
-
-def platform_name() -> str:
-    """As settings name it (`enabledPlatforms`)."""
-    linux = "wsl" if "microsoft" in os.uname().release.lower() else "linux"
-    return "macos" if sys.platform == "darwin" else linux
 
 
 def machine_of(platform: str) -> Assemble:

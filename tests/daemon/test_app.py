@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from sandboxd import app
-from sandboxd.app import Ground, Machine, main, parse_pins
+from sandboxd.app import Ground, Machine, main
+from sandboxd.app_configuration import parse_pins
 from sandboxd.errors import CallerError, HostError
 from support.daemon import Surroundings, running_daemon, surroundings
 from support.fake_runtime import FakeMachine

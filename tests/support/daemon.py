@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxd.app import Assemble, DaemonConfig, run_daemon
+from sandboxd.app import Assemble, run_daemon
+from sandboxd.app_configuration import DaemonConfig
 from sandboxd.daemon.lifecycle import StopRequest
 from sandboxd.daemon.state import Daemon
 from sandboxd.handover.document import Incoming, read_document
