@@ -26,6 +26,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host, IPAddress
 from sandboxd.policy.policy import PortRange
 from sandboxd.proxy import capture
+from support.greetings import client_hello
 from support.namespaces import namespace_worker, network_namespace
 from support.proxies import Proxies, closed_port, running_proxies, scripted_origin
 from support.waiting import wait_until_async
@@ -229,6 +230,40 @@ async def test_local_ports_are_the_host_s_unless_the_command_listens(worker: Nam
             with pytest.raises(ConnectionResetError):
                 await box.exchange(ip_address("127.0.0.1"), origin.port)
             assert origin.connections == before and len(proxies.blocked) == 1
+
+
+async def test_what_is_open_ends_when_it_is_denied(worker: NamespaceWorker, fresh: int) -> None:
+    async with (
+        scripted_origin(echo) as origin,
+        running_proxies("ok.test") as proxies,
+        sandbox(worker, fresh, proxies) as box,
+    ):
+        reader, writer = await box.connect(box.address("ok.test"), origin.port)
+        await wait_until_async(lambda: origin.connections == 1, "the way out stands")
+        await wait_until_async(lambda: proxies.server.recheck() == 0, "what is allowed stays")
+        proxies.deny("ok.test")
+        assert proxies.server.recheck() == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        assert [(one.operation, one.host) for one in proxies.blocked] == [("connect", "ok.test")]
+
+
+async def test_the_name_in_tls_is_compared(worker: NamespaceWorker, fresh: int) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read(4096)
+        writer.write(b"greeted")
+
+    async with (
+        scripted_origin(greet) as origin,
+        running_proxies("ok.test") as proxies,
+        sandbox(worker, fresh, proxies) as box,
+    ):
+        proxies.policy = replace(proxies.policy, check_server_name="enforce")
+        assert await box.exchange(box.address("ok.test"), origin.port, client_hello("ok.test")) == b"greeted"
+        with pytest.raises(ConnectionResetError):
+            await box.exchange(box.address("ok.test"), origin.port, client_hello("no.test"))
+        assert [(one.operation, one.host) for one in proxies.blocked] == [("TLS", "no.test")]
 
 
 async def test_a_file_descriptor_is_closed_for_every_connection(worker: NamespaceWorker, fresh: int) -> None:
