@@ -24,6 +24,7 @@ import sandboxd_client
 from sandboxd.app_configuration import DaemonConfig, ServeOptions, configure
 from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
 from sandboxd.backends.base import Backend
+from sandboxd.daemon import descriptor_store
 from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.idle import stop_when_idle
@@ -134,16 +135,24 @@ def main(options: ServeOptions) -> int:
     try:
         with StandardLogs.installed(log):
             before = None if trial else take_handed_over(environment)
+            stored: tuple[str, ...] = ()
+            if before is None and not trial:
+                before, stored = descriptor_store.take_stored(environment)
             config = configure(options, environment)
             if trial:
                 sys.stdout.write(try_out(config, log) + "\n")
                 return 0
             raise_descriptor_limit()
+            if stored:
+                descriptor_store.empty(manager.address, stored)
             while (outgoing := asyncio.run(_serve(config, log, manager, program, before))) is not None:
                 try:
+                    if outgoing.for_manager:
+                        descriptor_store.keep(manager.address, outgoing)
+                        break
                     program.execute(outgoing)
                 except OSError as error:
-                    log.error("cannot execute the program anew; this process goes on", reason=error.strerror)
+                    log.error("what runs cannot be handed over; this process goes on", reason=str(error))
                     before = read_document(outgoing.text())
     except SandboxdError as error:
         manager.cannot_start(neutralise(error.message))
@@ -195,14 +204,23 @@ async def _serve(
             log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
             with manager.watchdog_fed():
                 reason = await stop.wait()
-                log.info("restarting" if stop.restart else "stopping", reason=reason)
-                if stop.restart:
+                for_manager = not stop.restart and await _comes_again(manager, daemon, reason)
+                restarts = stop.restart or for_manager
+                log.info("restarting" if restarts else "stopping", reason=reason)
+                if restarts:
                     outgoing = await daemon.hand_over()
-            if outgoing is None:
-                manager.stopping()
+                    outgoing.for_manager = for_manager
+            manager.stopping() if outgoing is None else manager.restarting(for_manager)
     if outgoing is None:
         log.info("stopped")
     return outgoing
+
+
+async def _comes_again(manager: ServiceManager, daemon: Daemon, reason: str) -> bool:
+    """Whether the service manager ends this daemon to start it again, and keeps what it is given for that."""
+    if not manager.address or reason != "SIGTERM" or not daemon.restarting.supported:
+        return False
+    return await descriptor_store.restart_intended()
 
 
 def _state(daemon: Daemon) -> str:
@@ -380,6 +398,8 @@ async def run_daemon(
 
 def _listening(config: DaemonConfig, earlier: DaemonRecord | None) -> ListeningSocket:
     if earlier is not None:
+        if config.passed is not None:  # the same one once more
+            config.passed.socket.close()
         return ListeningSocket.resumed(earlier.listener)
     return config.passed or listen(config.socket)
 

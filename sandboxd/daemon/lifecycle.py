@@ -69,7 +69,7 @@ class ServiceManager:
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         # Removed from the environment, so that no child can speak for us.
-        self._address = environment.pop("NOTIFY_SOCKET", "")
+        self.address = environment.pop("NOTIFY_SOCKET", "")
         self.watchdog_s = _watchdog(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
         """After how long a silence it takes us for hung, sd_watchdog_enabled(3); None when it does not look."""
 
@@ -85,6 +85,11 @@ class ServiceManager:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading the settings")
 
+    def restarting(self, in_another_process: bool) -> None:
+        """For the manager only a process that ends is stopping."""
+        if in_another_process:
+            self._send("STOPPING=1", "STATUS=handing over to the next daemon")
+
     def stopping(self) -> None:
         self._send("STOPPING=1", "STATUS=ending sessions and their commands")
 
@@ -92,7 +97,7 @@ class ServiceManager:
     def watchdog_fed(self) -> Iterator[None]:
         """While the context lasts, the event loop says that it turns, twice in the time that the manager allows. Not
         asked for it is no timer at all. A loop that hangs is ended with SIGABRT: then the log has where it was."""
-        if self.watchdog_s is None or not self._address:
+        if self.watchdog_s is None or not self.address:
             yield
             return
         loop, period = asyncio.get_running_loop(), self.watchdog_s / 2
@@ -111,9 +116,9 @@ class ServiceManager:
             next_time.cancel()
 
     def _send(self, *lines: str) -> None:
-        if not self._address:
+        if not self.address:
             return
-        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         # The manager going away is no reason to stop serving.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.setblocking(False)

@@ -157,12 +157,12 @@ class Restarting:
 
     def __init__(self, program: Program | None, supported: bool, broken: Callable[[], str]) -> None:
         self._program = program
-        self._supported = supported
+        self.supported = supported
         self._broken = broken
 
     async def prepared(self) -> str:
         """The version of the program that would take over. Raises HostError `restart_unsupported`, `restart_failed`."""
-        if self._program is None or not self._supported:
+        if self._program is None or not self.supported:
             raise HostError(
                 "restart_unsupported",
                 "this daemon cannot be restarted in place",

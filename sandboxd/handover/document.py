@@ -55,6 +55,8 @@ class Outgoing:
         self.parts: list[Part] = []
         self.cut = 0
         """How many connections could not be handed over, and were ended."""
+        self.for_manager = False
+        """Whether it goes to the service manager, for a daemon in another process."""
 
     def add(self, kind: str, record: object, name: str = "", ends: Sequence[int] = ()) -> None:
         """`ends` are descriptors of the record."""
@@ -103,6 +105,11 @@ class Incoming:
             except RecordError as error:
                 self.refused.append((part, str(error)))
         return found
+
+    @property
+    def all_parts(self) -> list[Part]:
+        """Also those that are refused already."""
+        return [*self.parts, *(part for part, _ in self.refused)]
 
     def rest(self) -> list[tuple[Part, str]]:
         """What nobody took, for ever: it has to be ended and closed."""

@@ -56,7 +56,11 @@ class DirectoryLock:
         self.path = os.path.join(directory, LOCK_NAME)
         self.has_served = False
         """Whether there has been a daemon, and not only an attempt."""
-        self._descriptor = held if held >= 0 and self._is_at_path(held) else self._claim()
+        if held >= 0 and self._is_at_path(held):
+            self._descriptor = held
+            self._sign(held)
+        else:
+            self._descriptor = self._claim()
 
     def hand_over(self) -> Descriptor:
         """Let go of the lock without unlocking it."""
@@ -88,11 +92,15 @@ class DirectoryLock:
                     hint="see it with: sandboxd status, end it with: sandboxd stop",
                 ) from error
             if self._is_at_path(descriptor):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # for people; nothing decides by it
+                self._sign(descriptor)
                 return descriptor
             # Its holder removed the file between our open and our lock: what we hold has no name any more.
             os.close(descriptor)
+
+    @staticmethod
+    def _sign(descriptor: int) -> None:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # whether we may have it is the lock's to say
 
     def _is_at_path(self, descriptor: int) -> bool:
         try:

@@ -134,6 +134,33 @@ if os.geteuid() == 0:
         assert "it was not installed" in installation.done("service", "uninstall")
 
     @as_a_user
+    def test_what_runs_goes_on_when_the_manager_restarts_the_daemon(installation: Installation) -> None:
+        manager, workspace = installation.manager, installation.identity.workspace
+        installation.done("service", "install", "--now")
+        first = installation.pid()
+        line = "echo $$ >started; until test -e go; do sleep 0.05; done; curl -sS http://no.test/ >answer; exit 7"
+        with manager.running(installation.program, "run", "--cwd", str(workspace), "-c", line, PYTHONPATH="") as client:
+            wait_until(lambda: (workspace / "started").exists(), "the command runs")
+            manager.systemctl("restart", SERVICE)
+            assert installation.pid() not in (0, first)
+            status = json.loads(installation.done("status", "--json"))
+            assert (status["restarts"], status["commands"], status["restarted"]["lost"]) == (1, 1, []), (
+                manager.journal()
+            )
+            assert manager.show(SERVICE, "NFileDescriptorStore") == "0"
+            installation.identity.write(workspace / "go", "")
+            assert client.wait(60) == 7
+            assert "Blocked by the sandbox" in (workspace / "answer").read_text()  # the proxy has answered
+        # a stop is one: everything ends, and nothing is kept
+        with manager.running(
+            installation.program, "run", "--cwd", str(workspace), "-c", "touch second; sleep 987", PYTHONPATH=""
+        ) as client:
+            wait_until(lambda: (workspace / "second").exists(), "the command runs")
+            manager.systemctl("stop", SERVICE)
+            assert client.wait(60) != 0
+            assert manager.show(SERVICE, "NFileDescriptorStore") == "0"
+
+    @as_a_user
     def test_reloaded_watched_and_restarted(installation: Installation) -> None:
         manager, identity = installation.manager, installation.identity
         installation.done("service", "install", "--now")
