@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 import sandboxd
 import sandboxd_client
+from sandboxd.app_commands import explaining, explaining_sockets, make_proxies_of, placing
 from sandboxd.app_configuration import DaemonConfig, ServeOptions, configure
 from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
 from sandboxd.backends.base import Backend
@@ -33,7 +34,7 @@ from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
-from sandboxd.daemon.questions import ExplainPath, ExplainSocket, Questions
+from sandboxd.daemon.questions import Questions
 from sandboxd.daemon.reload import Reloading
 from sandboxd.daemon.restarting import Program, Restarting, answer_trial, take_handed_over, take_trial
 from sandboxd.daemon.startup import StartUp
@@ -46,23 +47,16 @@ from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.policy import Policy
-from sandboxd.policy.upstream import EnvironmentProxies, read_environment
-from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
-from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.interfaces import OwnAddresses
-from sandboxd.proxy.outbound import Connection
-from sandboxd.proxy.server import ProxyServer
-from sandboxd.proxy.upstream import ParentDialer
+from sandboxd.policy.upstream import read_environment
+from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.rpc.connection import Connection as ClientConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
-from sandboxd.runtime.asking import asking
-from sandboxd.runtime.command import Command
-from sandboxd.runtime.events import Connected, Disconnected, Events, SettingsChanged
+from sandboxd.runtime.events import Events, SettingsChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
 from sandboxd.runtime.prompts import Prompts
-from sandboxd.runtime.session import Inherited, PermissionMode, Planner, Session, SessionParts
+from sandboxd.runtime.session import Inherited, Planner, SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed
@@ -305,13 +299,13 @@ async def run_daemon(
         proxies = read_environment(config.environment)
         feed = ViolationFeed(events.tell, None if earlier is None else earlier.feed)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, earlier is not None)
-        place = _placing(config.home, directory, base.path, machine, name_files, audit.directories)
+        place = placing(config.home, directory, base.path, machine, name_files, audit.directories)
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
             temporary=temporary,
             place=place,
-            make_proxies=_proxies(resolver, prompts, proxies, events, metrics),
+            make_proxies=make_proxies_of(resolver, prompts, proxies, events, metrics),
             session_ended=prompts.end_session,
             violations=feed,
             events=events,
@@ -327,8 +321,8 @@ async def run_daemon(
             policies,
             sessions,
             machine.backend,
-            _explaining(machine.planner, place, temporary),
-            _explaining_sockets(machine.planner, place, temporary),
+            explaining(machine.planner, place, temporary),
+            explaining_sockets(machine.planner, place, temporary),
             config.environment,
             config.platform,
             log.warning,
@@ -422,109 +416,6 @@ def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:
         own_paths=own_paths,
         managed_root=config.managed_root,
     )
-
-
-def _placing(
-    home: str,
-    directory: str,
-    base: str,
-    machine: Machine,
-    name_files: tuple[tuple[str, str], ...],
-    private: Callable[[], tuple[str, ...]],
-) -> Callable[..., Place]:
-    """Completes where a command runs with what every command of this daemon shares."""
-    uid = os.geteuid()
-
-    def place(cwd: str, project_root: str, session_tmp: str, mask_file: str) -> Place:
-        return Place(
-            cwd=cwd,
-            project_root=project_root,
-            session_tmp=session_tmp,
-            home=home,
-            uid=uid,
-            runtime_dir=directory,
-            mask_file=mask_file,
-            temporary_base=base,
-            private=private(),
-            daemon_paths=machine.daemon_paths,
-            captured=machine.captures(),
-            name_files=name_files,
-        )
-
-    return place
-
-
-def _explaining(planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot) -> ExplainPath:
-    async def explain(
-        policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
-    ) -> Decision:
-        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
-        return await planner.explain(policy, there, path, write=write)
-
-    return explain
-
-
-def _explaining_sockets(
-    planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot
-) -> ExplainSocket:
-    async def explain(policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision:
-        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
-        return await planner.explain_socket(policy, there, path)
-
-    return explain
-
-
-def _proxies(
-    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies, events: Events, metrics: Metrics
-) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
-    """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
-    own_addresses = OwnAddresses()
-    dialer = Dialer()
-    parents = ParentDialer(dialer, resolver)
-
-    def make(policy: Callable[[], Policy], command: Command, session: Session) -> ProxyServer:
-        never = session.spec.permission_mode is PermissionMode.NONE
-        gate = Gate(
-            lambda: policy().network,
-            None if never else asking(prompts, session, command),
-            resolver,
-            resolver.pins,
-            own_addresses=own_addresses,
-            grants=lambda: session.grants.host_rules(command.wrap_id),
-            proxies=proxies,
-            somebody_to_ask=lambda: prompts.subscribers > 0,
-            measured=metrics.gate,
-        )
-
-        def opened(connection: Connection) -> None:
-            events.tell(
-                Connected(
-                    session.id,
-                    command.command_id,
-                    connection.operation,
-                    connection.host.name,
-                    connection.port,
-                    str(connection.address),
-                    connection.decision,
-                )
-            )
-
-        def closed(connection: Connection, sent: int, received: int) -> None:
-            events.tell(Disconnected(session.id, command.command_id, sent, received))
-
-        return ProxyServer(
-            gate,
-            dialer,
-            command.blocked,
-            command.wrap_id,
-            parents=parents,
-            own_http=lambda: policy().network.http_proxy_port,
-            own_socks=lambda: policy().network.socks_proxy_port,
-            opened=opened,
-            closed=closed,
-        )
-
-    return make
 
 
 def own_paths(helper: str) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.cli.audit": ("sandboxd.__version__", "sandboxd_client", "sandboxd.daemon.audit_chain"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_configuration": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_commands": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_handover": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),

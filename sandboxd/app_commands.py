@@ -1,0 +1,133 @@
+"""What every command of a daemon is made with: where it runs, its proxies, and the answers about it. The part of the
+composition that has to do with commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sandboxd.daemon.metrics import Metrics
+from sandboxd.daemon.questions import ExplainPath, ExplainSocket
+from sandboxd.plan.request import Place
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.policy import Policy
+from sandboxd.policy.upstream import EnvironmentProxies
+from sandboxd.proxy.dial import Dialer, PinnedResolver
+from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.interfaces import OwnAddresses
+from sandboxd.proxy.outbound import Connection
+from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.upstream import ParentDialer
+from sandboxd.runtime.asking import asking
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.events import Connected, Disconnected, Events
+from sandboxd.runtime.prompts import Prompts
+from sandboxd.runtime.session import PermissionMode, Session
+from sandboxd.runtime.temporary import TemporaryRoot
+
+if TYPE_CHECKING:
+    from sandboxd.app import ExplainingPlanner, Machine
+
+
+def placing(
+    home: str,
+    directory: str,
+    base: str,
+    machine: Machine,
+    name_files: tuple[tuple[str, str], ...],
+    private: Callable[[], tuple[str, ...]],
+) -> Callable[..., Place]:
+    """Completes where a command runs with what every command of this daemon shares."""
+    uid = os.geteuid()
+
+    def place(cwd: str, project_root: str, session_tmp: str, mask_file: str) -> Place:
+        return Place(
+            cwd=cwd,
+            project_root=project_root,
+            session_tmp=session_tmp,
+            home=home,
+            uid=uid,
+            runtime_dir=directory,
+            mask_file=mask_file,
+            temporary_base=base,
+            private=private(),
+            daemon_paths=machine.daemon_paths,
+            captured=machine.captures(),
+            name_files=name_files,
+        )
+
+    return place
+
+
+def explaining(planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot) -> ExplainPath:
+    async def explain(
+        policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
+    ) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain(policy, there, path, write=write)
+
+    return explain
+
+
+def explaining_sockets(
+    planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot
+) -> ExplainSocket:
+    async def explain(policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain_socket(policy, there, path)
+
+    return explain
+
+
+def make_proxies_of(
+    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies, events: Events, metrics: Metrics
+) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
+    """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
+    own_addresses = OwnAddresses()
+    dialer = Dialer()
+    parents = ParentDialer(dialer, resolver)
+
+    def make(policy: Callable[[], Policy], command: Command, session: Session) -> ProxyServer:
+        never = session.spec.permission_mode is PermissionMode.NONE
+        gate = Gate(
+            lambda: policy().network,
+            None if never else asking(prompts, session, command),
+            resolver,
+            resolver.pins,
+            own_addresses=own_addresses,
+            grants=lambda: session.grants.host_rules(command.wrap_id),
+            proxies=proxies,
+            somebody_to_ask=lambda: prompts.subscribers > 0,
+            measured=metrics.gate,
+        )
+
+        def opened(connection: Connection) -> None:
+            events.tell(
+                Connected(
+                    session.id,
+                    command.command_id,
+                    connection.operation,
+                    connection.host.name,
+                    connection.port,
+                    str(connection.address),
+                    connection.decision,
+                )
+            )
+
+        def closed(connection: Connection, sent: int, received: int) -> None:
+            events.tell(Disconnected(session.id, command.command_id, sent, received))
+
+        return ProxyServer(
+            gate,
+            dialer,
+            command.blocked,
+            command.wrap_id,
+            parents=parents,
+            own_http=lambda: policy().network.http_proxy_port,
+            own_socks=lambda: policy().network.socks_proxy_port,
+            opened=opened,
+            closed=closed,
+        )
+
+    return make
