@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from sandboxd_client import __version__
+from sandboxd_client.activation import LOCK_NAME
 from sandboxd_client.errors import RpcError
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
@@ -47,6 +48,7 @@ class FakeDaemon:
     asked, `argv` the function that `wrap` uses."""
 
     def __init__(self, socket_path: str | None = None) -> None:
+        self._lock_file: TextIO | None = None
         self._directory = None if socket_path else tempfile.TemporaryDirectory(prefix="sandboxd-fake-")
         self.socket = socket_path or os.path.join(self._directory.name if self._directory else "", "sandboxd.sock")
         self.calls: list[Heard] = []
@@ -116,6 +118,7 @@ class FakeDaemon:
         listener.bind(self.socket)
         listener.listen(64)
         self._listener = listener
+        self._show_that_it_runs()
         self._thread(self._accept, listener)
         return self
 
@@ -123,6 +126,14 @@ class FakeDaemon:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _show_that_it_runs(self) -> None:
+        """The lock file of a daemon (`activation`): without it this is a service manager that waits for connections."""
+        lock = os.path.join(os.path.dirname(self.socket), LOCK_NAME)
+        with contextlib.suppress(FileExistsError):
+            self._lock_file = open(lock, "x", encoding="ascii")  # noqa: SIM115 (until the end)
+            self._lock_file.write(str(os.getpid()))
+            self._lock_file.flush()
 
     def close(self) -> None:
         """Stop listening, hang up, and remove the socket."""
@@ -133,6 +144,10 @@ class FakeDaemon:
             thread.join()
         self._listener.close()
         self._listener = None
+        if self._lock_file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._lock_file.name)
+            self._lock_file.close()
         if self._directory is not None:
             self._directory.cleanup()
 

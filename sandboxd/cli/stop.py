@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"not running (nothing answers at {path})\n")
         return 0
     sys.stdout.write(f"stopped (pid {pid})\n")
-    if is_listening(path):
+    if os.path.exists(path) and is_listening(path):
         sys.stdout.write(
             "the next connection starts it again; to end that too: systemctl --user stop sandboxd.socket\n"
         )

@@ -45,7 +45,9 @@ def test_status_and_stop_without_a_daemon_start_none(cli: CommandLine, nobody: d
     done = cli.run("status", env=nobody)
     assert done.returncode == 1 and done.stdout.startswith("not running") and done.stderr == ""
     done = cli.run("status", "--json", env=nobody)
-    assert json.loads(done.stdout) == {"running": False, "socket": nobody["SANDBOXD_SOCKET"]}
+    assert json.loads(done.stdout) == {
+        "running": False, "socket": nobody["SANDBOXD_SOCKET"], "starts_on_connection": False,
+    }  # fmt: skip
     done = cli.run("stop", env=nobody)
     assert done.returncode == 0 and done.stdout.startswith("not running")
     assert not os.listdir(os.path.dirname(nobody["SANDBOXD_SOCKET"]))

@@ -248,8 +248,12 @@ def test_a_run_from_its_beginning_to_its_end(start_daemon: StartDaemon, identity
     assert ended[0]["ran"] and ended[0]["status"] == done.returncode
     assert "hunter22" not in path.read_text() and "API_TOKEN=[redacted]" in run[0]["command"]
     daemon.run("run", "--", "curl", "-s", "http://nowhere.test/")
-    blocked = next(line for line in settled(daemon, path, "violation") if line["kind"] == "violation")
-    assert blocked["target"] == "nowhere.test:80" and blocked["what"] == "network"
+
+    def seen() -> dict[str, dict[str, Any]]:
+        return {line["what"]: line for line in lines_of(path) if line["kind"] == "violation"}
+
+    wait_until(lambda: "network" in seen(), "the violation is in the log")
+    assert seen()["network"]["target"] == "nowhere.test:80"
     assert "whole" in daemon.run("audit", "verify").stdout
     daemon.process.send_signal(signal.SIGKILL)
     daemon.process.wait()
