@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
@@ -124,7 +125,7 @@ class HostFacts:
         scans = {root: Scan(root, git_entries=files, git_dirs=dirs) for root in record.roots}
         return Facts(scans=scans, stamp=_Stamp(record.needs, stale=True))
 
-    async def planted(self, facts: Facts) -> tuple[str, ...]:
+    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> tuple[str, ...]:
         """After a command for which these facts were found: what it has planted in repositories of its own making is
         made harmless; the paths that were moved aside. Raises `PolicyError` when it cannot be seen, `OSError` when
         nothing can be done about it."""
@@ -134,7 +135,7 @@ class HostFacts:
         was_known = needs in self._known
         after = await self.answer(needs)
         try:
-            return await asyncio.to_thread(neutralise, facts, after)
+            return await asyncio.to_thread(neutralise, facts, after, could_write)
         finally:
             if not was_known:  # the session has ended: nobody else would
                 self.forget(after)

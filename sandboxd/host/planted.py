@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sandboxd.host import without_links
 from sandboxd.host.git import confirmed_worktree, pointer_of
@@ -20,21 +20,32 @@ from sandboxd.plan.facts import Facts, GitDir, Kind
 
 _LARGEST_CONFIG = 1 << 20
 _CONFIGURATIONS = ("config", "config.worktree")
-_IN_USE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})
+_IN_USE = frozenset(
+    {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
+)
 
 
-def neutralise(before: Facts, after: Facts) -> tuple[str, ...]:
+def neutralise(before: Facts, after: Facts, could_write: Callable[[str], bool]) -> tuple[str, ...]:
     """Takes the effect of everything planted in repositories that are in `after` and not in `before`; the paths that
-    were moved aside, by the names they had."""
+    were moved aside, by the names they had. `could_write`: whether the command could write at a path, since a link to a
+    repository elsewhere makes that none of its own. Raises OSError when something could not be done; the rest is."""
     known = {git_dir.path for scan in before.scans.values() for git_dir in scan.git_dirs}
-    roots = [scan.root for scan in before.scans.values()]
     found = {git_dir.path: git_dir for scan in after.scans.values() for git_dir in scan.git_dirs}
     for path in _behind_files(before, after):
         found.setdefault(path, GitDir(path))
+    roots = [scan.root.rstrip("/") for scan in before.scans.values()]
     moved: list[str] = []
+    failed: OSError | None = None
     for path, git_dir in found.items():
-        if path not in known and any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots):
-            moved += _look_through(git_dir)
+        if path in known or not could_write(path) or not any(f"{path}/".startswith(f"{root}/") for root in roots):
+            continue
+        try:
+            for one in _look_through(git_dir):
+                moved.append(one)
+        except OSError as error:
+            failed = error
+    if failed is not None and not moved:
+        raise failed
     return tuple(moved)
 
 

@@ -160,6 +160,16 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[st
     )
 
 
+def is_writable(view: FileView, path: str) -> bool:
+    """Whether a command with this view can write at a canonical path of the host: by the nearest mount at or above.
+    True where the mounts are not known any more (a command that a restart of the daemon has left running)."""
+    if not view.mounts:
+        return True
+    shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.SEAL}
+    mount = next((shown[at] for at in _at_and_above(path) if at in shown), None)
+    return mount is not None and mount.operation is Operation.WRITABLE and mount.source == mount.target
+
+
 def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:
     """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
     same code this way."""

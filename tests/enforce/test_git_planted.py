@@ -91,6 +91,16 @@ def test_ordinary_work_is_left_alone(lab: Lab) -> None:
     assert done.ok and not done.moved, done
 
 
+def test_a_link_to_a_repository_that_is_closed_touches_nothing_there(lab: Lab) -> None:
+    """Deeper than the scan looks, and not the command's to write: its hooks are the person's own."""
+    deep = lab.workspace / "a" / "b" / "c" / "d" / "e"
+    lab.host(f"mkdir -p {deep}; git init -q {deep}; cp ~/evil {deep}/.git/hooks/post-commit")
+    script = f"mkdir new; ln -s {deep}/.git new/.git; mkdir file; echo gitdir: {deep}/.git > file/.git"
+    done = lab.run(script, deny_write=["./a"])
+    assert done.ok and not done.moved, done
+    assert (deep / ".git" / "hooks" / "post-commit").exists()
+
+
 def test_pipes_where_git_reads_hang_nobody(lab: Lab) -> None:
     """FS-31."""
     names = ("config", "commondir", "config.worktree", "gitdir")

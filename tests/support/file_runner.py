@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.helper import find_helper
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.mounts import is_writable
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
@@ -190,7 +192,7 @@ class Runner:
         finally:
             moved = hold.release()
         if plan.view.facts is not None and not self.facts.unchanged(plan.view.facts):
-            moved += await self.facts.planted(plan.view.facts)
+            moved += await self.facts.planted(plan.view.facts, partial(is_writable, plan.view))
         return {
             **answer, "moved": moved, "warnings": plan.warnings, "links": plan.view.open_links,
             "mounts": len(plan.view.mounts), "writable": plan.view.writable,

@@ -32,7 +32,7 @@ from sandboxd.backends.linux.supervision import flags_of, layers_of, without_not
 from sandboxd.errors import LaunchError, SandboxdError
 from sandboxd.handover.document import Outgoing
 from sandboxd.plan.facts import Facts, RepositoriesRecord
-from sandboxd.plan.mounts import FileView
+from sandboxd.plan.mounts import FileView, is_writable
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
@@ -80,7 +80,7 @@ class Planted(Protocol):
 
     def recall(self, record: RepositoriesRecord) -> Facts: ...
 
-    async def planted(self, facts: Facts) -> tuple[str, ...]:
+    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> tuple[str, ...]:
         """Make it harmless; the paths that were given another name. Raises SandboxdError, OSError."""
         ...
 
@@ -219,7 +219,7 @@ class LinuxBackend:
 
     async def _look_through(self, facts: Facts, launch: _Launching, status: int | None) -> None:
         try:
-            for path in await self._planted.planted(facts):
+            for path in await self._planted.planted(facts, partial(is_writable, launch.view)):
                 launch.moved_aside(path)
         except (SandboxdError, OSError) as error:
             self._bridge.log("what a command has left could not be looked through", error=str(error))
