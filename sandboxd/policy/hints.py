@@ -11,10 +11,11 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sandboxd.policy.decision import Decision, Reason
+from sandboxd.policy.protected import is_protected_name
 from sandboxd.policy.violation import ViolationKind
 
 _READ, _WRITE = (ViolationKind.READ,), (ViolationKind.WRITE,)
@@ -127,6 +128,12 @@ HINTS: tuple[Hint, ...] = (
         _SOCKET, r"[^/].*",
         "a socket without a path cannot be listed, and nothing outside is behind it: have its server listen at a path",
     ),
+    # secrets
+    Hint(
+        _READ, _SECRET,
+        "it holds secrets and is closed on purpose; run what needs it outside the sandbox",
+    ),
+    Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # files of git, before what is said of every protected path
     Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/config(\.worktree|\.lock)?",
@@ -144,12 +151,6 @@ HINTS: tuple[Hint, ...] = (
         "sandboxd allow path {path}",
         reasons=(Reason.PATH_PROTECTED,),
     ),
-    # secrets
-    Hint(
-        _READ, _SECRET,
-        "it holds secrets and is closed on purpose; run what needs it outside the sandbox",
-    ),
-    Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # caches
     *(Hint(_WRITE, rf"{pattern}(/.*)?", _CACHE_TEXT.replace("{path}", rule)) for pattern, rule in _CACHES),
     Hint(_WRITE, r"~/(?P<path>\.cache(/[^/]+)?)(/.*)?", _CACHE_TEXT),
@@ -235,6 +236,11 @@ HINTS: tuple[Hint, ...] = (
 def hint_for(symptom: Symptom) -> str:
     """What to change. A row that says something particular comes before the hint of the decision; that before the rows
     that fit everything."""
+    decision = symptom.decision
+    not_writable = decision is not None and decision.reason is Reason.PATH_NOT_WRITABLE
+    if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
+        # opening it would take the protection back as well
+        symptom = replace(symptom, decision=replace(decision, reason=Reason.PATH_PROTECTED))
     for row in HINTS:
         found = row.match(symptom)
         if found is not None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 MOST_LINES = 400
 MOST_PATHS = 20
-_LONGEST_LINE = 2000
+_LONGEST_LINE = 1000
 _DENIED = re.compile(r"permission denied|\bEACCES\b", re.IGNORECASE)
-_QUOTED = re.compile(r"(?<!\w)'([^']+)'|\"([^\"]+)\"|\u2018([^\u2019]+)\u2019|`([^`']+)[`']")
+_QUOTED = re.compile(r"(?<!\w)'([^']+)'|\"([^\"]+)\"|\u2018([^\u2018\u2019]+)\u2019|`([^`']+)[`']")
 _VERB = re.compile(r"^.*\b(?:open|opening|read|reading|stat|access|directory|file)\s+", re.IGNORECASE)
 
 

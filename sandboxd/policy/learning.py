@@ -22,6 +22,7 @@ from sandboxd.policy.control_sockets import control_socket
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts import Host, HostSyntaxError, parse_authority, parse_host
+from sandboxd.policy.protected import is_protected_name
 from sandboxd.policy.public_suffixes import is_shared_suffix
 from sandboxd.policy.secret_places import SecretPlaces
 from sandboxd.policy.shared_hosts import purpose_of
@@ -136,6 +137,8 @@ class _Learner:
             self._read[target] = None
             self._closed.add(ground.closed_at)
             return ""
+        if is_protected_name(target, self._home):
+            return _WHY_NOT[Reason.PATH_PROTECTED]
         if reason is not Reason.PATH_NOT_WRITABLE:
             return f"the rule {violation.rule} closes it, and a deny wins" if violation.rule else "no rule opens it"
         self._write[target if ground.exists else self._made_in(target, ground)] = None

@@ -84,6 +84,9 @@ def _decide_write(standing: PathStanding) -> Decision:
     ):
         if cause is not None:
             return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
+    if standing.protected is not None:  # also where nothing is opened: whoever opens it should know
+        text = f"writing {name} is denied"
+        return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, standing.protected, hint=_LIFT)
     if standing.write_opened is None:
         return Decision(
             Behavior.DENY,
@@ -91,9 +94,6 @@ def _decide_write(standing: PathStanding) -> Decision:
             f"{name} cannot be written: it is in no writable directory",
             hint="add the path to filesystem.allowWrite",
         )
-    if standing.protected is not None:
-        text = f"writing {name} is denied"
-        return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, standing.protected, hint=_LIFT)
     reason = Reason.PATH_ALLOWED if standing.write_opened.rule is not None else Reason.WORKING_DIRECTORY
     return _from_cause(
         Behavior.ALLOW, reason, f"{name} can be written", standing.write_opened,

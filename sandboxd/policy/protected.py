@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from sandboxd.policy.policy import PathRule
 from sandboxd.settings.origins import Source
@@ -155,3 +156,26 @@ def may_lift(rule: PathRule) -> bool:
     """Whether an `allowWrite` rule may take back the protection of a path it names exactly. A pattern cannot, nor can
     a project file: an agent can write that."""
     return not rule.glob and rule.origin.source is not Source.PROJECT
+
+
+def is_protected_name(path: str, home: str) -> bool:
+    """Whether a path has a protected name, or lies below one, wherever it is and whatever the policy says: for what is
+    suggested to people, not for what is enforced."""
+    parts = [part for part in path.split("/") if part]
+    at_home = [part for part in home.split("/") if part]
+    below_home = parts[len(at_home) :] if parts[: len(at_home)] == at_home else []
+    for row in PROTECTED:
+        if row.where is Where.HOME and _begins(below_home, row.parts):
+            return True
+        if row.where is Where.WORKSPACE and any(_begins(parts[at:], row.parts) for at in range(len(parts))):
+            return True
+        if row.where is Where.GIT_DIR and any(
+            part.endswith(".git") and row.name in parts[at + 1 :] for at, part in enumerate(parts)
+        ):
+            return True
+    return False
+
+
+def _begins(parts: list[str], name: tuple[str, ...]) -> bool:
+    pairs = zip(parts, name, strict=False)
+    return len(parts) >= len(name) and all(fnmatchcase(part, expected) for part, expected in pairs)

@@ -14,6 +14,9 @@ from sandboxd.policy.decision import Decision
 from sandboxd.policy.policy import NetworkPolicy
 from sandboxd.policy.socket_decisions import decide_socket, open_sockets
 
+DECISIONS_AT_ONCE = 4
+"""Of one command: one that connects in a loop must not take all the daemon's worker threads."""
+
 Resolve = Callable[[str], Awaitable[Resolved]]
 
 
@@ -33,9 +36,14 @@ class SocketGate:
         self._resolve = resolve
         self._attribution = attribution
         self._own = tuple(own)
+        self._turns = asyncio.Semaphore(DECISIONS_AT_ONCE)
 
     async def decide(self, path: str) -> Decision:
         """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one."""
+        async with self._turns:
+            return await self._decide(path)
+
+    async def _decide(self, path: str) -> Decision:
         network = self._network()
         listed = [rule.path for rule in network.allow_unix_sockets]
         found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))

@@ -141,7 +141,8 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
     links = identity.own(_made(identity.base / "links"))
     agent = identity.home / "agent"
     at_tmp = Path(f"/tmp/sdt-{os.getpid()}-{identity.uid}.sock")
-    listed = ["$AGENT", str(directory), str(at_tmp), str(links / "named"), "./planted"]
+    listed = ["$AGENT", str(directory), str(at_tmp), str(links / "named"), "./planted", "./mine"]
+    identity.own(_made(identity.workspace / "mine"))
     daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": listed}}}, env={"AGENT": str(agent)})
     with (
         server(identity, at_tmp), server(identity, directory / "a"), server(identity, identity.base / "real"),
@@ -163,9 +164,10 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         assert daemon.run("allow", "socket", no[1]).returncode == 0
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, no[1])
         assert done.stdout == "hello\n", done.stderr
-        # a server of the command's own, in its /tmp
-        done = daemon.run("run", "--", "/usr/bin/python3", "-c", OWN_SERVER, "/tmp/mine.sock")
-        assert done.stdout == "own\n", done.stderr
+        # servers of the command's own: in its /tmp, and below a listed directory that it may write
+        for mine, said in (("/tmp/mine.sock", "own\n"), ("mine/server", "own\n"), ("elsewhere", "")):
+            done = daemon.run("run", "--", "/usr/bin/python3", "-c", OWN_SERVER, mine)
+            assert done.stdout == said, done.stderr
     _agent(daemon, identity, agent)
 
 
@@ -185,6 +187,19 @@ def _agent(daemon: DaemonProcess, identity: Identity, agent: Path) -> None:
         process.wait()
 
 
+def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: StartDaemon) -> None:
+    """F051, F307: an agent that the environment names, and the daemon itself."""
+    agent = Path(f"/var/tmp/sdt-agent-{os.getpid()}")
+    settings = {"sandbox": {"network": {"allowAllUnixSockets": True}}}
+    daemon = start_daemon(settings=settings, env={"SSH_AUTH_SOCK": str(agent)})
+    identity = daemon.identity
+    with server(identity, agent), server(identity, identity.workspace / "other"):
+        paths = [str(identity.workspace / "other"), str(agent), str(daemon.socket)]
+        done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, *paths)
+        said = done.stdout.splitlines()
+        assert said[0] == "hello" and "hello" not in said[1:] and len(said) == 3, done.stderr
+
+
 def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon) -> None:
     """PD-18."""
     daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": ["/run/nothing"]}}})
@@ -199,7 +214,7 @@ def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon) 
     learned = identity.home / "learned.json"
     sneaky = f"echo x >> ~/.ssh/config; {command}"
     done = daemon.run("run", "--learn", str(learned), "-c", sneaky, input="")
-    assert done.returncode == 1 and ".ssh/config: it is a place of secrets" in done.stderr
+    assert done.returncode == 1 and ".ssh/config: it is protected" in done.stderr
     assert json.loads(learned.read_text())["sandbox"] == {
         "filesystem": {"allowWrite": ["~/cache", "~/data", "~/notes.txt"]}
     }

@@ -98,7 +98,7 @@ HOST = {
         ("/home/u/.ssh/id", False, False, Reason.PATH_DENIED),
         ("/home/u/link", False, False, Reason.PATH_DENIED),
         ("/home/u/.ssh/known", False, True, Reason.PATH_ALLOWED),
-        ("/home/u/.ssh/known", True, False, Reason.PATH_NOT_WRITABLE),
+        ("/home/u/.ssh/known", True, False, Reason.PATH_PROTECTED),
         ("/tmp/x", True, True, Reason.SESSION_TMP),
         ("/dev/null", True, True, Reason.PATH_ALLOWED),
         ("/run/user/1000/sandboxd/sandboxd.sock", False, False, Reason.PATH_DENIED),

@@ -45,6 +45,7 @@ CASES = [
     (WRITE, "rename", "/p/.git/modules/a/b/config.lock", because(Reason.PATH_PROTECTED), "allowGitConfig true"),
     (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "sandboxd allow path /p/.git/hooks"),
     (WRITE, "openat", "/p/.vscode/tasks.json", because(Reason.PATH_PROTECTED), "change it outside"),
+    (WRITE, "openat", "/home/me/.bashrc", NOT_WRITABLE, "because a program outside the sandbox obeys it"),
     (WRITE, "openat", "/p/x", because(Reason.PATH_DENIED, "./x"), "take out the rule ./x in /s.json:3"),
     (WRITE, "openat", "/run/x", because(Reason.PATH_DENIED), "no setting opens"),
     (READ, "openat", "/home/me/.ssh/id_rsa", because(Reason.PATH_DENIED, "~/.ssh"), "is closed on purpose"),

@@ -36,7 +36,7 @@ def test_a_link_is_named_with_its_target() -> None:
         (PathStanding("/a", "/a", Access.READ), False, Reason.READ_DEFAULT),
         (PathStanding("/a", "/a", Access.READ, read_opened=DENIED), False, Reason.PATH_ALLOWED),
         (PathStanding("/a", "/a", Access.READ), True, Reason.PATH_NOT_WRITABLE),
-        (PathStanding("/a", "/a", Access.READ, protected=BUILT_IN), True, Reason.PATH_NOT_WRITABLE),
+        (PathStanding("/a", "/a", Access.READ, protected=BUILT_IN), True, Reason.PATH_PROTECTED),
         (PathStanding("/a", "/a", Access.READ, write_opened=DENIED, protected=BUILT_IN), True, Reason.PATH_PROTECTED),
         (PathStanding("/a", "/a", Access.READ, write_opened=DENIED, write_denied=DENIED), True, Reason.PATH_DENIED),
         (PathStanding("/a", "/a", Access.NONE, read_denied=DENIED, write_opened=BUILT_IN), True, Reason.PATH_DENIED),
