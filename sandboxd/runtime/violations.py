@@ -24,6 +24,7 @@ from sandboxd.runtime.violation_feed import Cleared, Tell, ViolationFeed
 __all__ = ["Cleared", "Sighting", "Tell", "ViolationFeed", "ViolationStore"]
 
 KEPT = 100
+LONGEST_HINT = 2000
 COLLAPSE_S = 10.0
 """What repeats within so long after the last time is the same record."""
 UPDATE_S = 0.2
@@ -168,9 +169,9 @@ class ViolationStore:
             outcome=sighting.outcome,
             source=sighting.source,
             process=None if sighting.process is None else neutralise(sighting.process),
-            rule=None if decision is None else decision.rule,
+            rule=None if decision is None or decision.rule is None else neutralise(decision.rule),
             origin=None if decision is None else decision.origin,
-            hint=sighting.hint or hint_for(symptom),
+            hint=neutralise(sighting.hint or hint_for(symptom), LONGEST_HINT),
             count=sighting.count,
             inferred=sighting.inferred,
             policy_generation=sighting.generation,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.daemons import DaemonProcess, StartDaemon
+from support.origin import Origin
 from support.users import Identity
 from support.waiting import wait_until
 
@@ -200,23 +201,24 @@ def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: 
         assert said[0] == "hello" and "hello" not in said[1:] and len(said) == 3, done.stderr
 
 
-def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon) -> None:
+def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon, origin: Origin) -> None:
     """PD-18."""
-    daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": ["/run/nothing"]}}})
+    daemon = start_daemon(resolve={"ok.test": "127.0.0.1"})
     identity = daemon.identity
     for name in ("cache/a", "cache/b", "cache/c", "notes.txt", ".ssh/config"):
         identity.write(identity.home / name, "")
     identity.write(identity.home / "data" / "old", "")
     command = (
         "for i in a b c; do echo x > ~/cache/$i || s=1; done; echo x > ~/data/new || s=1; "
-        "echo x >> ~/notes.txt || s=1; exit ${s-0}"
+        f"echo x >> ~/notes.txt || s=1; curl -sf -o /dev/null http://ok.test:{origin.port}/ || s=1; exit ${{s-0}}"
     )
     learned = identity.home / "learned.json"
     sneaky = f"echo x >> ~/.ssh/config; {command}"
     done = daemon.run("run", "--learn", str(learned), "-c", sneaky, input="")
     assert done.returncode == 1 and ".ssh/config: it is protected" in done.stderr
     assert json.loads(learned.read_text())["sandbox"] == {
-        "filesystem": {"allowWrite": ["~/cache", "~/data", "~/notes.txt"]}
+        "filesystem": {"allowWrite": ["~/cache", "~/data", "~/notes.txt"]},
+        "network": {"allowedDomains": [f"ok.test:{origin.port}"]},
     }
     done = daemon.run("run", "--settings", str(learned), "-c", command)
     assert (done.returncode, done.stderr) == (0, "")

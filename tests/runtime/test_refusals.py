@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.violations import COLLAPSE_S, KEPT, Sighting, ViolationStore
+from sandboxd.settings.origins import BUILT_IN
 
 
 def sighting(target: str = "/x\x1b[2J\u202e", **more: object) -> Sighting:
@@ -45,6 +47,15 @@ def test_a_refusal_becomes_a_violation() -> None:
     assert (violation.kind, violation.source, violation.outcome) == ("read", "seatbelt", "denied")
     assert violation.target == "/x\\x1b[2J\\u202e" and violation.process == "evil\\x0aname"
     assert (violation.count, made.total, violation.hint, violation.inferred) == (3, 3, "a hint", False)
+
+
+def test_a_rule_of_a_project_is_text_from_inside_too() -> None:
+    decision = Decision(Behavior.DENY, Reason.PATH_DENIED, "", "./a\u202e\x1b]", BUILT_IN)
+    violation = ViolationStore("s-1").add("c", sighting("/p/a", decision=decision, home="/h"))
+    assert violation is not None and violation.rule == "./a\\u202e\\x1b]"
+    write = Sighting(ViolationKind.WRITE, "openat", "/p/a", ViolationSource.SECCOMP, decision=decision)
+    told = ViolationStore("s-1").add("c", write)
+    assert told is not None and "./a\\u202e\\x1b]" in told.hint and told.hint.isprintable()
 
 
 def test_a_hidden_one_is_counted() -> None:
