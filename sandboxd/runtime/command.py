@@ -33,6 +33,8 @@ from sandboxd.runtime.violations import Sighting, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
+TEXT_KEPT = 4096
+"""Characters of an ended command's text: a line may have millions, and a thousand commands are kept."""
 MOST_CONNECTS = 64
 """Connects to Unix sockets that wait for a decision at once."""
 CONNECTS_END_S = 1.0
@@ -326,6 +328,8 @@ class Command:
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._decide_socket = None
         self._check_published = _nothing
+        self.text = self.text[:TEXT_KEPT]
+        self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)
 
     # what a session does with it
 

@@ -230,8 +230,27 @@ if os.geteuid() == 0:
         unit = installation.units / SERVICE
         unit.write_text(unit.read_text().replace("# Written by sandboxd ", "# Written by sandboxd 0.0.1 was ", 1))
         assert "of another version (0.0.1)" in installation.run("service", "status").stdout
+        until = f"until [ -e {identity.home}/gone ]; do sleep 0.1; done"
+        with manager.running(installation.program, "run", "-c", until, PYTHONPATH="") as command:
+            wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 1, "a command runs")
+            before = installation.pid()
+            assert "1 command running" in installation.done("service", "install", "--now")  # it does not end that
+            assert installation.pid() == before
+            identity.write(identity.home / "gone", "")
+            assert command.wait(30) == 0
+        wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 0, "it has ended")
+        unit.write_text(unit.read_text() + "# changed\n")
         assert "written: " in installation.done("service", "install", "--now")
+        assert installation.pid() != before
         installation.done("service", "status")
+
+        # another socket: systemd moves there
+        elsewhere = {"SANDBOXD_SOCKET": f"{manager.runtime}/elsewhere/s.sock"}
+        assert "clients of this shell look for" in installation.run("service", "status", **elsewhere).stdout
+        assert installation.run("service", "install", "--now", **elsewhere).returncode == 0
+        assert installation.run("run", "--", "echo", "moved", **elsewhere).stdout == "moved\n"
+        assert installation.run("service", "status", **elsewhere).returncode == 0
+        assert installation.done("service", "install", "--now")
         unit.write_text("[Service]\nExecStart=/bin/true\n")
         assert "was not written by sandboxd" in installation.run("service", "install").stderr
         unit.unlink()
@@ -244,6 +263,8 @@ if os.geteuid() == 0:
         said = installation.run("service", "status")
         assert "the service failed" in said.stdout and "settings.json" in said.stdout, said
 
+        identity.write(installation.units / f"{SERVICE}.d" / "limit.conf", "[Unit]\nStartLimitBurst=2\n")
+        manager.systemctl("daemon-reload")
         # systemd gives up after some tries; then a client hears the reason from a daemon that it starts itself
         manager.systemctl("start", SOCKET)
         while manager.show(SOCKET, "ActiveState") == "active":
