@@ -29,7 +29,7 @@ import contextlib
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Protocol
@@ -84,13 +84,22 @@ class Destination:
 
 
 class Captures:
-    """The captured connections of one command. `inside` is None where nothing can be asked."""
+    """The captured connections of one command. `inside` is None where nothing can be asked; `own_ports` are those on
+    which it is we who listen inside."""
 
-    def __init__(self, outbound: Outbound, names: Names, limits: Limits, inside: Inside | None = None) -> None:
+    def __init__(
+        self,
+        outbound: Outbound,
+        names: Names,
+        limits: Limits,
+        inside: Inside | None = None,
+        own_ports: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
         self._outbound = outbound
         self._names = names
         self._limits = limits
         self._inside = inside
+        self._own_ports = own_ports
         self._kept: dict[Destination, deque[_Kept]] = {}
 
     async def serve(self, client: Stream, outbound: Outbound, limits: Limits) -> None:
@@ -166,7 +175,7 @@ class Captures:
         return await self._inside.connect_inside(other, destination.port)
 
     async def _is_served_inside(self, address: IPAddress, port: int) -> bool:
-        if self._inside is None:
+        if self._inside is None or port in self._own_ports():
             return False
         try:
             return await self._inside.is_listening(address, port)
@@ -191,8 +200,8 @@ class Captures:
 
     async def _open_host(self, host: Host, port: int, client: Stream | None) -> Connection:
         if client is None:
-            return await self._outbound.open(OPERATION, host, port)
-        return await self._outbound.open_for(client, self._limits, OPERATION, host, port)
+            return await self._outbound.open(OPERATION, host, port, captured=True)
+        return await self._outbound.open_for(client, self._limits, OPERATION, host, port, captured=True)
 
     def _host(self, address: IPAddress) -> Host:
         name = self._names.name_of(address)

@@ -47,6 +47,9 @@ class NoNames:
         return lambda: None
 
 
+NO_NAMES: Final = NoNames()
+
+
 class NoFreeAddress(HostError):
     """Every address stands for a name that may still be in use."""
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from sandboxd.errors import SandboxdError
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, quote
+from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host, quote
 from sandboxd.policy.upstream import ParentProxy, Protocol
 from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.gate import Admission, Gate
 from sandboxd.proxy.inside import InsideServers
 from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.names import NO_NAMES, Names
 from sandboxd.proxy.relay import Inspect
 from sandboxd.proxy.server_names import ServerNameCheck
 from sandboxd.proxy.stream import Stream
@@ -92,8 +93,10 @@ class Outbound:
         parents: ParentDialer | None = None,
         opened: Opened = ignore,
         closed: Closed = ignore,
+        names: Names = NO_NAMES,
     ) -> None:
-        """`parents` connects through parent proxies; needed where the gate may choose one."""
+        """`parents` connects through parent proxies; needed where the gate may choose one. `names` knows the addresses
+        that stand for names: programs look up by themselves, and then ask a proxy for the address."""
         self._gate = gate
         self._opened = opened
         self._closed = closed
@@ -101,16 +104,21 @@ class Outbound:
         self._parents = parents
         self._report = report
         self._open: set[Connection] = set()
+        self._names = names
         self.inside: InsideServers | None = None
         """Where the network of the sandbox can be reached from here."""
         self.tunnels = Tunnels(self)
 
-    async def open(self, operation: str, host: Host, port: int, *, plain: bool = False) -> Connection:
-        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. `plain` is for
-        a request of a plain `http://` URL: it may end at a parent proxy that is to be sent the whole URL.
+    async def open(
+        self, operation: str, host: Host, port: int, *, plain: bool = False, captured: bool = False
+    ) -> Connection:
+        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. An address
+        that stands for a name means that name. `plain` is for a request of a plain `http://` URL: it may end at a
+        parent proxy that is to be sent the whole URL. `captured`: nothing inside listens there, or it were not here.
 
         Raises Refused, and DialError for everything that is not policy."""
-        if self.inside is not None and (found := await self.inside.connect(host, port)) is not None:
+        host = self._meant(host)
+        if self.inside is not None and not captured and (found := await self.inside.connect(host, port)) is not None:
             return self._opened_inside(operation, host, port, *found)
         admission = await self._gate.admit(host, port, plain=plain)
         if not admission.decision.allowed:
@@ -128,6 +136,10 @@ class Outbound:
         self._open.add(connection)
         self._opened(connection)
         return connection
+
+    def _meant(self, host: Host) -> Host:
+        name = self._names.name_of(host.address) if host.address is not None else None
+        return host if name is None else parse_host(name)
 
     def _opened_inside(
         self, operation: str, host: Host, port: int, sock: socket.socket, address: IPAddress
@@ -176,14 +188,15 @@ class Outbound:
         port: int,
         *,
         plain: bool = False,
+        captured: bool = False,
         known: bytes = b"",
     ) -> Connection:
         """`open` for a client that waits. While people are asked the client is watched, and the question ends with it;
         `known` is how the answer begins in any case. Raises ClientGone as well."""
-        if not self._gate.may_ask(host, port):
-            return await self.open(operation, host, port, plain=plain)
+        if not self._gate.may_ask(self._meant(host), port):
+            return await self.open(operation, host, port, plain=plain, captured=captured)
         async with ClientWatch(client, limits.half_closed_s, known=known):
-            return await self.open(operation, host, port, plain=plain)
+            return await self.open(operation, host, port, plain=plain, captured=captured)
 
     def inspect(self, connection: Connection) -> Inspect | None:
         """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""

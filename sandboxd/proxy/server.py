@@ -14,7 +14,6 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from itertools import count
 from typing import Final
 
@@ -102,7 +101,9 @@ class ProxyServer:
     ) -> None:
         self._gate = gate
         self._report = report
-        self._outbound = Outbound(gate, dialer, report, parents, opened, closed)
+        self.names = NameTable()
+        """The names that addresses inside stand for."""
+        self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._limits = limits
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label
@@ -113,8 +114,6 @@ class ProxyServer:
         self._captures: Captures | None = None
         self._families: tuple[int, ...] = ()
         self._serial = count(1)
-        self.names = NameTable()
-        """The names that addresses inside stand for."""
 
     def serve(
         self,
@@ -138,17 +137,16 @@ class ProxyServer:
 
     def reach(self, inside: Inside, own_name: Callable[[], str] = str) -> None:
         """Requests for the sandbox's own servers go to them. `inside` stays its owner's."""
-        own_ports = {acceptor.port for acceptor in self._acceptors}
         self._outbound.inside = InsideServers(
-            inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=own_ports
+            inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=self._own_ports()
         )
+
+    def _own_ports(self) -> frozenset[int]:
+        return frozenset(acceptor.port for acceptor in self._acceptors)
 
     def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
         """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
-        # A listener at every address is itself what listens inside, so there is nothing to ask.
-        bound = (ip_address(listener.getsockname()[0]) for listener in listeners)
-        asked = inside if all(address.is_loopback for address in bound) else None
-        self._captures = Captures(self._outbound, self.names, self._limits, asked)
+        self._captures = Captures(self._outbound, self.names, self._limits, inside, self._own_ports)
         self._protocols["captured"] = self._captures.serve
         for listener in listeners:
             self._acceptors.append(_Acceptor(self, listener, "captured", self._captures.serve))

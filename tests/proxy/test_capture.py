@@ -83,6 +83,7 @@ async def sandbox(worker: NamespaceWorker, namespace: int, proxies: Proxies) -> 
         sock.close()
     inside = NamespaceHold(worker, os.dup(namespace))
     proxies.server.capture(listeners.captured, inside)
+    proxies.server.reach(inside)
     try:
         yield Sandbox(proxies, inside, worker)
     finally:
@@ -230,6 +231,24 @@ async def test_local_ports_are_the_host_s_unless_the_command_listens(worker: Nam
             with pytest.raises(ConnectionResetError):
                 await box.exchange(ip_address("127.0.0.1"), origin.port)
             assert origin.connections == before and len(proxies.blocked) == 1
+
+
+async def test_a_proxy_that_is_asked_for_such_an_address(worker: NamespaceWorker, fresh: int) -> None:
+    """By programs that look names up themselves."""
+    async with (
+        scripted_origin(echo) as origin,
+        running_proxies("ok.test", denied=["no.test"]) as proxies,
+        sandbox(worker, fresh, proxies) as box,
+    ):
+        reader, writer = await proxies.tunnel(f"{box.address('ok.test')}:{origin.port}")
+        writer.write(b"ping")
+        assert await reader.read() == b"pong ping"
+        writer.close()
+        target = f"{box.address('no.test')}:{origin.port}"
+        answer = await proxies.ask_http(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert [one.host for one in proxies.blocked] == ["no.test"]
+        assert origin.connections == 1
 
 
 async def test_what_is_open_ends_when_it_is_denied(worker: NamespaceWorker, fresh: int) -> None:
