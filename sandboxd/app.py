@@ -36,7 +36,7 @@ from sandboxd.daemon.permissions import Permissions, rule_writer
 from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.questions import Questions
 from sandboxd.daemon.reload import Reloading
-from sandboxd.daemon.restarting import Program, Restarting, answer_trial, take_handed_over, take_trial
+from sandboxd.daemon.restarting import HANDOVER, Program, Restarting, answer_trial, take_handed_over, take_trial
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
@@ -128,6 +128,7 @@ def main(options: ServeOptions) -> int:
     manager = ServiceManager(os.environ)
     try:
         with StandardLogs.installed(log):
+            os.environ.pop(HANDOVER, None)
             before = None if trial else take_handed_over(environment)
             stored: tuple[str, ...] = ()
             if before is None and not trial:
@@ -204,6 +205,7 @@ async def _serve(
                 if restarts:
                     outgoing = await daemon.hand_over()
                     outgoing.for_manager = for_manager
+                    outgoing.ends_at_once = stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
     if outgoing is None:
         log.info("stopped")

@@ -5,6 +5,7 @@ one are made from it. The composition of both, as `app` is that of a daemon from
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -178,6 +179,7 @@ class TakingOver:
     make: Callable[[ConnectionRecord], Connection]
     log: FilteringBoundLogger
     lost: list[str] = field(default_factory=list)
+    _broken: list[str] = field(default_factory=list)
     _connections: list[tuple[Connection, ConnectionRecord]] = field(default_factory=list)
 
     def sessions(self) -> None:
@@ -208,7 +210,15 @@ class TakingOver:
             self.parts.policies.keep(record.session_id, policy)
         except SandboxdError as error:
             if not record.closed:
-                self.lost.append(f"session {record.session_id}: {error.message}")
+                self._half_taken(record.session_id, error.message)
+        except Exception:  # our own fault, in one session: the others go on
+            self.log.exception("a session could not be taken over", session=record.session_id)
+            self._half_taken(record.session_id, "it could not be taken over; the log has the details")
+
+    def _half_taken(self, session_id: str, reason: str) -> None:
+        """Whatever of it is there already ends."""
+        self.lost.append(f"session {session_id}: {reason}")
+        self._broken.append(session_id)
 
     def _subscribe(self, connection: Connection, record: ConnectionRecord) -> None:
         parts = self.parts
@@ -232,6 +242,9 @@ class TakingOver:
         for part, reason in self.predecessor.incoming.rest():
             self.lost.append(f"{part.kind} {part.name}: {reason}")
             end_part(part)
+        for session_id in self._broken:
+            with contextlib.suppress(SandboxdError, TimeoutError):
+                await self.parts.sessions.close(session_id)
         known = frozenset(session.id for session in self.parts.sessions.all())
         await self.parts.temporary.keep_only(known)
         await self.parts.sessions.resumed()

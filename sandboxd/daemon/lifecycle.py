@@ -28,11 +28,15 @@ class StopRequest:
         """How long running commands have between TERM and KILL; None for the usual."""
         self.restart = False
         """Whether another daemon goes on with everything."""
+        self.overruled = False
+        """Whether the end was asked for as well, while that was under way."""
 
     def __call__(self, reason: str, grace_s: float | None = None, *, restart: bool = False) -> None:
         if not self._event.is_set():
             self.reason, self.grace_s, self.restart = reason, grace_s, restart
             self._event.set()
+        elif not restart:
+            self.overruled = True
 
     @property
     def made(self) -> bool:

@@ -23,7 +23,7 @@ from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, r
 
 TRIAL_S = 30.0
 _TRIAL = "SANDBOXD_TRIAL"
-_HANDOVER = "SANDBOXD_HANDOVER"
+HANDOVER = "SANDBOXD_HANDOVER"
 _MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
 _LISTED = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -52,7 +52,7 @@ class Program:
     @classmethod
     def own(cls, environment: Mapping[str, str]) -> Program:
         """`environment` as it was at the start: later some of it is taken away."""
-        kept = _without(environment, (*_LISTED, _TRIAL, _HANDOVER))
+        kept = _without(environment, (*_LISTED, _TRIAL, HANDOVER))
         return cls(sys.executable, tuple(sys.orig_argv[1:]), kept)
 
     async def tried(self) -> str:
@@ -90,9 +90,11 @@ class Program:
             with open(state, "wb", closefd=False) as file:
                 file.write(outgoing.text())
             os.lseek(state, 0, os.SEEK_SET)
+            if outgoing.ends_at_once:
+                os.kill(os.getpid(), signal.SIGTERM)  # waits, too
             for descriptor in (state, *outgoing.descriptors):
                 os.set_inheritable(descriptor, True)
-            os.execve(self.path, [self.path, *self.arguments], {**self.environment, _HANDOVER: str(state)})
+            os.execve(self.path, [self.path, *self.arguments], {**self.environment, HANDOVER: str(state)})
         finally:
             for descriptor in outgoing.descriptors:
                 os.set_inheritable(descriptor, False)
@@ -137,7 +139,7 @@ def answer_trial() -> str:
 def take_handed_over(environment: MutableMapping[str, str]) -> Incoming | None:
     """What the program that was executed before in this process has left; None at an ordinary start. Takes the variable
     away. Raises HostError `handover_unreadable`."""
-    number = environment.pop(_HANDOVER, "")
+    number = environment.pop(HANDOVER, "")
     if not number.isascii() or not number.isdecimal():
         return None
     try:

@@ -57,6 +57,8 @@ class Outgoing:
         """How many connections could not be handed over, and were ended."""
         self.for_manager = False
         """Whether it goes to the service manager, for a daemon in another process."""
+        self.ends_at_once = False
+        """Whether the next daemon is to end as soon as it has everything."""
 
     def add(self, kind: str, record: object, name: str = "", ends: Sequence[int] = ()) -> None:
         """`ends` are descriptors of the record."""

@@ -330,7 +330,10 @@ class Session:
         self.closed = record.closed
         commands = []
         for one in record.commands:
-            place = self._place(one.cwd, self.policy.network.transparent)
+            if record.closed:  # nothing runs there any more, so there is no temporary directory
+                place = self._parts.place(one.cwd, self.spec.cwd, "", self._parts.temporary.mask)
+            else:
+                place = self._place(one.cwd, self.policy.network.transparent)
             command = self._command(one.wrap_id, one.request, place, None, one.generation, one.reads_reported)
             if one.state is not State.ENDED:
                 self._commands[one.wrap_id] = command

@@ -6,9 +6,11 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from sandboxd.app import Machine, Succession
 from sandboxd.backends.base import LaunchHandle, Observer
-from sandboxd.runtime.session import Inherited
+from sandboxd.runtime.session import Inherited, Session
 from support.daemon import Successive, successive_daemons
 from support.fake_runtime import FakeMachine
 from support.origin import serve_origin
@@ -205,3 +207,22 @@ async def test_an_owner_that_goes_away_meanwhile_takes_its_session_along() -> No
         sessions = daemons.daemon.sessions  # type: ignore[union-attr]
         await wait_until_async(lambda: len(sessions.all()) == 1, "the owned session has ended")
         assert sessions.all()[0].id == kept["session_id"]
+
+
+async def test_a_fault_in_one_session_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = LastingMachine()
+    async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
+        for name in ("good", "bad"):
+            await client.result("session.open", {"cwd": str(daemons.around.project), "name": name})
+        wrap = Session.resume
+
+        def resume(session: Session, record: Any, inherited: Inherited) -> Any:
+            if record.spec.name == "bad":
+                raise ZeroDivisionError
+            return wrap(session, record, inherited)
+
+        monkeypatch.setattr(Session, "resume", resume)
+        daemon = await daemons.restart()
+        assert [session.spec.name for session in daemon.sessions.all()] == ["good"]
+        assert daemon.restarted is not None
+        assert len(daemon.restarted.lost) == 1

@@ -26,6 +26,15 @@ async def test_the_first_wish_to_stop_counts() -> None:
     assert stop.grace_s == 3
 
 
+async def test_an_end_that_is_asked_for_during_a_restart_is_not_lost() -> None:
+    stop = StopRequest()
+    stop("asked", restart=True)
+    stop("again", restart=True)
+    assert (stop.restart, stop.overruled) == (True, False)
+    stop("SIGTERM")
+    assert (await stop.wait(), stop.restart, stop.overruled) == ("asked", True, True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signals_ask_to_stop_however_often_they_come(number: signal.Signals) -> None:
     stop, before = StopRequest(), signal.getsignal(number)
