@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import socket
+import struct
+import termios
 from typing import Any
 
 import pytest
@@ -19,6 +23,10 @@ from support.waiting import wait_until_async
 
 SETTINGS = {"sandbox": {"enabled": True, "network": {"allowedDomains": ["ok.test"]}}}
 NAMES = {"ok.test": "127.0.0.1", "ask.test": "127.0.0.1"}
+
+FULL = 100_000
+ANSWERS = 60
+"""Of settings.schema: more than the kernel holds for a client."""
 
 # Keeps one tunnel open and sends on it what it is told, a line at a time; says what comes back.
 TUNNEL = """
@@ -226,3 +234,31 @@ async def test_a_fault_in_one_session_leaves_the_others(monkeypatch: pytest.Monk
         assert [session.spec.name for session in daemon.sessions.all()] == ["good"]
         assert daemon.restarted is not None
         assert len(daemon.restarted.lost) == 1
+
+
+def is_full(sock: socket.socket) -> bool:
+    """Whether all is there that the sender's buffer has room for, or nearly (unix(7): it is what holds the bytes)."""
+    (waiting,) = struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0\0\0\0"))
+    return bool(waiting > FULL)
+
+
+async def test_answers_that_a_client_has_not_taken_are_whole() -> None:
+    machine = LastingMachine()
+    async with successive_daemons(assemble=machine.assemble) as daemons:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+            slow.connect(str(daemons.around.socket))
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.setblocking(False)
+            loop = asyncio.get_running_loop()
+            for number in range(ANSWERS):
+                request = {"jsonrpc": "2.0", "id": number, "method": "settings.schema"}
+                await loop.sock_sendall(slow, json.dumps(request).encode() + b"\n")
+            for _ in range(2):
+                await wait_until_async(lambda: is_full(slow), "the kernel holds no more for it")
+                await daemons.restart()
+            received = b""
+            while received.count(b"\n") < ANSWERS:
+                received += await loop.sock_recv(slow, 65536)
+            answers = [json.loads(line) for line in received.splitlines()]
+            assert sorted(answer["id"] for answer in answers) == list(range(ANSWERS))
+            assert all("schema" in answer["result"] for answer in answers)

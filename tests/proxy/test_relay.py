@@ -267,3 +267,50 @@ def memory_kb() -> int:
 
 def _no_descriptor(*_: object) -> tuple[int, int]:
     raise OSError(24, "Too many open files")
+
+
+@pytest.mark.parametrize("splice", [True, False])
+async def test_another_relay_goes_on_with_every_byte(splice: bool) -> None:
+    """Both ways at once, with readers that are slow, and taken over again and again, also after one side has ended."""
+    loop = asyncio.get_running_loop()
+    client, left = tcp_pair()
+    right, origin = tcp_pair()
+    for sock in (client, left, right, origin):  # so that little is in the kernel
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    upload, download = random.Random(1).randbytes(3 << 20), random.Random(2).randbytes(2 << 20)
+
+    async def send(sock: socket.socket, data: bytes) -> None:
+        await loop.sock_sendall(sock, data)
+        sock.shutdown(socket.SHUT_WR)
+
+    async def receive(sock: socket.socket) -> bytes:
+        received = b""
+        while data := await loop.sock_recv(sock, 20_000):
+            received += data
+            await asyncio.sleep(0)
+        return received
+
+    relay = Relay(left, right, splice=splice)
+    task = asyncio.create_task(relay.run(b"first ", b"before "))
+    ends = asyncio.gather(send(client, upload), send(origin, download), receive(client), receive(origin))
+    taken_over = moved = 0
+    while not ends.done():
+        for _ in range(20):
+            await asyncio.sleep(0)
+        state = relay.detach()
+        if state is None:
+            break
+        moved = sum(relay.moved)
+        await task
+        assert (left.fileno(), right.fileno()) != (-1, -1)
+        taken_over += 1
+        relay = Relay(left, right, splice=splice)
+        task = asyncio.create_task(relay.resume(*state))
+    _, _, at_client, at_origin = await ends
+    assert at_origin == b"first " + upload
+    assert at_client == b"before " + download
+    await task
+    assert taken_over > 3 and 0 < moved <= sum(relay.moved) == len(upload) + len(download)
+    for sock in (client, origin):
+        sock.close()
