@@ -239,6 +239,8 @@ class Captures:
         if not waiting:
             return None
         kept = waiting[0]
+        if not self._outbound.may_reuse(kept.connection):
+            return None  # denied by now: whoever waits with it is about to close it
         self._forget(kept)
         kept.is_taken = True
         if not kept.taken.done():
