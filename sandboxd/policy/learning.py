@@ -146,10 +146,13 @@ class _Learner:
 
     def _made_in(self, target: str, ground: Ground) -> str:
         """What has to be writable for something to be made that is not there."""
-        if not self._too_much(ground.nearest):
-            return ground.nearest
-        first = posixpath.relpath(target, ground.nearest).partition("/")[0]
-        path = posixpath.join(ground.nearest, first)
+        path = ground.nearest
+        if not self._too_much(path):
+            return path
+        for name in posixpath.relpath(target, path).split("/"):
+            path = posixpath.join(path, name)
+            if not self._too_much(path):
+                break
         self._note(f"{path} does not exist: make it first (mkdir, or touch for a file), for only what exists is opened")
         return path
 

@@ -65,6 +65,8 @@ def test_what_was_to_be_made_needs_the_directory_it_is_made_in() -> None:
     assert rules(learned, "allowWrite") == ["/srv/data"] and not learned.notes
     learned = lesson(write(f"{HOME}/.tool/cache/x"), absent={f"{HOME}/.tool/cache/x": HOME})
     assert rules(learned, "allowWrite") == ["~/.tool"] and "make it first" in learned.notes[0]
+    learned = lesson(write(f"{HOME}/.config/tool/x"), absent={f"{HOME}/.config/tool/x": HOME})
+    assert rules(learned, "allowWrite") == ["~/.config/tool"], "in ~/.config are secrets"
 
 
 @pytest.mark.parametrize(
