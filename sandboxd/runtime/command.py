@@ -34,7 +34,7 @@ from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapOutcome, WrapRequ
 
 OUTCOME_WAIT_S = 2.0
 TEXT_KEPT = 4096
-"""Characters of an ended command's text: a line may have millions, and a thousand commands are kept."""
+"""Characters of an ended command's text: a line may have millions, and some hundred commands are kept."""
 MOST_CONNECTS = 64
 """Connects to Unix sockets that wait for a decision at once."""
 CONNECTS_END_S = 1.0
@@ -324,7 +324,7 @@ class Command:
         about = self.wrap_id, self.command_id, self._session_id
         self._tell(RunEnded(*about, self._started, status, self._reason))
         self._on_end(self)
-        # Some thousand ended commands are kept for their outcome: not with all that they were made from. What knows the
+        # Some hundred ended commands are kept for their outcome: not with all that they were made from. What knows the
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._decide_socket = None
         self._check_published = _nothing

@@ -23,8 +23,8 @@ from sandboxd.runtime.session import (
 )
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
-OUTCOMES_KEPT = 1024
-"""Of ended commands: somebody asks right after the end, or never. One holds about 2 KB."""
+OUTCOMES_KEPT = 512
+"""Of ended commands: somebody asks right after the end, or never. One holds some 4 KB."""
 
 _TRIES = 8
 
