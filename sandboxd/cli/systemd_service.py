@@ -25,7 +25,6 @@ from sandboxd.backends.linux.systemd_units import (
 )
 from sandboxd.cli.output import fail, warn
 from sandboxd.cli.systemctl import UserManager, user_name
-from sandboxd_client import Client
 from sandboxd_client.activation import daemon_pid, is_listening
 from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
@@ -179,17 +178,11 @@ def _write_units(directory: str, texts: dict[str, str]) -> bool:
 
 
 def _start(manager: UserManager, changed: bool) -> int:
-    """Start both, the service too: what keeps it from starting is to be seen now. New units restart a daemon, unless
-    that would end commands. Returns an exit status."""
+    """Start both, the service too: what keeps it from starting is to be seen now. New units restart a daemon;
+    commands go on (docs/restarts.md). Returns an exit status."""
     _forget_failures(manager)
     words = ["start", SOCKET, SERVICE]
     if changed and manager.service()["ActiveState"] == "active":
-        if running := _commands_running():
-            sys.stdout.write(
-                f"{running} running, so the daemon goes on under the old units; when they may end: "
-                f"systemctl --user restart {SERVICE}\n"
-            )
-            return 0
         words = ["restart", SERVICE]
     if manager.socket()["ActiveState"] == "active" and not is_listening(usable_path()):  # it moves, or its file is gone
         manager.do("stop", SOCKET, SERVICE)
@@ -199,16 +192,6 @@ def _start(manager: UserManager, changed: bool) -> int:
     except SandboxdError as error:
         return fail(why_it_cannot_start(manager.service()) or error.message, f"see: journalctl --user -u {SERVICE}")
     return 0
-
-
-def _commands_running() -> str:
-    """Those of the daemon at our socket, in words; empty when there are none."""
-    try:
-        with Client(autostart=False) as box:
-            number = box.status().commands
-    except SandboxdError:
-        return ""
-    return f"{number} command{'' if number == 1 else 's'}" if number else ""
 
 
 def _forget_failures(manager: UserManager) -> None:
