@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 
 LOCK_NAME = "lock"
@@ -70,10 +71,15 @@ def start_socket_unit(path: str) -> bool:
 
 
 def _systemctl(*words: str) -> str | None:
-    """What it prints; None when it fails or is not there."""
+    """What it prints; None when it fails or is not there. Like the daemon's own program it is not looked for in the
+    current directory, which a project could have put something into."""
+    search = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(entry)]
+    program = shutil.which("systemctl", path=os.pathsep.join(search))
+    if program is None:
+        return None
     try:
         done = subprocess.run(
-            ["systemctl", "--user", *words],
+            [program, "--user", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

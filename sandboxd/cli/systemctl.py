@@ -54,7 +54,8 @@ class UserManager:
         self._run(*words)
 
     def _run(self, *words: str) -> str:
-        program = shutil.which("systemctl", path=self.environment.get("PATH"))
+        search = self.environment.get("PATH", os.defpath).split(os.pathsep)
+        program = shutil.which("systemctl", path=os.pathsep.join(filter(os.path.isabs, search)))
         if program is None or not os.path.isdir("/run/systemd/system"):
             what = "is not installed" if program is None else "is installed, and this machine was not started with it"
             raise SandboxdError(
