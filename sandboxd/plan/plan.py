@@ -63,6 +63,8 @@ class Plan:
     attribution: Attribution | None = None
     """Which rule refuses what; None where nothing was planned."""
     network: NetworkPlan = field(default_factory=NetworkPlan)
+    removed_variables: tuple[str, ...] = ()
+    """Patterns of names that the command does not get, whoever sets them: the last to be applied."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +83,7 @@ class Layout:
     network: NetworkPlan = field(default_factory=NetworkPlan)
     sockets: OpenSockets | None = None
     """What can be connected to; None where the environment is not to be judged by it."""
+    removed_variables: tuple[str, ...] = ()
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -117,6 +120,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         supervise(policy, place),
         network_plan(policy.network),
         sockets,
+        policy.environment_remove,
     )
 
 
@@ -151,6 +155,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
         supervision=layout.supervision,
         attribution=layout.attribution,
         network=layout.network,
+        removed_variables=layout.removed_variables,
     )
 
 

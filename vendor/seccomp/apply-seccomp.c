@@ -212,7 +212,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX))
         || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS
         || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
-        || !head.arguments || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS
+        || head.removals >= head.arguments || head.arguments > head.arguments_length
+        || head.arguments_length > MAX_ARGUMENTS
         || head.length != sizeof head + head.listeners * sizeof(struct listener)
                           + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length)
         refuse("the configuration is malformed", 0, restart);
@@ -363,6 +364,7 @@ static _Noreturn void init(char **environment) {
     struct sock_fprog filter;
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
+    remove_variables(environment, arguments, given->removals), arguments += given->removals;
     hand_out_sockets(given);
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
         refuse("the daemon called the command off before it was started", 0, try_again);

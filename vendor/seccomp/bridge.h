@@ -13,10 +13,14 @@ enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, KNOWN_FLA
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
 struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
 struct configuration {
-    uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports;
-    struct listener listener[]; /* then the ports, then the filter, then the arguments with a zero byte after each */
+    uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports,
+        removals;
+    struct listener listener[]; /* then the ports, the filter, and with a zero byte after each: patterns of names of
+                                  * variables to be removed, and the arguments (`arguments` counts both) */
 };
-long search_and_exec(char **arguments, char **environment); /* search.c */
+/* search.c */
+long search_and_exec(char **arguments, char **environment);
+void remove_variables(char **environment, char **patterns, unsigned count);
 int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
 
 /* notifications.c: system calls that wait for us, and what is reported of them. */

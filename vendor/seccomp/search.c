@@ -1,4 +1,4 @@
-/* Finding the program of a command. */
+/* Finding the program of a command, and what it does not get of its environment. */
 #include <fcntl.h>
 #include <string.h>
 #include "bridge.h"
@@ -24,4 +24,25 @@ long search_and_exec(char **arguments, char **environment) {
         if (!*end) break;
     }
     return refused;
+}
+/* Whether the name of a variable (it ends before the first `=`) fits a pattern: `*` any characters, `?` one. */
+static int fits(const char *name, const char *pattern) {
+    const char *star = NULL, *again = name;
+    while (*name && *name != '=') {
+        if (*pattern == '*') star = pattern++, again = name;
+        else if (*pattern == '?' || *pattern == *name) pattern++, name++;
+        else if (star) pattern = star + 1, name = ++again;
+        else return 0;
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+void remove_variables(char **environment, char **patterns, unsigned count) {
+    char **kept = environment;
+    for (char **one = environment; *one; one++) {
+        unsigned n = 0;
+        while (n < count && !fits(*one, patterns[n])) n++;
+        if (n == count) *kept++ = *one;
+    }
+    *kept = NULL;
 }

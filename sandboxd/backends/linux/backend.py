@@ -178,6 +178,7 @@ class LinuxBackend:
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
             flags=Flags.WAIT | flags_of(supervision),
+            removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
         )
         await self._placeholders.prepare(plan.view.placeholders)

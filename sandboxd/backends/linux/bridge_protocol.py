@@ -59,7 +59,7 @@ TICKET_SIZE = 8 + 4 + MAX_TICKET
 """How many bytes the ticket takes, always."""
 
 _MAGIC = 0x43584253  # "SBXC"
-_HEAD = struct.Struct("<10I")
+_HEAD = struct.Struct("<11I")
 _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
 _FRAME = struct.Struct("<II")
@@ -122,7 +122,8 @@ class Listener:
 class Configuration:
     """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of seccomp.py,
     empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
-    ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too.
+    ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too. `removals`
+    are patterns of the names of variables that the command does not get.
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
     InternalError for the rest, so a configuration that exists can be sent.
@@ -134,13 +135,16 @@ class Configuration:
     grace_ms: int = 2000
     flags: Flags = _NO_FLAGS
     asked_ports: tuple[tuple[int, int], ...] = ()
+    removals: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.arguments:
             raise CallerError("argv_empty", "there is no command to run", hint="give at least the program's name")
+        if any(b"\0" in item for item in self.removals):
+            raise InternalError("configuration_invalid", "a pattern with a zero byte")
         if any(b"\0" in item for item in self.arguments):
             raise CallerError("argv_nul", "an argument contains a zero byte", hint="no program can be given one")
-        if (size := sum(len(item) + 1 for item in self.arguments)) > MAX_ARGUMENTS:
+        if (size := sum(len(item) + 1 for item in (*self.removals, *self.arguments))) > MAX_ARGUMENTS:
             raise CallerError(
                 "argv_too_large",
                 f"the arguments take {size} bytes, at most {MAX_ARGUMENTS} are possible",
@@ -160,8 +164,9 @@ class Configuration:
             raise InternalError("configuration_invalid", f"impossible grace: {self.grace_ms} ms")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, ports, filter, and the arguments with a zero byte after each."""
-        arguments = b"".join(item + b"\0" for item in self.arguments)
+        """The message for the helper: head, listeners, ports, filter, patterns and arguments, these with zero bytes."""
+        texts = (*self.removals, *self.arguments)
+        arguments = b"".join(item + b"\0" for item in texts)
         listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
         ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
         head = _HEAD.pack(
@@ -172,9 +177,10 @@ class Configuration:
             self.grace_ms,
             len(self.listeners),
             len(self.filter),
-            len(self.arguments),
+            len(texts),
             len(arguments),
             len(self.asked_ports),
+            len(self.removals),
         )
         return head + listeners + ports + self.filter + arguments
 
@@ -183,7 +189,9 @@ class Configuration:
         """The inverse, with the checks that the helper makes too. Raises ProtocolError."""
         if len(message) < _HEAD.size:
             raise ProtocolError("the configuration is cut off")
-        magic, version, length, flags, grace_ms, listeners, program, arguments, size, ports = _HEAD.unpack_from(message)
+        magic, version, length, flags, grace_ms, listeners, program, texts, size, ports, removals = _HEAD.unpack_from(
+            message
+        )
         if magic != _MAGIC or version != VERSION:
             raise ProtocolError("the configuration has another version")
         start_of_ports = _HEAD.size + listeners * _LISTENER.size
@@ -197,20 +205,22 @@ class Configuration:
             or ports > MAX_PORT_RANGES
             or program % 8
             or program > MAX_FILTER
-            or not 0 < arguments <= size <= MAX_ARGUMENTS
+            or not removals < texts <= size <= MAX_ARGUMENTS
             or length != start_of_arguments + size
             or length != len(message)
             or message[-1]
-            or message.count(0, start_of_arguments) != arguments
+            or message.count(0, start_of_arguments) != texts
         ):
             raise ProtocolError("the configuration is malformed")
+        items = tuple(message[start_of_arguments:-1].split(b"\0"))
         return cls(
-            arguments=tuple(message[start_of_arguments:-1].split(b"\0")),
+            arguments=items[removals:],
             filter=message[start_of_program:start_of_arguments],
             listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
             grace_ms=grace_ms,
             flags=Flags(flags),
             asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
+            removals=items[:removals],
         )
 
 

@@ -74,7 +74,8 @@ class SeatbeltBackend:
         self._reception.expect(launch_id, launch)
         tools = self._tools
         argv = (
-            tools.python, "-I", "-S", tools.supervisor, self._reception.path, launch_id, "--",
+            tools.python, "-I", "-S", tools.supervisor, self._reception.path, launch_id,
+            *plan.removed_variables, "--",
             tools.sandbox_exec, *words, "--", tools.shell, "-c", STAGE, "sandboxd", *plan.argv,
         )  # fmt: skip
         environment = seatbelt_environment(plan.place, plan.session_tmp, plan.caller or {}, *ports, password)

@@ -87,6 +87,7 @@ def make_seatbelt_layout(
         session_tmp=session_directory(place, facts),
         warnings=(*facts.warnings, *found.warnings, *_warnings(policy)),
         points=explained,
+        removed_variables=policy.environment_remove,
         attribution=Attribution(explained),
     )
 
@@ -109,6 +110,7 @@ class SeatbeltPlanner(Planner):
             layers=LAYERS,
             warnings=plan.warnings,
             attribution=plan.attribution,
+            removed_variables=plan.removed_variables,
             profile=layout.view.profile,
             place=request.place,
             session_tmp=layout.session_tmp,

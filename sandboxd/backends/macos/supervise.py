@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -46,11 +47,14 @@ def main(arguments: list[str]) -> int:
     owner = os.getppid()
     _close_inherited()
     try:
-        address, ticket, separator, *words = arguments
-        if separator != "--" or not words:
+        end = arguments.index("--")
+        (address, ticket, *patterns), words = arguments[:end], arguments[end + 1 :]
+        if not words:
             raise ValueError
     except ValueError:
-        return _complain(NotSetUp("usage: supervise.py SOCKET TICKET -- COMMAND ARGUMENT…"))
+        return _complain(NotSetUp("usage: supervise.py SOCKET TICKET [PATTERN]… -- COMMAND ARGUMENT…"))
+    for name in [name for name in os.environ if any(fits(name, pattern) for pattern in patterns)]:
+        del os.environ[name]
     try:
         link = DaemonLink(address, ticket)
         supervisor = Supervisor(link, owner)
@@ -58,6 +62,12 @@ def main(arguments: list[str]) -> int:
     except NotSetUp as error:
         return _complain(error)
     return supervisor.run()
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether the name of a variable fits a pattern: `*` any characters, `?` one."""
+    parts = [re.escape(part).replace(r"\?", ".") for part in pattern.split("*")]
+    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
 
 
 def _complain(error: NotSetUp) -> int:

@@ -78,21 +78,22 @@ class TestConfiguration:
             grace_ms=1500,
             flags=Flags.WAIT,
             asked_ports=((5432, 5440),),
+            removals=(b"AWS_*",),
         )
         assert configuration.encode() == (
             b"SBXC"
-            + struct.pack("<9I", VERSION, 40 + 36 + 4 + 8 + 6, 1, 1500, 1, 8, 2, 6, 1)
+            + struct.pack("<10I", VERSION, 44 + 36 + 4 + 8 + 12, 1, 1500, 1, 8, 3, 12, 1, 1)
             + struct.pack("<II", 7, 16)
             + bytes([2, 0, 0x0C, 0x38, 127, 0, 0, 1])
             + bytes(20)
             + bytes([0x38, 0x15, 0x40, 0x15])
             + FILTER
-            + b"ls\0-l\0"
+            + b"AWS_*\0ls\0-l\0"
         )
 
     def test_an_address_of_ipv6(self) -> None:
         encoded = Configuration((b"x",), FILTER, (Listener(IPv6Address("::1"), 1080, 1),)).encode()
-        assert encoded[40:76] == struct.pack("<II", 1, 28) + b"\x0a\0\x04\x38" + bytes(4) + bytes(15) + b"\x01" + bytes(
+        assert encoded[44:80] == struct.pack("<II", 1, 28) + b"\x0a\0\x04\x38" + bytes(4) + bytes(15) + b"\x01" + bytes(
             4
         )
         assert Listener.tcp("::1", 1080, 1) == Listener(IPv6Address("::1"), 1080, 1)
@@ -124,7 +125,7 @@ class TestConfiguration:
 
     def test_an_unknown_address_family_is_an_error(self) -> None:
         message = bytearray(Configuration((b"x",), FILTER, (Listener.tcp("127.0.0.1", 1),)).encode())
-        struct.pack_into("<H", message, 48, 1)
+        struct.pack_into("<H", message, 52, 1)
         with pytest.raises(ProtocolError, match="address family 1"):
             Configuration.decode(bytes(message))
 
