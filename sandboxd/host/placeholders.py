@@ -25,7 +25,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,6 +125,8 @@ class Placeholders:
         self._sweeping: asyncio.TimerHandle | None = None
         self._held: dict[str, _Placeholder] = {}
         self._written: set[str] = set()
+        self._writing = threading.RLock()
+        """Of the journal: threads write it, and each open file has a lock of its own (flock(2))."""
         self._inherited: frozenset[str] = frozenset()
 
     def recover(self) -> tuple[str, ...]:
@@ -266,6 +269,10 @@ class Placeholders:
             _remove(placeholder)
 
     def _write(self, paths: Iterable[str]) -> None:
+        with self._writing:
+            self._write_alone([path for path in paths if path not in self._written])
+
+    def _write_alone(self, paths: Sequence[str]) -> None:
         if len(self._written) > _MOST_LINES and not self._held:
             self._clear()
         lines = b"".join(os.fsencode(path) + b"\0" for path in paths)
@@ -281,12 +288,13 @@ class Placeholders:
         self._written.update(paths)
 
     def _clear(self) -> None:
-        self._written.clear()
-        if self._log >= 0:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._journal)
-            os.close(self._log)
-            self._log = -1
+        with self._writing:
+            self._written.clear()
+            if self._log >= 0:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._journal)
+                os.close(self._log)
+                self._log = -1
 
     def _abandoned(self, stack: contextlib.ExitStack) -> Iterator[_Journal]:
         """The journals whose daemons have ended, locked as long as `stack` is open."""

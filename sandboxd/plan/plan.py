@@ -67,7 +67,7 @@ class Plan:
     """Patterns of names that the command does not get, whoever sets them: the last to be applied."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Layout:
     """The part of a plan that depends on the place and the policy only, and serves every command there."""
 

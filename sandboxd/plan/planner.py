@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from sandboxd.plan.environment import certificates_of
 from sandboxd.plan.facts import Facts, FactSource, Resolved
@@ -49,16 +50,29 @@ class Planner:
         self._needs = needs
         self._make = make
         self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
+        self._certificates: WeakKeyDictionary[Layout, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = (
+            WeakKeyDictionary()
+        )
 
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
         layout = await self.layout(policy, request.place, shells_of(request))
         plan = plan_in(layout, request)
-        unreadable = [
-            f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
-            for name, path in certificates_of(request.environment)
-            if not (decision := await self._decide(layout, path, write=False)).allowed
-        ]
+        certificates = tuple(certificates_of(request.environment))
+        unreadable = await self._unreadable(layout, certificates) if certificates else ()
         return replace(plan, warnings=(*plan.warnings, *unreadable)) if unreadable else plan
+
+    async def _unreadable(self, layout: Layout, certificates: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+        """Warnings about certificate files that commands may not read. Found out once for a layout, since most commands
+        have the same environment."""
+        known = self._certificates.get(layout)
+        if known is None or known[0] != certificates:
+            warnings = [
+                f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
+                for name, path in certificates
+                if not (decision := await self._decide(layout, path, write=False)).allowed
+            ]
+            known = self._certificates[layout] = certificates, tuple(warnings)
+        return known[1]
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """The file system and the shells of a place, as they are now."""

@@ -51,16 +51,16 @@ class DatagramServer:
         if sock.family == socket.AF_INET6:
             with contextlib.suppress(OSError):  # answering from any address that was asked; IPv4 needs no word for it
                 sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-        self._loop.add_reader(sock, self._readable)
+        self._loop.add_reader(sock.fileno(), self._readable)
 
     def hand_over(self) -> int:
         """Let go of the socket; its descriptor. What comes in waits."""
-        self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self._socket.fileno())
         return self._socket.detach()
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
     def _readable(self) -> None:

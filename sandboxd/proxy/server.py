@@ -370,7 +370,7 @@ class _Acceptor:
 
     def resume(self) -> None:
         if not self._accepting and not self._closed and self._retry is None and not self._server.is_full:
-            self._loop.add_reader(self._listener, self._readable)
+            self._loop.add_reader(self._listener.fileno(), self._readable)
             self._accepting = True
 
     def close(self, *, keep_listening: bool = False) -> None:
@@ -387,7 +387,7 @@ class _Acceptor:
 
     def _pause(self) -> None:
         if self._accepting:
-            self._loop.remove_reader(self._listener)
+            self._loop.remove_reader(self._listener.fileno())
             self._accepting = False
 
     def _readable(self) -> None:

@@ -65,7 +65,7 @@ class PublishedPorts:
     async def hand_over(self) -> tuple[PublishedRecord, int]:
         """Let go of the listeners, and cut what is open; how much that was."""
         for listener in self._listeners:
-            self._loop.remove_reader(listener)
+            self._loop.remove_reader(listener.fileno())
         cut = len(self._tasks)
         listeners = tuple(Descriptor(listener.detach()) for listener in self._listeners)
         self.close()
@@ -93,7 +93,7 @@ class PublishedPorts:
         """Stop listening and cut what is open."""
         for listener in self._listeners:
             if listener.fileno() >= 0:
-                self._loop.remove_reader(listener)
+                self._loop.remove_reader(listener.fileno())
                 listener.close()
         self._listeners.clear()
         for task in tuple(self._tasks):
@@ -113,7 +113,7 @@ class PublishedPorts:
         except OSError as error:
             raise _bind_error(wanted, error) from error
         self.publications += (replace(wanted, port=listener.getsockname()[1]),)
-        self._loop.add_reader(listener, self._readable, listener, wanted.inner)
+        self._loop.add_reader(listener.fileno(), self._readable, listener, wanted.inner)
 
     def _readable(self, listener: socket.socket, inner: int) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
@@ -123,7 +123,7 @@ class PublishedPorts:
                 return
             except OSError as error:  # out of descriptors: what waits is taken when there are some again
                 log.warning("published port of %s waits: %s", self._label, error.strerror)
-                self._loop.remove_reader(listener)
+                self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(0.1, self._resume, listener, inner)
                 return
             if self._inside is None or len(self._tasks) >= CONNECTIONS:
@@ -136,7 +136,7 @@ class PublishedPorts:
 
     def _resume(self, listener: socket.socket, inner: int) -> None:
         if listener.fileno() >= 0:
-            self._loop.add_reader(listener, self._readable, listener, inner)
+            self._loop.add_reader(listener.fileno(), self._readable, listener, inner)
 
     def _ended(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         client.close()  # again, for a task that was cancelled before its first step

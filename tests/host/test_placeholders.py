@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import subprocess
@@ -208,3 +209,12 @@ def test_what_is_moved_aside_or_removed_is_not_behind_a_link(
     (work / "d").symlink_to(outside)
     assert hold.release() == ()
     assert sorted(one.name for one in outside.iterdir()) == ["commondir", "file"]
+
+
+async def test_the_first_ones_at_once(tmp_path: Path) -> None:
+    """Each of the threads that write the journal found it missing, opened it, and waited for the lock of the other."""
+    for number in range(20):
+        placeholders = Placeholders(str(tmp_path / f"journal-{number}"))
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(placeholders.prepare((f"{tmp_path}/{one}/",)) for one in range(6)))
+        placeholders.close()

@@ -141,7 +141,7 @@ class NamespaceWorker:
             try:
                 self._waiting[0].send(self._requests)
             except BlockingIOError:
-                self._loop.add_writer(self._requests, self._send_waiting)
+                self._loop.add_writer(self._requests.fileno(), self._send_waiting)
                 return
             except OSError:  # it has died: the next one takes over what was not sent
                 self._log("namespace_worker_died")
@@ -149,7 +149,7 @@ class NamespaceWorker:
                 continue
             self._waiting.popleft()
         if self._requests is not None:
-            self._loop.remove_writer(self._requests)
+            self._loop.remove_writer(self._requests.fileno())
 
     def _process_ended(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
         """May be told of one that has been replaced already."""
@@ -162,7 +162,7 @@ class NamespaceWorker:
 
     def _hang_up(self) -> None:
         if self._requests is not None:
-            self._loop.remove_writer(self._requests)
+            self._loop.remove_writer(self._requests.fileno())
             self._requests.close()
             self._requests = None
         if self._closed:
@@ -189,7 +189,7 @@ class _Request:
         """Raises OSError."""
         self._answers, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.setblocking(False)
-        self._loop.add_reader(self._answers, self._answered)
+        self._loop.add_reader(self._answers.fileno(), self._answered)
         self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
         self.future.add_done_callback(self._done)
         self._namespace = os.dup(namespace)
@@ -240,7 +240,7 @@ class _Request:
         if self._timeout is not None:
             self._timeout.cancel()
         if self._answers is not None:
-            self._loop.remove_reader(self._answers)
+            self._loop.remove_reader(self._answers.fileno())
             self._answers.close()
         self._release_sent()
 
