@@ -23,7 +23,7 @@ from sandboxd.policy.publication import check_publications
 from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command, CommandRecord, State
-from sandboxd.runtime.events import Events, RunPrepared, RunRefused
+from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants, GrantsRecord
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.sockets import SocketGate
@@ -236,6 +236,8 @@ class Session:
             raise
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
+        for why in launch.warnings:  # of the back end: each is a layer that is less than it should be
+            self._parts.events.tell(Fallback("layer", why, self.id, command.command_id))
         wrapped = Wrapped(
             wrap_id=wrap_id,
             argv=launch.argv,

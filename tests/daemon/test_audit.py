@@ -284,3 +284,17 @@ def test_a_full_disk(start_daemon: StartDaemon, identity: Identity, on_full: str
     lost = next(line for line in lines_of(path) if line["kind"] == "lost")
     assert lost["lines"] >= 1
     assert daemon.run("audit", "verify").returncode == 0
+
+
+async def test_every_fallback_is_an_event() -> None:
+    machine = FakeMachine()
+    settings = {**AUDIT, "sandbox": {"enabled": True, "failIfUnavailable": False}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as running:
+        async with running.client() as client:
+            machine.backend.warnings = ("nested, and weaker",)
+            await client.result("wrap", {"command": "make", "cwd": str(running.around.project), "command_id": "c1"})
+            machine.backend.unavailable = "bubblewrap is not installed"
+            await client.result("should_sandbox", {"command": "make"})
+        lines = [line for line in lines_of(default_log(running)) if line["kind"] == "fallback"]
+    assert [(line["what"], line["command_id"]) for line in lines] == [("layer", "c1"), ("unsandboxed", None)]
+    assert lines[0]["why"] == "nested, and weaker" and "bubblewrap is not installed" in lines[1]["why"]

@@ -64,7 +64,7 @@ class FakeStep:
 
 class FakeBackend:
     """`unavailable` makes every start fail with that reason; `stubborn` commands ignore TERM; the network of a
-    `reachable` one can be connected to."""
+    `reachable` one can be connected to; `warnings` come with each launch."""
 
     name = "fake"
 
@@ -73,6 +73,7 @@ class FakeBackend:
         self.unavailable = ""
         self.stubborn = False
         self.reachable = False
+        self.warnings: tuple[str, ...] = ()
 
     async def ready(self) -> None:
         if self.unavailable:
@@ -82,7 +83,7 @@ class FakeBackend:
         handle = FakeHandle(self, launch_id, plan, observer)
         self.launches.append(handle)
         argv = ("/bin/false", launch_id, "--", *plan.argv)
-        return Launch(argv, (*plan.layers, "fake"), reachable=self.reachable), handle
+        return Launch(argv, (*plan.layers, "fake"), self.warnings, reachable=self.reachable), handle
 
 
 class FakePlanner:

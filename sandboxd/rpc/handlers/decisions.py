@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sandboxd.policy.decision import Behavior, Reason
 from sandboxd.rpc.records import reason_record
-from sandboxd.runtime.events import CommandDecided
+from sandboxd.runtime.events import CommandDecided, Fallback
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 
 if TYPE_CHECKING:
@@ -22,4 +23,6 @@ async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandb
     )
     decision = answer.decision
     call.daemon.events.tell(CommandDecided(params.session_id, params.command or "", answer.sandboxed, decision))
+    if decision.reason is Reason.SANDBOX_UNAVAILABLE and decision.behavior is not Behavior.DENY:
+        call.daemon.events.tell(Fallback("unsandboxed", decision.text, params.session_id))
     return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint)
