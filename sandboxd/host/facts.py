@@ -18,10 +18,10 @@ from sandboxd.host.changes import Changes
 from sandboxd.host.git import git_directories, worktree_of
 from sandboxd.host.globs import GlobScan
 from sandboxd.host.names import NameWatch
-from sandboxd.host.planted import neutralise
+from sandboxd.host.planted import close_again, neutralise, open_up
 from sandboxd.host.resolve import resolve
 from sandboxd.host.scan import TreeScan, Wanted, found_at
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, RepositoriesRecord, Resolved, Scan
+from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Neutralised, RepositoriesRecord, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 
 _TRIES = 20
@@ -42,7 +42,8 @@ class _Stamp:
 
     needs: Needs
     stale: bool = False
-    scans: list[TreeScan] = field(default_factory=list)
+    scans: list[tuple[TreeScan, int]] = field(default_factory=list)
+    """Each with its version at the look."""
     names: NameWatch | None = None
     globs: list[GlobScan] = field(default_factory=list)
     keys: list[_ScanKey] = field(default_factory=list)
@@ -53,7 +54,7 @@ class _Stamp:
 
     @property
     def good(self) -> bool:
-        return not self.stale and not any(scan.stale for scan in self.scans)
+        return not self.stale and not any(scan.stale or scan.version != version for scan, version in self.scans)
 
     def cancel(self) -> None:
         if self.names is not None:
@@ -116,29 +117,64 @@ class HostFacts:
             tuple(scan.root for scan in scans),
             tuple(git_dir.path for scan in scans for git_dir in scan.git_dirs),
             tuple(entry.path for scan in scans for entry in scan.git_entries),
+            tuple(path for scan in scans for path in scan.unreadable),
         )
 
     def recall(self, record: RepositoriesRecord) -> Facts:
         """The facts that another daemon had, as far as `planted` needs them. They count as changed."""
         dirs = tuple(GitDir(path) for path in record.git_dirs)
         files = tuple(Found(path, path, Kind.FILE) for path in record.git_files)
-        scans = {root: Scan(root, git_entries=files, git_dirs=dirs) for root in record.roots}
+        closed = record.unreadable
+        scans = {root: Scan(root, git_entries=files, git_dirs=dirs, unreadable=closed) for root in record.roots}
         return Facts(scans=scans, stamp=_Stamp(record.needs, stale=True))
 
-    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> tuple[str, ...]:
+    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> Neutralised:
         """After a command for which these facts were found: what it has planted in repositories of its own making is
-        made harmless; the paths that were moved aside. Raises `PolicyError` when it cannot be seen, `OSError` when
-        nothing can be done about it."""
+        made harmless. Raises `PolicyError` when it cannot be seen."""
         if not isinstance(facts.stamp, _Stamp):
-            return ()
+            return Neutralised()
         needs = facts.stamp.needs
         was_known = needs in self._known
-        after = await self.answer(needs)
+        opened: dict[str, int] = {}
         try:
-            return await asyncio.to_thread(neutralise, facts, after, could_write)
+            after = await self._answer_in_full(needs, facts, could_write, opened)
+            try:
+                return await asyncio.to_thread(neutralise, facts, after, could_write)
+            finally:
+                if not was_known:  # the session has ended: nobody else would
+                    self.forget(after)
         finally:
-            if not was_known:  # the session has ended: nobody else would
-                self.forget(after)
+            await asyncio.to_thread(close_again, opened)
+
+    async def _answer_in_full(
+        self, needs: Needs, before: Facts, could_write: Callable[[str], bool], opened: dict[str, int]
+    ) -> Facts:
+        """Also what lies in directories that have been closed since `before`: they are opened up, with their modes in
+        `opened`."""
+        tried = {path for scan in before.scans.values() for path in scan.unreadable}
+        for _ in range(_TRIES):
+            try:
+                after = await self.answer(needs)
+                closed = {path for scan in after.scans.values() for path in scan.unreadable} - tried
+            except PolicyError as error:
+                closed = {error.data.get("path", "")} - tried
+                if error.slug != "scan_failed" or not any(map(could_write, closed)):
+                    raise
+            closed = set(filter(could_write, closed))
+            if not closed:
+                return after
+            tried |= closed
+            modes = await asyncio.to_thread(lambda paths: {path: open_up(path) for path in paths}, closed)
+            opened.update((path, mode) for path, mode in modes.items() if mode is not None)
+            with self._scans_lock:
+                for shared in self._scans.values():
+                    for path in closed:
+                        shared.tree.look_again(path)
+        raise PolicyError(
+            "scan_failed",
+            "what a command has left is closed in more places than are opened up",
+            hint="make its directories readable, and look at the repositories in them before you use them",
+        )
 
     def forget(self, facts: Facts) -> None:
         if not isinstance(facts.stamp, _Stamp):
@@ -170,7 +206,7 @@ class HostFacts:
         if root.kind is not Kind.DIRECTORY or root.real in needs.apart:
             return None
         tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
-        tree.refresh()
+        stamp.scans.append((tree, tree.refresh()))
         found: list[Found] = []
         entries: list[Found] = []
         git_dirs: list[GitDir] = []
@@ -201,7 +237,6 @@ class HostFacts:
                 shared = self._scans[key] = _SharedScan(tree)
             shared.users += 1
             stamp.keys.append(key)
-        stamp.scans.append(shared.tree)
         return shared.tree
 
     def _release(self, stamp: _Stamp) -> None:

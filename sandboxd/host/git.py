@@ -12,10 +12,13 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from sandboxd.errors import PolicyError
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.plan.facts import Found, GitDir, Kind, Worktree
 
-_LONGEST_POINTER = 4096
+_LONGEST_POINTER = 8192
+"""A path has at most 4,095 bytes; what git takes is longer by a word."""
+_GITDIR = "gitdir: "
 _LARGEST_CONFIG = 1 << 20
 _DEEPEST_MODULE = 8
 _LINKED_NAMES = ("config.worktree", "commondir")
@@ -43,9 +46,9 @@ def worktree_of(root: str, seen: Names) -> Worktree | None:
         return None
     seen.visit(os.path.dirname(resolved.real), os.path.basename(resolved.real), True)
     text = _pointer(resolved.real)
-    if text is None or not text.startswith("gitdir:"):
+    if text is None or not text.startswith(_GITDIR):
         return None
-    git_dir = resolve(os.path.join(os.path.dirname(resolved.real), text[len("gitdir:") :].strip()), seen)
+    git_dir = resolve(os.path.join(os.path.dirname(resolved.real), text[len(_GITDIR) :]), seen)
     if git_dir.kind is not Kind.DIRECTORY:
         return Worktree(root, git_dir.real, git_dir.real, f"{git_dir.real} does not exist")
     seen.visit(git_dir.real, "commondir", True)
@@ -62,9 +65,9 @@ def worktree_of(root: str, seen: Names) -> Worktree | None:
 def pointer_of(entry: str) -> str | None:
     """The git directory that a `.git` file names, as it stands in the file system; None when it names none."""
     text = _pointer(entry)
-    if text is None or not text.startswith("gitdir:"):
+    if text is None or not text.startswith(_GITDIR):
         return None
-    path = os.path.realpath(os.path.join(os.path.dirname(entry), text[len("gitdir:") :].strip()))
+    path = os.path.realpath(os.path.join(os.path.dirname(entry), text[len(_GITDIR) :]))
     return path if os.path.isdir(path) else None
 
 
@@ -123,7 +126,7 @@ def _referenced(git_dir: str, settings: Iterable[tuple[str, str]], seen: Names) 
 
 
 def _settings(config: str) -> Iterator[tuple[str, str]]:
-    """(lower-case key, value) of a configuration file; enough of git-config(1) for paths."""
+    """(lower-case key, value) of a configuration file; enough of git-config(1) for paths. A zero byte ends a value."""
     text = _text(config, _LARGEST_CONFIG)
     if text is None:
         return
@@ -133,7 +136,7 @@ def _settings(config: str) -> Iterator[tuple[str, str]]:
             section = match[1].lower() + (f".{match[2]}" if match[2] is not None else "")
             line = line[match.end() :]
         if match := _VALUE.match(line):
-            yield f"{section}.{match[1].lower()}", match[2].strip('"')
+            yield f"{section}.{match[1].lower()}", match[2].strip('"').partition("\0")[0]
 
 
 def _modules(directory: str, seen: Names, depth: int = 0) -> Iterator[str]:
@@ -155,6 +158,13 @@ def _entries(directory: str, seen: Names) -> Iterator[str]:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
         return
+    except PermissionError as error:  # git does not have to list it to use what is there
+        raise PolicyError(
+            "scan_failed",
+            f"cannot search {directory} for git directories: {error.strerror}",
+            hint="make the directory readable, or make a smaller directory writable",
+            data={"path": directory},
+        ) from error
     for name in names:
         path = os.path.join(directory, name)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -162,8 +172,9 @@ def _entries(directory: str, seen: Names) -> Iterator[str]:
 
 
 def _pointer(path: str) -> str | None:
+    """The path in a file, to the letter as git reads it: line ends go, spaces stay, and a zero byte ends it."""
     text = _text(path, _LONGEST_POINTER)
-    return None if text is None else text.rstrip("\n")
+    return None if text is None else text.rstrip("\r\n").partition("\0")[0]
 
 
 def _text(path: str, limit: int) -> str | None:

@@ -79,18 +79,24 @@ class TreeScan:
         self._notable: dict[str, Record] = {}
         self._identity: tuple[int, int] | None = None
         self._lock = threading.Lock()
+        self.version = 0
+        """Another one after each change: what was found under this one still holds. Several facts rest on one scan, and
+        a look for some of them makes the scan current and not the others."""
 
     @property
     def stale(self) -> bool:
         return bool(self._dirty)
 
-    def refresh(self) -> None:
-        """Look at what changed since the last time. Raises `PolicyError` when the scan cannot be complete."""
+    def refresh(self) -> int:
+        """Look at what changed since the last time; the `version` that this was. Raises `PolicyError` when the scan
+        cannot be complete."""
         with self._lock:
             if (identity := _identity(self.root)) != self._identity:
+                self.version += self._identity is not None
                 self._identity = identity
                 self._forget(self.root)
                 self._dirty[self.root] = None
+            version = self.version  # before the look: what changes meanwhile makes it an old one
             while self._dirty:
                 path = next(iter(self._dirty))
                 self._dirty.pop(path, None)
@@ -101,6 +107,7 @@ class TreeScan:
                     self._list(path, 0, None)
                 elif record is not None:
                     self._list(path, record.depth, record.tail)
+            return version
 
     def notable(self) -> dict[str, Record]:
         """The directories in which there is something to report, by path."""
@@ -196,7 +203,13 @@ class TreeScan:
         # inside a bare repository there are only its objects; a name's own directory at the rim is entered for its tail
         record.below = () if record.bare else tuple(below)
 
+    def look_again(self, directory: str) -> None:
+        """It may be listed by now: nothing tells of a mode that changes."""
+        if directory in self._records:
+            self._changed(directory)
+
     def _changed(self, directory: str) -> None:
+        self.version += 1
         self._dirty[directory] = None
 
     def _forget(self, path: str) -> None:

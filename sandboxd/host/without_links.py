@@ -37,6 +37,20 @@ def opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def open_up(directory: int) -> int | None:
+    """Let its owner list and change a directory: the mode it had, or None when that is somebody else."""
+    state = os.fstat(directory)
+    if state.st_uid != os.geteuid():
+        return None
+    mode = stat.S_IMODE(state.st_mode)
+    set_mode(directory, mode | stat.S_IRWXU)
+    return mode
+
+
+def set_mode(directory: int, mode: int) -> None:
+    os.chmod(f"/proc/self/fd/{directory}", mode)  # fchmod(2) takes no O_PATH
+
+
 def mode_of(directory: int, name: str) -> int:
     """Type and permissions (inode(7)), 0 when there is nothing of that name."""
     try:
@@ -46,11 +60,11 @@ def mode_of(directory: int, name: str) -> int:
 
 
 def read(directory: int, name: str, limit: int) -> str | None:
-    """The text of a regular file, None when there is none. At most `limit` bytes and one."""
+    """The text of a regular file, None when there is none that could be read. At most `limit` bytes and one."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in _NOT_THERE or error.errno == errno.EACCES:
             return None
         raise
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -68,10 +82,16 @@ def create(directory: int, name: str, text: str) -> None:
 
 
 def move_aside(directory: int, name: str) -> str | None:
-    """Give an entry a name nobody obeys, in the same directory: that name, or None when it is gone."""
+    """Give an entry a name nobody obeys, in the same directory: that name, or None when it is gone. Write permission
+    that the directory lacks is added: it may have been taken away against this very step."""
     aside = f"{name}.refused-{secrets.token_hex(4)}"
     try:
-        os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+        try:
+            os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+        except PermissionError:
+            if open_up(directory) is None:
+                raise
+            os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
     except FileNotFoundError:
         return None
     return aside

@@ -125,12 +125,22 @@ class Facts:
 @dataclass(frozen=True, slots=True)
 class RepositoriesRecord:
     """What of facts is still asked for when a command has ended: the questions, and the repositories that were there.
-    `git_dirs` and `git_files` are canonical paths."""
+    `git_dirs`, `git_files` and `unreadable` are canonical paths."""
 
     needs: Needs
     roots: tuple[str, ...]
     git_dirs: tuple[str, ...]
     git_files: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Neutralised:
+    """What was done about repositories that a command has made. `moved` are the paths that were moved aside, by the
+    names they had. `failed` is what kept something from being done, although the rest was."""
+
+    moved: tuple[str, ...] = ()
+    failed: OSError | None = None
 
 
 class FactSource(Protocol):

@@ -35,6 +35,18 @@ PLANTS = (
     + MONITOR.format("new/.git/modules/m"),
     "git clone -q ~/origin new; mkdir -p ../.git/modules; mv new/.git ../.git/modules/new;"
     f"echo 'gitdir: ../../.git/modules/new' > new/.git; {MONITOR.format('../.git/modules/new')}",
+    # git needs less of a directory than whoever lists it or renames in it
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 555 new/.git/hooks",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new/.git/hooks",
+    f"git init -q new; {MONITOR.format('new/.git')}; chmod 555 new/.git",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; : > new/.git/config.worktree;"
+    "chmod 0 new/.git/config.worktree",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new/.git .",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; mkdir -m 311 new/.git/modules new/.git/worktrees",
+    # the name ends where git says
+    f"mkdir new; git init -q t; mv t/.git 'trap '; echo 'gitdir: ../trap ' > new/.git; {MONITOR.format('trap?')}",
+    f"mkdir new; git init -q t; mv t/.git trap; printf 'gitdir: ../trap\\0x' > new/.git; {MONITOR.format('trap')}",
 )
 """Each in a directory of its own, where `new` becomes the trap."""
 
@@ -66,12 +78,12 @@ def test_nothing_planted_runs_on_the_host(lab: Lab) -> None:
     lab.host(f"set +e; {LATER}", check=False)
     assert not pwned.exists(), pwned.read_text()
     assert {Path(path).relative_to(lab.workspace).parts[0] for path in done.moved} >= {
-        f"p{number}" for number in range(len(PLANTS) - 1)
+        f"p{number}" for number, plant in enumerate(PLANTS) if "../.git/modules" not in plant
     }
     # what stood there is kept under another name
     assert all(list(Path(path).parent.glob(Path(path).name + ".refused-*")) for path in done.moved)
     # the twin: outside of a sandbox each of them is a trap
-    lab.host("rm -rf p* .git/modules")
+    lab.host("chmod -R u+rwX p* .git; rm -rf p* .git/modules")
     lab.host(f"set +e; {PLANT}\nrm -f ~/pwned\n{LATER}", check=False)
     assert set(pwned.read_text().split()) == {f"p{number}/new" for number in range(len(PLANTS))}
 
@@ -119,3 +131,14 @@ def test_the_daemon_reports_it(daemon: DaemonProcess) -> None:
     hooks = identity.workspace / "new" / ".git" / "hooks"
     assert not (hooks / "post-commit").exists() and len(list(hooks.glob("post-commit.refused-*"))) == 1
     assert "new/.git/hooks/post-commit" in done.stderr, done
+
+
+def test_what_could_not_be_looked_through_is_told(daemon: DaemonProcess) -> None:
+    identity = daemon.identity
+    if identity.uid == 0:
+        pytest.skip("nothing is closed to root")
+    closed = "for n in $(seq 50); do mkdir $n; chmod 311 $n; done"
+    plant = f"git init -q new; mkdir new/.git/modules; cd new/.git/modules; {closed}"
+    done = daemon.run("run", "--show-violations", "-c", plant)
+    assert done.returncode == 0
+    assert f"look at the git repositories in {identity.workspace}" in done.stderr, daemon.log.read_text()[-1500:]

@@ -234,6 +234,34 @@ async def test_a_scan_that_others_share_is_up_to_date_for_the_next(host: HostFac
     assert (names(first, tmp_path), names(second, tmp_path)) == (["a/.vscode"], ["b/.vscode"])
 
 
+async def test_a_look_for_others_makes_nobody_elses_facts_new(host: HostFacts, tmp_path: Path) -> None:
+    """Two sessions with different rules share the scan of a directory."""
+    mine, other = needs(tmp_path), needs(tmp_path, paths=("/etc",))
+    facts = await host.answer(mine)
+    await host.answer(other)
+    write(tmp_path / "sub" / ".mcp.json")
+    await host.answer(other)
+    assert not host.unchanged(facts)
+    assert names(await host.answer(mine), tmp_path) == ["sub/.mcp.json"]
+
+
+async def test_a_look_that_fails_makes_no_facts_new(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = await host.answer(needs(tmp_path))
+    write(tmp_path / ".mcp.json")
+
+    def fail(*_: object) -> None:
+        raise PolicyError("scan_failed", "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sandboxd.host.facts.found_at", fail)
+        with pytest.raises(PolicyError):
+            await host.answer(needs(tmp_path))
+    assert not host.unchanged(facts)
+    assert names(await host.answer(needs(tmp_path)), tmp_path) == [".mcp.json"]
+
+
 async def test_a_name_that_goes_while_it_is_looked_at(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,7 @@ class Runner:
         finally:
             moved = hold.release()
         if plan.view.facts is not None and not self.facts.unchanged(plan.view.facts):
-            moved += await self.facts.planted(plan.view.facts, partial(is_writable, plan.view))
+            moved += (await self.facts.planted(plan.view.facts, partial(is_writable, plan.view))).moved
         return {
             **answer, "moved": moved, "warnings": plan.warnings, "links": plan.view.open_links,
             "mounts": len(plan.view.mounts), "writable": plan.view.writable,

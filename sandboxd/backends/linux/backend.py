@@ -31,7 +31,7 @@ from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
 from sandboxd.errors import LaunchError, SandboxdError
 from sandboxd.handover.document import Outgoing
-from sandboxd.plan.facts import Facts, RepositoriesRecord
+from sandboxd.plan.facts import Facts, Neutralised, RepositoriesRecord
 from sandboxd.plan.mounts import FileView, is_writable
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
@@ -80,8 +80,8 @@ class Planted(Protocol):
 
     def recall(self, record: RepositoriesRecord) -> Facts: ...
 
-    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> tuple[str, ...]:
-        """Make it harmless; the paths that were given another name. Raises SandboxdError, OSError."""
+    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> Neutralised:
+        """Make it harmless. Raises SandboxdError."""
         ...
 
 
@@ -220,10 +220,13 @@ class LinuxBackend:
 
     async def _look_through(self, facts: Facts, launch: _Launching, status: int | None) -> None:
         try:
-            for path in await self._planted.planted(facts, partial(is_writable, launch.view)):
+            found = await self._planted.planted(facts, partial(is_writable, launch.view))
+            for path in found.moved:
                 launch.moved_aside(path)
-        except (SandboxdError, OSError) as error:
-            self._bridge.log("what a command has left could not be looked through", error=str(error))
+            if found.failed is not None:
+                launch.not_looked_through(found.failed)
+        except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
+            launch.not_looked_through(error)
         finally:
             launch.over(status)
 
@@ -377,6 +380,14 @@ class _Launching:
         self._observer.refused(
             Refusal(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
         )
+
+    def not_looked_through(self, error: Exception) -> None:
+        """There may be something that a program outside would obey, and nothing was done about it."""
+        self._log("what a command has left could not be looked through", error=str(error))
+        facts = self.view.facts
+        place = next(iter(facts.scans), "") if facts is not None else ""
+        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
+        self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
 
     def over(self, status: int | None) -> None:
         self._observer.ended(status)
