@@ -120,7 +120,7 @@ import subprocess, sys
 from sandboxd_client import Client
 with Client(autostart=False) as box, Client(autostart=False) as listener:
     listener.violation_subscribe()
-    child = box.spawn("touch /usr/x; read line; echo x > /usr/y; exit 3", stdin=subprocess.PIPE)
+    child = box.spawn("touch /etc/x; read line; echo x > /etc/y; exit 3", stdin=subprocess.PIPE)
     heard = next(iter(listener.notifications())).params.violation
     print(heard.target, heard.process, heard.outcome, child.poll())
     child.stdin.write(b"go\\n")
@@ -131,9 +131,9 @@ with Client(autostart=False) as box, Client(autostart=False) as listener:
 """
     done = daemon.python(code)
     first, second, *block = done.stdout.splitlines()
-    assert first == "/usr/x touch pathNotWritable None", done.stderr
-    assert second == "3 ['/usr/x', '/usr/y']"
-    assert block[:2] == ["err", "<sandbox_violations>"] and "write openat /usr/y: pathNotWritable" in block[3]
+    assert first == "/etc/x touch pathNotWritable None", done.stderr
+    assert second == "3 ['/etc/x', '/etc/y']"
+    assert block[:2] == ["err", "<sandbox_violations>"] and "write openat /etc/y: pathNotWritable" in block[3]
 
 
 def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> None:
