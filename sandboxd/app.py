@@ -24,11 +24,13 @@ import sandboxd_client
 from sandboxd.app_commands import explaining, explaining_sockets, make_proxies_of, placing
 from sandboxd.app_configuration import DaemonConfig, ServeOptions, configure
 from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
+from sandboxd.app_keeping import kept
 from sandboxd.backends.base import Backend
 from sandboxd.daemon import descriptor_store
 from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.idle import stop_when_idle
+from sandboxd.daemon.keeping import Keeping
 from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.metrics import Gauge, Metrics
@@ -82,12 +84,14 @@ class Ground:
 class Succession:
     """How the sandboxes of a back end go from one daemon to the next. `prepared` takes nothing more in and waits, so
     long at most, until none is in the middle of being completed; `hand_over` lets go of them; `inherited` goes on with
-    one, and `end_inherited` ends those that nobody has resumed and says which they were."""
+    one, and `end_inherited` ends those that nobody has resumed and says which they were. `keep` writes down what is
+    needed of one that runs, and lets go of nothing; False when it does not run."""
 
     prepared: Callable[[float], Awaitable[None]]
     hand_over: Callable[[Outgoing], None]
     inherited: Inherited
     end_inherited: Callable[[], list[str]]
+    keep: Callable[[str, Outgoing], bool]
 
 
 class ExplainingPlanner(Planner, Protocol):
@@ -131,6 +135,7 @@ def main(options: ServeOptions) -> int:
             os.environ.pop(HANDOVER, None)
             before = None if trial else take_handed_over(environment)
             stored: tuple[str, ...] = ()
+            store_size = environment.pop("FDSTORE", "")
             if before is None and not trial:
                 before, stored = descriptor_store.take_stored(environment)
             config = configure(options, environment)
@@ -138,9 +143,14 @@ def main(options: ServeOptions) -> int:
                 sys.stdout.write(try_out(config, log) + "\n")
                 return 0
             raise_descriptor_limit()
-            if stored:
+            store = None
+            if manager.address:
+                store = descriptor_store.Store(manager.address, store_size)
+            if store is not None and before is not None and before.crashed:
+                store.old = stored  # until it is there by new names: this daemon may crash as well
+            elif stored:
                 descriptor_store.empty(manager.address, stored)
-            while (outgoing := asyncio.run(_serve(config, log, manager, program, before))) is not None:
+            while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
                 try:
                     if outgoing.for_manager:
                         descriptor_store.keep(manager.address, outgoing)
@@ -171,6 +181,7 @@ async def _serve(
     manager: ServiceManager,
     program: Program,
     before: Incoming | None,
+    store: descriptor_store.Store | None,
 ) -> Outgoing | None:
     """Serve until it is asked to stop. What is to be handed over when that is for a restart."""
     outgoing = None
@@ -191,6 +202,7 @@ async def _serve(
             startup=StartUp() if before else StartUp.of_this_process(),
             program=program,
             before=before,
+            store=store,
         ) as daemon:
             running = daemon
             gc.collect()
@@ -238,10 +250,12 @@ async def run_daemon(
     startup: StartUp | None = None,
     program: Program | None = None,
     before: Incoming | None = None,
+    store: descriptor_store.Store | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon that serves as long as the context lasts; `stop` only tells whoever entered it that it should end.
-    `program` is what can be executed in its place, `before` what another daemon has left for this one. Raises
-    HostError, SettingsError or CallerError when it cannot serve; then nothing is left behind."""
+    `program` is what can be executed in its place, `before` what another daemon has left for this one, `store` where it
+    keeps what a crash must not lose. Raises HostError, SettingsError or CallerError when it cannot serve; then nothing
+    is left behind."""
     predecessor = Predecessor(before)
     earlier = predecessor.daemon
     startup = startup or StartUp()
@@ -312,7 +326,12 @@ async def run_daemon(
             violations=feed,
             events=events,
         )
-        sessions = await stack.enter_async_context(Sessions(parts))
+        keeping: Keeping | None = None
+        if store is not None and machine.succession is not None:
+            keeping = Keeping(store, lambda is_ripe: kept(running, is_ripe), log)
+            stack.push_async_callback(keeping.close)
+            events.listen(keeping.listen)
+        sessions = await stack.enter_async_context(Sessions(parts, None if keeping is None else keeping.changed))
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(SettingsChanged(policies.generation, outcome.changed)))
         stop = stop or StopRequest()
@@ -353,7 +372,7 @@ async def run_daemon(
             layers=machine.layers,
             stop=stop,
             warnings=tuple(filter(None, [base.warning])),
-            machine_warnings=machine.warnings,
+            machine_warnings=lambda: (*machine.warnings(), *(() if keeping is None else keeping.warnings)),
             proxies=proxies,
             startup=startup,
             activated=config.passed is not None or (earlier is not None and not earlier.listener.own),
@@ -361,7 +380,9 @@ async def run_daemon(
             hand_over=lambda: hand_over(running),
         )
         if earlier is not None:
-            daemon.started_at, daemon.restarts = earlier.started_at, earlier.restarts + 1
+            daemon.restarts = earlier.restarts + 1
+            if not predecessor.incoming.crashed:
+                daemon.started_at = earlier.started_at
         listening = _listening(config, earlier)
         stack.callback(listening.close)
         dispatcher = Dispatcher(daemon, log, controlled=events.tell)
@@ -373,13 +394,15 @@ async def run_daemon(
 
         running = Parts(
             lock, listening, temporary, policies, prompts, feed, blocked, daemon.subscriptions, permissions, sessions,
-            connections, machine.succession, daemon,
+            connections, machine.succession, daemon, keeping,
         )  # fmt: skip
         taking_over = TakingOver(
             predecessor, running, lambda record: connections.make(dispatcher, log, lost, lambda _: record.caller), log
         )
         taking_over.sessions()
         daemon.restarted = await taking_over.settle()
+        if keeping is not None:
+            keeping.start()
         await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
         await taking_over.connect()
         lock.has_served = True
@@ -393,7 +416,7 @@ async def run_daemon(
 
 
 def _listening(config: DaemonConfig, earlier: DaemonRecord | None) -> ListeningSocket:
-    if earlier is not None:
+    if earlier is not None and earlier.listener.socket >= 0:
         if config.passed is not None:  # the same one once more
             config.passed.socket.close()
         return ListeningSocket.resumed(earlier.listener)

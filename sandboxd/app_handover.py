@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sandboxd import __version__
 from sandboxd.daemon.blocked import Blocked
+from sandboxd.daemon.keeping import Keeping
 from sandboxd.daemon.permissions import Permissions
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restarting import Restarted
@@ -32,7 +33,7 @@ from sandboxd.rpc.handlers import violations as violation_methods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListenerRecord, ListeningSocket
 from sandboxd.runtime.prompts import Prompts, QuestionsRecord
-from sandboxd.runtime.session import Inherited, Session, SessionRecord
+from sandboxd.runtime.session import Inherited, Session, SessionRecord, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRecord, TemporaryRoot
 from sandboxd.runtime.violation_feed import FeedRecord, ViolationFeed
@@ -50,7 +51,8 @@ LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """What is there once. `since` is when it stopped serving, by the clock of the machine (CLOCK_MONOTONIC)."""
+    """What is there once. `since` is when it stopped serving, by the clock of the machine (CLOCK_MONOTONIC). Where it
+    was kept for a crash there is no time, no lock and no listener."""
 
     version: str
     lock: Descriptor
@@ -92,6 +94,7 @@ class Parts:
     connections: Connections
     succession: Succession | None
     daemon: Daemon = field(repr=False)
+    keeping: Keeping | None = None
 
 
 async def hand_over(parts: Parts) -> Outgoing:
@@ -99,6 +102,8 @@ async def hand_over(parts: Parts) -> Outgoing:
     assert parts.succession is not None, "asked for only where it is supported (Restarting)"
     since = time.monotonic()
     outgoing = Outgoing()
+    if parts.keeping is not None:
+        parts.keeping.pause()
     connections, sessions, prompts = parts.connections, parts.sessions, parts.prompts
     connections.pause()
     connections.stop_accepting()
@@ -114,11 +119,7 @@ async def hand_over(parts: Parts) -> Outgoing:
     def owner(connection: object) -> str:
         return keys.get(connection, "") if isinstance(connection, Connection) else ""
 
-    def settings(session: Session) -> object:
-        policy = session.policy_of
-        return getattr(policy, "settings", None)
-
-    await sessions.hand_over(outgoing, owner, settings)
+    await sessions.hand_over(outgoing, owner, opened_with)
     outgoing.add("questions", prompts.hand_over())
     for connection, record in handed:
         outgoing.add("connection", subscribed[connection].on(record), f"pid {record.pid}")
@@ -139,7 +140,14 @@ async def hand_over(parts: Parts) -> Outgoing:
             since=since,
         ),
     )
+    if parts.keeping is not None:  # the manager takes nothing twice, by whatever names
+        await parts.keeping.close()
     return outgoing
+
+
+def opened_with(session: Session) -> object:
+    """The settings that a session was opened with."""
+    return getattr(session.policy_of, "settings", None)
 
 
 async def _settled(parts: Parts) -> None:
@@ -190,7 +198,7 @@ class TakingOver:
             owners[record.key] = connection = self.make(record)
             self._connections.append((connection, record))
         records = incoming.take("session", SessionRecord)
-        for session in records:
+        for session in joined(records) if incoming.crashed else records:
             self._session(session, owners.get(session.owner))
         questions = incoming.take("questions", QuestionsRecord)
         known = {session.id: session for session in parts.sessions.all()}
@@ -256,7 +264,8 @@ class TakingOver:
             commands=sum(len(session.commands()) for session in self.parts.sessions.all()),
             cut=self.predecessor.incoming.cut,
             lost=tuple(self.lost),
-            stall_s=0.0 if before is None else max(time.monotonic() - before.since, 0.0),
+            stall_s=max(time.monotonic() - before.since, 0.0) if before is not None and before.since else 0.0,
+            crashed=self.predecessor.incoming.crashed,
         )
         for text in self.lost:
             self.log.error("not taken over from the daemon before", what=text)
@@ -267,6 +276,7 @@ class TakingOver:
             cut=restarted.cut,
             lost=len(self.lost),
             stall_ms=round(restarted.stall_s * 1000),
+            crashed=restarted.crashed,
         )
         return restarted
 

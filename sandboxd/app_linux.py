@@ -135,7 +135,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             captures=lambda: backend.ability.reach is not None,
             warnings=lambda: backend.warnings,
             succession=Succession(
-                prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited
+                prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited, backend.keep
             ),
         )
 

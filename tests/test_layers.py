@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.app_configuration": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_commands": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_handover": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_keeping": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),

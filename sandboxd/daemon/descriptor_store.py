@@ -5,6 +5,8 @@ Each descriptor goes there under a name of its own, and the document in a memory
 them behind the sockets of its units (sd_listen_fds_with_names(3)), takes what it can, and has the store emptied: what
 lies there would otherwise keep connections open that both sides have closed.
 
+What a crash must not lose lies there while the daemon runs (`keeping`), by other names.
+
 The manager asks with the same signal whether the service is to end or to come again. Which of both is in its list of
 jobs; only for a restart anything is kept.
 """
@@ -18,11 +20,13 @@ import os
 import re
 import select
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
+from sandboxd.handover.kept import document_in, gathered, parse_name
 
 FIRST = 3
 """SD_LISTEN_FDS_START."""
@@ -31,6 +35,7 @@ TAKEN_WITHIN_S = 10.0
 """How long the manager may take to take everything; it kills us later than that."""
 ASKED_WITHIN_S = 5.0
 _NAME = re.compile(r"sandboxd-(?:state|[0-9]{1,9})")
+"""Of what is handed over. `handover.kept` has the others."""
 _UNIT = re.compile(r"[^/]+\.service")
 
 
@@ -54,7 +59,7 @@ def empty(address: str, names: tuple[str, ...]) -> None:
     """Have these names removed. The manager going away is no reason to stop serving."""
     with contextlib.suppress(OSError), _connected(address) as manager:
         for name in names:
-            manager.send(f"FDSTOREREMOVE=1\nFDNAME={name}".encode())
+            manager.send(removal(name).text.encode())
 
 
 def _connected(address: str) -> socket.socket:
@@ -69,8 +74,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _store(manager: socket.socket, name: str, descriptor: int) -> None:
-    # FDPOLL=0: one whose other side has hung up stays too, or the document would name what is not there.
-    _send(manager, f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", descriptor)
+    _send(manager, storing(name, descriptor).text, descriptor)
 
 
 def _send(manager: socket.socket, text: str, descriptor: int) -> None:
@@ -103,24 +107,31 @@ def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None,
     count = environment.get("LISTEN_FDS", "")
     if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or len(names) != int(count):
         return None, ()
-    stored = {FIRST + place: name for place, name in enumerate(names) if _NAME.fullmatch(name)}
+    stored = {FIRST + place: name for place, name in enumerate(names) if _is_ours(name)}
     if not stored:
         return None, ()
     for descriptor in stored:
         os.set_inheritable(descriptor, False)
-    others = [name for name in names if not _NAME.fullmatch(name)]
+    others = [name for name in names if not _is_ours(name)]
     environment["LISTEN_FDS"], environment["LISTEN_FDNAMES"] = str(len(others)), ":".join(others)
     return _read(stored), tuple(stored.values())
 
 
+def _is_ours(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None or parse_name(name) is not None
+
+
 def _read(stored: Mapping[int, str]) -> Incoming | None:
+    """What was handed over, else what was kept for a crash."""
     states = [descriptor for descriptor, name in stored.items() if name == STATE]
-    here = {int(name.rpartition("-")[2]): descriptor for descriptor, name in stored.items() if name != STATE}
     incoming = None
     if len(states) == 1:
+        handed = {d: name for d, name in stored.items() if name != STATE and parse_name(name) is None}
+        here = {int(name.rpartition("-")[2]): descriptor for descriptor, name in handed.items()}
         with contextlib.suppress(OSError, HostError):
-            text = os.pread(states[0], os.fstat(states[0]).st_size, 0)
-            incoming = read_document(text, here)
+            incoming = read_document(_content(states[0]), here)
+    elif not states:
+        incoming = _read_kept(stored)
     used = set() if incoming is None else {number for part in incoming.all_parts for number in part.descriptors}
     for descriptor in stored:
         if descriptor not in used:
@@ -128,12 +139,92 @@ def _read(stored: Mapping[int, str]) -> Incoming | None:
     return incoming
 
 
+def _read_kept(stored: Mapping[int, str]) -> Incoming | None:
+    memories: dict[str, int] = {}
+    here: dict[str, dict[int, int]] = {}
+    for descriptor, name in stored.items():
+        if (parsed := parse_name(name)) is None:
+            continue
+        key, number = parsed
+        if number is None:
+            memories[key] = descriptor
+        else:
+            here.setdefault(key, {})[number] = descriptor
+    documents = []
+    for key, memory in memories.items():
+        with contextlib.suppress(OSError, HostError):
+            documents.append(read_document(document_in(_content(memory)), here.get(key, {})))
+    return gathered(documents) if documents else None
+
+
+def _content(memory: int) -> bytes:
+    return os.pread(memory, os.fstat(memory).st_size, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to the manager, with a descriptor of its own that is closed when it was sent; -1 for none."""
+
+    text: str
+    descriptor: int = -1
+
+
+def storing(name: str, descriptor: int) -> Message:
+    # FDPOLL=0: one whose other side has hung up stays too, or the document would name what is not there.
+    return Message(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", descriptor)
+
+
+def removal(name: str) -> Message:
+    return Message(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+class Store:
+    """The store of a running daemon. `address` is $NOTIFY_SOCKET, `size` $FDSTORE (systemd 254 and newer say there how
+    much there is room for), `old` the names that lie there since an earlier daemon crashed."""
+
+    def __init__(self, address: str, size: str = "", old: tuple[str, ...] = ()) -> None:
+        self._address = address
+        self._size = size
+        self.old = old
+
+    def take_old(self) -> tuple[str, ...]:
+        """Those names, once."""
+        old, self.old = self.old, ()
+        return old
+
+    async def capacity(self) -> int:
+        """How many descriptors it may hold; 0 when there is none, or nobody says."""
+        if self._size.isdecimal():
+            return int(self._size)
+        unit, _ = unit_of(_own_groups())
+        said = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
+        return int(said) if said.strip().isdecimal() else 0
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """In this order; waits for the manager. Raises OSError."""
+        try:
+            with _connected(self._address) as manager:
+                for message in messages:
+                    if message.descriptor < 0:
+                        manager.send(message.text.encode())
+                    else:
+                        _send(manager, message.text, message.descriptor)
+        finally:
+            for message in messages:
+                if message.descriptor >= 0:
+                    os.close(message.descriptor)
+
+
 async def restart_intended() -> bool:
     """Whether the manager has asked this service to end so that it starts it again. False when that cannot be known."""
-    unit, user = unit_of(_own_groups())
-    if not unit:
-        return False
-    words = ("systemctl", *(("--user",) if user else ()), "list-jobs", "--plain", "--no-legend")
+    unit, _ = unit_of(_own_groups())
+    return bool(unit) and names_restart(await _ask("list-jobs", "--plain", "--no-legend"), unit)
+
+
+async def _ask(*what: str) -> str:
+    """What systemctl(1) says of the manager that we belong to; empty when it cannot be asked."""
+    _, user = unit_of(_own_groups())
+    words = ("systemctl", *(("--user",) if user else ()), *what)
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -142,15 +233,15 @@ async def restart_intended() -> bool:
             stderr=asyncio.subprocess.DEVNULL,
         )
     except OSError:
-        return False
+        return ""
     try:
         async with asyncio.timeout(ASKED_WITHIN_S):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        return False
-    return names_restart(said.decode(errors="replace"), unit)
+        return ""
+    return said.decode(errors="replace")
 
 
 def names_restart(jobs: str, unit: str) -> bool:

@@ -32,13 +32,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """What came of the last restart. `cut` counts connections that could not be handed over, `lost` says in words what
-    else could not; `stall_s` is how long nobody was served."""
+    else could not; `stall_s` is how long nobody was served. After a crash (`crashed`) nobody knows either."""
 
     from_version: str
     commands: int
     cut: int
     lost: tuple[str, ...]
     stall_s: float
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

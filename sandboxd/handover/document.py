@@ -92,6 +92,8 @@ class Incoming:
     parts: list[Part] = field(default_factory=list)
     cut: int = 0
     refused: list[tuple[Part, str]] = field(default_factory=list)
+    crashed: bool = False
+    """Whether the daemon before was gone without a word, and this is what it had kept for that (`kept`)."""
 
     def take(self, kind: str, cls: type[T]) -> list[T]:
         """The records of a kind. What cannot be read goes to `refused`."""

@@ -53,6 +53,9 @@ class DatagramServer:
                 sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         self._loop.add_reader(sock.fileno(), self._readable)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def hand_over(self) -> int:
         """Let go of the socket; its descriptor. What comes in waits."""
         self._loop.remove_reader(self._socket.fileno())

@@ -231,6 +231,17 @@ class ProxyServer:
         clients = (client for client, _ in self._tasks.values() if client is not None)
         return any(not (client in self._outbound.tunnels or client.is_resumable) for client in clients)
 
+    @property
+    def kept(self) -> ProxyRecord:
+        """What another process needs to go on when this one is gone without a word: the listeners, and the names that
+        addresses stand for. Lets go of nothing."""
+        return ProxyRecord(
+            tuple(acceptor.record for acceptor in self._acceptors),
+            tuple(Descriptor(one.fileno()) for one in self._datagrams),
+            self._families,
+            self.names.names,
+        )
+
     async def hand_over(self) -> tuple[ProxyRecord, int]:
         """Let go of everything. What is in the middle of something is reset; how many those were."""
         self.pause()
@@ -380,6 +391,10 @@ class _Acceptor:
             self._retry.cancel()
         if not keep_listening:
             self._listener.close()
+
+    @property
+    def record(self) -> ListenerRecord:
+        return ListenerRecord(self._protocol, Descriptor(self._listener.fileno()))
 
     def hand_over(self) -> ListenerRecord:
         """After `close`, with the socket still listening."""

@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
 from sandboxd.errors import PolicyError
@@ -175,7 +175,27 @@ class Command:
         if self.published is not None:
             published, lost = await self.published.hand_over()
             cut += lost
-        record = CommandRecord(
+        record = replace(
+            self._record_of_itself(),
+            expires_in_s=left,
+            proxies=None if self.state is State.ENDED else proxies,
+            inside=self._hand_over_inside(),
+            published=published,
+        )
+        return record, cut
+
+    @property
+    def kept(self) -> CommandRecord:
+        """What another daemon needs of it when this one is gone without a word. Lets go of nothing."""
+        return replace(
+            self._record_of_itself(),
+            proxies=None if self.proxies is None else self.proxies.kept,
+            inside=NO_DESCRIPTOR if self._inside is None else Descriptor(self._inside.fileno()),
+            published=None if self.published is None else self.published.kept,
+        )
+
+    def _record_of_itself(self) -> CommandRecord:
+        return CommandRecord(
             wrap_id=self.wrap_id,
             command_id=self.command_id,
             text=self.text,
@@ -188,12 +208,8 @@ class Command:
             status=self._status,
             reason=self._reason,
             generation=self._generation,
-            expires_in_s=left,
-            proxies=None if self.state is State.ENDED else proxies,
-            inside=self._hand_over_inside(),
-            published=published,
+            reads_reported=self._reads_reported,
         )
-        return record, cut
 
     def _hand_over_inside(self) -> Descriptor:
         if self._inside is None or self._inside.fileno() < 0:

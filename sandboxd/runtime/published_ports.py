@@ -62,6 +62,11 @@ class PublishedPorts:
             self.close()
             raise
 
+    @property
+    def kept(self) -> PublishedRecord:
+        """The listeners as they are; lets go of nothing."""
+        return PublishedRecord(self.publications, tuple(Descriptor(one.fileno()) for one in self._listeners))
+
     async def hand_over(self) -> tuple[PublishedRecord, int]:
         """Let go of the listeners, and cut what is open; how much that was."""
         for listener in self._listeners:

@@ -7,7 +7,7 @@ import contextlib
 import enum
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -72,7 +72,8 @@ class SessionInfo:
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
-    ends with, empty when that is gone. A closed one is only known by what became of its commands."""
+    ends with, empty when that is gone. A closed one is only known by what became of its commands; an `orphaned` one
+    ends with its last command, since its connection ended with the daemon."""
 
     session_id: str
     spec: SessionSpec
@@ -83,6 +84,18 @@ class SessionRecord:
     grants: GrantsRecord = field(default_factory=GrantsRecord)
     violations: ViolationsRecord = field(default_factory=ViolationsRecord)
     commands: tuple[CommandRecord, ...] = ()
+    orphaned: bool = False
+
+
+def joined(records: Iterable[SessionRecord]) -> list[SessionRecord]:
+    """One record for each session, where its commands were kept one by one, each with a record that says only to which
+    session it belongs. What has no commands says how the session is."""
+    found: dict[str, SessionRecord] = {}
+    for record in sorted(records, key=lambda record: bool(record.commands)):
+        known = found.setdefault(record.session_id, record)
+        if known is not record:
+            found[record.session_id] = replace(known, commands=(*known.commands, *record.commands))
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +310,16 @@ class Session:
         return command
 
     # from one daemon to the next (docs/restarts.md)
+
+    def kept(self, settings: Any, command: Command | None = None) -> SessionRecord:
+        """What another daemon needs when this one is gone without a word: how the session is, or one of its commands
+        (`joined`). Lets go of nothing."""
+        record = SessionRecord(
+            self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
+        )
+        if command is not None:
+            return replace(record, commands=(command.kept,))
+        return replace(record, grants=self.grants.record(), violations=self.violations.record())
 
     async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionRecord, int]:
         """Let go of everything, as it is; `ended` are the commands that are over. The record, and how many connections

@@ -32,8 +32,10 @@ _TRIES = 8
 class Sessions:
     """Leaving the context ends every session."""
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionParts, changed: Callable[[str], None] | None = None) -> None:
+        """`changed` hears of each session that there is or is no more."""
         self._parts = parts
+        self._changed = changed
         self._sessions: dict[str, Session] = {}
         self._owners: dict[str, object] = {}
         self._implicit: dict[tuple[object, str], Session] = {}
@@ -57,6 +59,8 @@ class Sessions:
         session = Session(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
         self._sessions[session.id] = session
         self._owners[session.id] = owner
+        if self._changed is not None:
+            self._changed(session.id)
         return session
 
     def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> Session:
@@ -156,7 +160,7 @@ class Sessions:
             self._owners[session.id] = owner
             if record.spec.implicit and owner is not None:
                 self._implicit[(owner, record.spec.cwd)] = session
-            elif record.spec.implicit:
+            elif record.spec.implicit or record.orphaned:
                 session.on_idle = self._end_later
         for command in session.resume(record, inherited):
             self._commands[command.wrap_id] = (command, session)
@@ -182,7 +186,7 @@ class Sessions:
             else:
                 session.on_idle = self._end_later
         own = [session for session in self.all() if self._owners.get(session.id) is owner]
-        gone = [session for session in own if not session.spec.implicit and not session.spec.detached]
+        gone = [one for one in own if not (one.spec.implicit or one.spec.detached or one.on_idle is not None)]
         await asyncio.gather(*(self._end(s) for s in gone))
 
     def policy_changed(self) -> None:
@@ -199,3 +203,5 @@ class Sessions:
         self._owners.pop(session.id, None)
         await session.aclose(self.grace_s)
         self._sessions.pop(session.id, None)
+        if self._changed is not None:
+            self._changed(session.id)

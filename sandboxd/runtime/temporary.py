@@ -49,10 +49,14 @@ class TemporaryRoot:
         self.mask = "" if before is None else _mask(before.path)
         """A file nobody can read (mode 000): bound over files whose reading is denied."""
 
+    @property
+    def record(self) -> TemporaryRecord:
+        return TemporaryRecord(self.path, Descriptor(self._lock), dict(self._slots), tuple(self._free))
+
     def hand_over(self) -> TemporaryRecord:
         """Let go of the directory and leave it as it is."""
-        lock, self._lock = self._lock, -1
-        return TemporaryRecord(self.path, Descriptor(lock), dict(self._slots), tuple(self._free))
+        record, self._lock = self.record, -1
+        return record
 
     async def keep_only(self, sessions: frozenset[str]) -> None:
         """Remove the directories of all other sessions: they have not been taken over."""

@@ -12,10 +12,12 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxd.backends.linux.systemd_units import SERVICE, SOCKET
+from support.origin import Origin
 from support.systemd import UserManager, boot
 from support.users import CHECKOUT, SYSTEM_PATH, Identity
 from support.waiting import wait_until
@@ -147,10 +149,10 @@ if os.geteuid() == 0:
             assert (status["restarts"], status["commands"], status["restarted"]["lost"]) == (1, 1, []), (
                 manager.journal()
             )
-            assert manager.show(SERVICE, "NFileDescriptorStore") == "0"
             installation.identity.write(workspace / "go", "")
             assert client.wait(60) == 7
             assert "Blocked by the sandbox" in (workspace / "answer").read_text()  # the proxy has answered
+        wait_until(lambda: manager.show(SERVICE, "NFileDescriptorStore") == "0", "nothing is kept any more")
         # a stop is one: everything ends, and nothing is kept
         with manager.running(
             installation.program, "run", "--cwd", str(workspace), "-c", "touch second; sleep 987", PYTHONPATH=""
@@ -159,6 +161,80 @@ if os.geteuid() == 0:
             manager.systemctl("stop", SERVICE)
             assert client.wait(60) != 0
             assert manager.show(SERVICE, "NFileDescriptorStore") == "0"
+
+    @as_a_user
+    def test_what_runs_goes_on_when_the_daemon_is_killed(installation: Installation, origin: Origin) -> None:
+        manager, identity = installation.manager, installation.identity
+        workspace = identity.workspace
+        settings = {"sandbox": {"network": {"allowedDomains": ["ok.test"]}}}
+        identity.write(identity.home / ".claude" / "settings.json", json.dumps(settings))
+        pins = "[Service]\nEnvironment=SANDBOXD_RESOLVE=ok.test=127.0.0.1,no.test=127.0.0.1\n"
+        identity.write(installation.units / f"{SERVICE}.d" / "names.conf", pins)
+        installation.done("service", "install", "--now")
+
+        def kept() -> int:
+            return int(manager.show(SERVICE, "NFileDescriptorStore"))
+
+        def killed() -> None:
+            """And there again, as soon as it serves."""
+            before = installation.pid()
+            manager.run("kill", "-9", str(before))
+            wait_until(lambda: installation.pid() not in (0, before) and is_up(), "it was started again")
+
+        def is_up() -> bool:
+            return installation.state() == "active"
+
+        def is_kept() -> bool:
+            """The command with its sockets, its session and the daemon, and nothing more is on its way."""
+            return (workspace / "started").exists() and kept() >= 8 and kept() == kept()
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(installation.done("status", "--json"))
+            return found
+
+        # Once through the proxy that it is told of, once past it, before and after; a file in its own directory stays.
+        reach = (
+            f"curl -sS http://ok.test:{origin.port}/ >>answer; "
+            f"curl -sS --noproxy '*' http://ok.test:{origin.port}/ >>answer; curl -sS http://no.test/ >/dev/null; "
+        )
+        line = (
+            f"{reach} echo mine >$TMPDIR/mine; touch started; until test -e go; do sleep 0.05; done; "
+            f"{reach} cat $TMPDIR/mine >>answer; exit 7"
+        )
+        command = [installation.program, "run", "--cwd", str(workspace), "-c", line]
+        with manager.running(*command, PYTHONPATH="") as client:
+            wait_until(is_kept, "the command is kept")
+            killed()
+            found = status()
+            assert (found["restarts"], found["commands"], found["restarted"]["lost"]) == (1, 1, []), manager.journal()
+            assert found["restarted"]["crashed"] is True
+            violations = found["sessions"][0]["violations"]
+            assert violations >= 1
+            killed()  # and once more: what was taken over is kept again
+            assert status()["restarts"] == 2, manager.journal()
+            identity.write(workspace / "go", "")
+            assert client.wait(60) == 7
+        assert (workspace / "answer").read_bytes() == origin.body * 4 + b"mine\n", manager.journal()
+        wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
+
+        # killed, and the command ends before the next daemon starts
+        (workspace / "started").unlink()
+        (workspace / "go").unlink()
+        identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=2s\n")
+        manager.systemctl("daemon-reload")
+        command[-1] = "touch started; until test -e go; do sleep 0.05; done; exit 7"
+        with manager.running(*command, PYTHONPATH="") as client:
+            wait_until(is_kept, "the command is kept")
+            before = installation.pid()
+            manager.run("kill", "-9", str(before))
+            identity.write(workspace / "go", "")
+            assert client.wait(60) == 7
+            assert installation.pid() == 0
+        wait_until(lambda: installation.pid() not in (0, before) and is_up(), "it was started again")
+        wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
+        assert status()["commands"] == 0
+        directories = list((Path(f"/proc/{manager.machine.pid}/root/tmp")).glob("sandboxd-*/*/t*"))
+        assert directories == [], manager.journal()
 
     @as_a_user
     def test_reloaded_watched_and_restarted(installation: Installation) -> None:

@@ -259,6 +259,22 @@ class LinuxBackend:
             outgoing.add("launch", record, launch_id, () if link is None else link.ends)
         self._launches.clear()
 
+    def keep(self, launch_id: str, outgoing: Outgoing) -> bool:
+        """Add what another daemon needs of a command that runs, and let go of nothing. False when it does not run."""
+        launch, link = self._launches.get(launch_id), self._bridge.kept(launch_id)
+        if launch is None or link is None:
+            return False
+        facts = launch.view.facts
+        record = LaunchRecord(
+            launch_id,
+            launch.view.placeholders,
+            launch.view.watched,
+            None if facts is None else self._planted.record(facts),
+            link=link,
+        )
+        outgoing.add("launch", record, launch_id, link.ends)
+        return True
+
     def inherit(self, launches: Iterable[LaunchRecord]) -> None:
         """What the daemon before has launched, for `resume`."""
         self._inherited.update((launch.launch_id, launch) for launch in launches)

@@ -116,6 +116,11 @@ class Bridge:
         link = self._links.pop(ticket, None)
         return self._expected.pop(ticket, None), None if link is None else link.hand_over()
 
+    def kept(self, ticket: str) -> LinkRecord | None:
+        """The link of a command that runs, as another daemon needs it; lets go of nothing."""
+        link = self._links.get(ticket)
+        return None if link is None else link.kept
+
     def resume(self, record: BridgeRecord) -> None:
         """Go on where another bridge was, in place of `open`."""
         listener = socket.socket(fileno=record.listener)
@@ -276,6 +281,22 @@ class Link:
     def preparing(self) -> asyncio.Task[None] | None:
         """What has to be done before the command may start, as long as that takes."""
         return None if self._preparing is None or self._preparing.done() else self._preparing
+
+    @property
+    def kept(self) -> LinkRecord | None:
+        """As long as its command runs. What is read or written at this moment is not in it: that changes all the time,
+        and the helper sends and takes whole messages."""
+        last = self._decoder.state[1]
+        if last != Started.__name__ or self._closing:
+            return None
+        return LinkRecord(
+            connection=Descriptor(self._connection.fileno()),
+            pid=self._pid,
+            pidfd=Descriptor(self._pidfd),
+            init_pid=self._init_pid,
+            init=Descriptor(self._init),
+            decoder_last=last,
+        )
 
     def hand_over(self) -> LinkRecord:
         """Let go of everything, as it is. Nothing more is told."""

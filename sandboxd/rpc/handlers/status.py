@@ -54,5 +54,6 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             restarted.commands,
             restarted.cut,
             tuple(map(neutralise, restarted.lost)),
+            restarted.crashed,
         ),
     )

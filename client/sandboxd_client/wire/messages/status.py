@@ -37,13 +37,15 @@ class PhaseRecord:
 @dataclass(frozen=True, slots=True)
 class RestartRecord:
     """What came of the last restart: how long nobody was served, the version before, how many commands were taken over,
-    how many connections of theirs were cut, and in words what else was lost."""
+    how many connections of theirs were cut, and in words what else was lost. `crashed`: the daemon before was gone
+    without a word, so that nobody knows the first and the third."""
 
     stall_s: float
     from_version: str
     commands: int
     cut: int = 0
     lost: tuple[str, ...] = ()
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
