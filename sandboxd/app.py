@@ -91,7 +91,7 @@ class Succession:
     hand_over: Callable[[Outgoing], None]
     inherited: Inherited
     end_inherited: Callable[[], list[str]]
-    keep: Callable[[str, Outgoing], bool]
+    keep: Callable[[str, Outgoing], bool] = lambda launch_id, outgoing: False
 
 
 class ExplainingPlanner(Planner, Protocol):

@@ -69,8 +69,8 @@ class Keeping:
         found = []
         if commands := self._left_out - {DAEMON}:
             found.append(
-                f"the service manager keeps no more (FileDescriptorStoreMax={self._capacity}): {len(commands)} commands "
-                "or sessions would be left without network if the daemon crashed"
+                f"the service manager keeps no more (FileDescriptorStoreMax={self._capacity}): {len(commands)} commands"
+                " or sessions would be left without network if the daemon crashed"
             )
         if self._failure:
             found.append(f"what runs would be left without network if the daemon crashed: {self._failure}")

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -75,7 +76,7 @@ class Runs:
     def wanted(self, is_ripe: IsRipe) -> Iterator[Wanted]:
         for key in self.running:
             if is_ripe(key):
-                yield Wanted(key, "s-1", lambda outgoing, key=key: self.write(key, outgoing))
+                yield Wanted(key, "s-1", partial(self.write, key))
 
     def write(self, key: str, outgoing: Outgoing) -> bool:
         self.written += 1
@@ -158,7 +159,7 @@ async def test_without_a_store_nothing_is_ever_done() -> None:
     runs.running["a"] = ["a", 0]
     keeping.start()
     await asyncio.sleep(0)
-    await wait_until_async(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "keeping"], "it knows")
+    await wait_until_async(lambda: "keeping" not in {task.get_name() for task in asyncio.all_tasks()}, "it knows")
     keeping.listen(started("a"))
     assert (keeping._timer, runs.written, keeping.warnings) == (None, 0, ())
     await keeping.close()

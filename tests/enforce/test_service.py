@@ -188,6 +188,10 @@ if os.geteuid() == 0:
             """The command with its sockets, its session and the daemon, and nothing more is on its way."""
             return (workspace / "started").exists() and kept() >= 8 and kept() == kept()
 
+        def directory() -> Path:
+            """The temporary one of the session, which has the same name inside and outside."""
+            return Path(f"/proc/{manager.machine.pid}/root{(workspace / 'directory').read_text().strip()}")
+
         def status() -> dict[str, Any]:
             found: dict[str, Any] = json.loads(installation.done("status", "--json"))
             return found
@@ -204,12 +208,13 @@ if os.geteuid() == 0:
         command = [installation.program, "run", "--cwd", str(workspace), "-c", line]
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
+            wait_until(lambda: status()["sessions"][0]["violations"], "what was blocked is known")
+            assert installation.done("run", "--", "echo", "short") == "short\n"  # longer than changes take to be kept
             killed()
             found = status()
             assert (found["restarts"], found["commands"], found["restarted"]["lost"]) == (1, 1, []), manager.journal()
             assert found["restarted"]["crashed"] is True
-            violations = found["sessions"][0]["violations"]
-            assert violations >= 1
+            assert found["sessions"][0]["violations"] >= 1
             killed()  # and once more: what was taken over is kept again
             assert status()["restarts"] == 2, manager.journal()
             identity.write(workspace / "go", "")
@@ -220,21 +225,22 @@ if os.geteuid() == 0:
         # killed, and the command ends before the next daemon starts
         (workspace / "started").unlink()
         (workspace / "go").unlink()
-        identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=2s\n")
+        identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=3s\n")
         manager.systemctl("daemon-reload")
-        command[-1] = "touch started; until test -e go; do sleep 0.05; done; exit 7"
+        command[-1] = "echo $TMPDIR >directory; touch started; until test -e go; do sleep 0.05; done; touch ended; exit 7"
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             before = installation.pid()
             manager.run("kill", "-9", str(before))
+            wait_until(lambda: installation.pid() == 0, "it is gone")
             identity.write(workspace / "go", "")
+            wait_until(lambda: (workspace / "ended").exists(), "the command has come to its end")
+            assert installation.pid() == 0 and directory().is_dir() and kept() >= 8
             assert client.wait(60) == 7
-            assert installation.pid() == 0
         wait_until(lambda: installation.pid() not in (0, before) and is_up(), "it was started again")
         wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
         assert status()["commands"] == 0
-        directories = list((Path(f"/proc/{manager.machine.pid}/root/tmp")).glob("sandboxd-*/*/t*"))
-        assert directories == [], manager.journal()
+        assert not directory().exists(), manager.journal()
 
     @as_a_user
     def test_reloaded_watched_and_restarted(installation: Installation) -> None:

@@ -261,8 +261,9 @@ class LinuxBackend:
 
     def keep(self, launch_id: str, outgoing: Outgoing) -> bool:
         """Add what another daemon needs of a command that runs, and let go of nothing. False when it does not run."""
-        launch, link = self._launches.get(launch_id), self._bridge.kept(launch_id)
-        if launch is None or link is None:
+        launch, link = self._launches.get(launch_id), self._bridge.link(launch_id)
+        kept = None if link is None else link.kept
+        if launch is None or kept is None:
             return False
         facts = launch.view.facts
         record = LaunchRecord(
@@ -270,9 +271,9 @@ class LinuxBackend:
             launch.view.placeholders,
             launch.view.watched,
             None if facts is None else self._planted.record(facts),
-            link=link,
+            link=kept,
         )
-        outgoing.add("launch", record, launch_id, link.ends)
+        outgoing.add("launch", record, launch_id, kept.ends)
         return True
 
     def inherit(self, launches: Iterable[LaunchRecord]) -> None:

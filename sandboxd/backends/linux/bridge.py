@@ -116,11 +116,6 @@ class Bridge:
         link = self._links.pop(ticket, None)
         return self._expected.pop(ticket, None), None if link is None else link.hand_over()
 
-    def kept(self, ticket: str) -> LinkRecord | None:
-        """The link of a command that runs, as another daemon needs it; lets go of nothing."""
-        link = self._links.get(ticket)
-        return None if link is None else link.kept
-
     def resume(self, record: BridgeRecord) -> None:
         """Go on where another bridge was, in place of `open`."""
         listener = socket.socket(fileno=record.listener)
@@ -284,8 +279,8 @@ class Link:
 
     @property
     def kept(self) -> LinkRecord | None:
-        """As long as its command runs. What is read or written at this moment is not in it: that changes all the time,
-        and the helper sends and takes whole messages."""
+        """What another daemon needs of it as long as its command runs; lets go of nothing. What is being read or
+        written is not in it: that changes all the time, and the helper sends and takes whole messages."""
         last = self._decoder.state[1]
         if last != Started.__name__ or self._closing:
             return None
