@@ -227,7 +227,8 @@ if os.geteuid() == 0:
         (workspace / "go").unlink()
         identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=3s\n")
         manager.systemctl("daemon-reload")
-        command[-1] = "echo $TMPDIR >directory; touch started; until test -e go; do sleep 0.05; done; touch ended; exit 7"
+        wait = "until test -e go; do sleep 0.05; done"
+        command[-1] = f"echo $TMPDIR >directory; touch started; {wait}; touch ended; exit 7"
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             before = installation.pid()
