@@ -150,15 +150,19 @@ def main(options: ServeOptions) -> int:
                 store.old = stored  # until it is there by new names: this daemon may crash as well
             elif stored:
                 descriptor_store.empty(manager.address, stored)
-            while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
-                try:
-                    if outgoing.for_manager:
-                        descriptor_store.keep(manager.address, outgoing)
-                        break
-                    program.execute(outgoing)
-                except OSError as error:
-                    log.error("what runs cannot be handed over; this process goes on", reason=str(error))
-                    before = read_document(outgoing.text())
+            try:
+                while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
+                    try:
+                        if outgoing.for_manager:
+                            descriptor_store.keep(manager.address, outgoing)
+                            break
+                        program.execute(outgoing)
+                    except OSError as error:
+                        log.error("what runs cannot be handed over; this process goes on", reason=str(error))
+                        before = read_document(outgoing.text())
+            finally:
+                if store is not None and store.old:  # we fell over it, and the next daemon would as well
+                    descriptor_store.empty(manager.address, store.take_old())
     except SandboxdError as error:
         manager.cannot_start(neutralise(error.message))
         hint = f"hint: {neutralise(error.hint)}\n" if error.hint else ""

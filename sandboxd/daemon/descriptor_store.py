@@ -188,9 +188,9 @@ class Store:
         self.old = old
 
     def take_old(self) -> tuple[str, ...]:
-        """Those names, once."""
+        """Those names, once; the memory files first, so that none ever names what is removed already."""
         old, self.old = self.old, ()
-        return old
+        return tuple(sorted(old, key=lambda name: "." in name))
 
     async def capacity(self) -> int:
         """How many descriptors it may hold; 0 when there is none, or nobody says."""

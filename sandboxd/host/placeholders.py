@@ -247,7 +247,8 @@ class Placeholders:
             if placeholder is None:
                 continue
             placeholder.users -= 1
-            if placeholder.users <= 0:
+            # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
+            if placeholder.users <= int(path in self._inherited):
                 self._idle[path] = None
         if not self._idle:
             return
@@ -259,8 +260,14 @@ class Placeholders:
     def _sweep(self) -> None:
         """Remove what nobody needs any more, the innermost first."""
         self._sweeping = None
+        doubtful = self._inherited & self._idle.keys()
+        left = _in_use(doubtful, _mounted_in_sandboxes()) if doubtful else frozenset()
+        self._inherited -= doubtful - left
         for path in sorted(self._idle, reverse=True):
-            self._drop(path)
+            if path in left:
+                del self._idle[path]
+            else:
+                self._drop(path)
 
     def _drop(self, path: str) -> None:
         self._idle.pop(path, None)

@@ -66,6 +66,20 @@ def virtual_environment(identity: Identity) -> Path:
     return identity.write(base / "bin" / "sandboxd", script, mode=0o755)
 
 
+# Runs argv[1] and asks another connection afterwards what became of it.
+OUTCOME = """
+import os, subprocess, sys
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    launch = box.wrap(command=sys.argv[1], cwd=sys.argv[2])
+    process = subprocess.Popen(launch.argv, env={**os.environ, **launch.env.set}, cwd=launch.cwd)
+    status = process.wait()
+with Client(autostart=False) as box:
+    outcome = box.wrap_outcome(launch.wrap_id)
+print(status, outcome)
+sys.exit(status if (outcome.started, outcome.exited, outcome.status) == (True, True, status) else 99)
+"""
+
 if os.geteuid() == 0:
 
     class Installation:
@@ -217,10 +231,12 @@ if os.geteuid() == 0:
             assert found["sessions"][0]["violations"] >= 1
             killed()  # and once more: what was taken over is kept again
             assert status()["restarts"] == 2, manager.journal()
+            assert (workspace / ".vscode").is_dir()  # what keeps the name from being made inside
             identity.write(workspace / "go", "")
             assert client.wait(60) == 7
         assert (workspace / "answer").read_bytes() == origin.body * 4 + b"mine\n", manager.journal()
         wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
+        wait_until(lambda: set(os.listdir(workspace)) == {"started", "go", "answer"}, "nor in the workspace")
 
         # killed, and the command ends before the next daemon starts
         (workspace / "started").unlink()
@@ -228,7 +244,8 @@ if os.geteuid() == 0:
         identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=3s\n")
         manager.systemctl("daemon-reload")
         wait = "until test -e go; do sleep 0.05; done"
-        command[-1] = f"echo $TMPDIR >directory; touch started; {wait}; touch ended; exit 7"
+        line = f"echo $TMPDIR >directory; touch started; {wait}; touch ended; exit 7"
+        command = [str(Path(installation.program).parent / "python"), "-c", OUTCOME, line, str(workspace)]
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             before = installation.pid()
