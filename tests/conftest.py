@@ -86,6 +86,11 @@ def identity(
     for process in processes.descendants():
         if process.pid not in before:
             processes.end(process.pid)
+    for directory, names, _ in os.walk(base):  # an ordinary user cannot remove what a test has closed
+        for name in names:
+            path = os.path.join(directory, name)
+            if not os.path.islink(path) and os.lstat(path).st_mode & 0o700 != 0o700:
+                os.chmod(path, 0o700)
     shutil.rmtree(base)
 
 

@@ -10,6 +10,7 @@ import array
 import asyncio
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -295,6 +296,9 @@ class Runner:
 
 
 async def main() -> None:
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
+    )  # as the daemon does
     runner = Runner(sys.argv[1])
     for line in sys.stdin:
         request = json.loads(line)
