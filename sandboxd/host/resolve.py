@@ -48,6 +48,9 @@ def resolve(path: str, names: Names) -> Resolved:
         here = at + name if at == "/" else f"{at}/{name}"
         try:
             state = os.lstat(here)
+            target = os.readlink(here) if stat.S_ISLNK(state.st_mode) else ""
+        except ValueError:
+            return Resolved(here, None, at, tuple(links), "no name holds a zero byte")
         except OSError as error:
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
             if error.errno != errno.ENOENT:
@@ -55,7 +58,6 @@ def resolve(path: str, names: Names) -> Resolved:
             names.absent(here)
             return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at))
         if stat.S_ISLNK(state.st_mode):
-            target = os.readlink(here)
             links.append(Link(here, target))
             if len(links) > MAX_LINKS:
                 return Resolved(here, None, at, tuple(links), "a loop of symlinks")

@@ -31,6 +31,8 @@ _DEFAULT: Final = IPv4Address("127.0.0.1")
 _WRITTEN: Final = re.compile(
     r"(?:(\[[^\]]*\]|[^:\[\]]*[^:\[\]0-9][^:\[\]]*):)?([0-9]{1,5})(?::([0-9]{1,5}))?", re.ASCII
 )
+_LONGEST: Final = 300
+"""A host name has at most 253 characters; the expression tries each of them with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Publication:
     @classmethod
     def parse(cls, text: str) -> Publication:
         """Raises CallerError (`publish_invalid`, `publish_not_loopback`)."""
-        found = _WRITTEN.fullmatch(text)
+        found = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
         if found is None:
             raise _invalid(text)
         host, port, inner = found[1], int(found[2]), int(found[3] or found[2])

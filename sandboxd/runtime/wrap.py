@@ -52,7 +52,7 @@ class WrapRequest:
             )
         if self.argv is not None and (not self.argv or not self.argv[0]):
             raise CallerError("command_empty", "argv is empty", hint="give the program as its first item")
-        for text in (self.command,) if self.argv is None else self.argv:
+        for text in (self.command, self.shell) if self.argv is None else self.argv:
             if text is not None and "\0" in text:
                 raise CallerError(
                     "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"

@@ -270,7 +270,7 @@ def _unknown_keys(
             if inner is not None and isinstance(value, dict):
                 problems += _unknown_keys(value, inner, here, places)
         elif name not in _FOREIGN.get(path, frozenset()):
-            nearest = nearest_key(".".join(here))
+            nearest = nearest_key(".".join(here)) if len(problems) < _MOST_HINTS else None
             problems.append(
                 warning(
                     "settings_unknown_key",
@@ -282,11 +282,18 @@ def _unknown_keys(
     return problems
 
 
+_LONGEST_KEY = 100
+_MOST_HINTS = 20
+"""A file that somebody else has written may be full of keys, and looking for what each means takes milliseconds."""
+
+
 def nearest_key(dotted: str) -> str | None:
     """The known key that an unknown one most likely means, or None when nothing is near.
 
     Likeness of the names decides; a key of the same section is preferred, and so is one that begins alike (`allow` in
     `sandbox.network` means `allowedDomains`, although `permissions.allow` exists)."""
+    if len(dotted) > _LONGEST_KEY:
+        return None
     section, _, name = dotted.rpartition(".")
     name = name.lower()
 

@@ -44,6 +44,7 @@ PLANTS = (
     "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new",
     "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new/.git .",
     "git init -q new; cp ~/evil new/.git/hooks/post-commit; mkdir -m 311 new/.git/modules new/.git/worktrees",
+    "git init -q new; cp ~/evil new/.git/hooks/post-commit; ln -s /proc/1/root/x .mcp.json; ln -s /proc/1/root .vscode",
     # the name ends where git says
     f"mkdir new; git init -q t; mv t/.git 'trap '; echo 'gitdir: ../trap ' > new/.git; {MONITOR.format('trap?')}",
     f"mkdir new; git init -q t; mv t/.git trap; printf 'gitdir: ../trap\\0x' > new/.git; {MONITOR.format('trap')}",

@@ -41,7 +41,8 @@ def test_what_is_written(text: str, publication: Publication) -> None:
     "text",
     ["", " ", "x", "0", "3000:0", "65536", "1:65536", "99999", "-1", "3000:", ":3000", "3000:3000:3000", "3000/tcp",
      "1-2", " 3000", "3000\n", "::1:8080", "[::1:8080", "::1]:80:80", "[::1]", "\N{ARABIC-INDIC DIGIT THREE}000",
-     "127.0.0.1", "a b:1:2", "127.0.0.1:1:2:3", "[]:1:2", "1,2"],
+     "127.0.0.1", "a b:1:2", "127.0.0.1:1:2:3", "[]:1:2", "1,2",
+     pytest.param("a" * 100_000, id="long")],
 )  # fmt: skip
 def test_what_is_no_port(text: str) -> None:
     with pytest.raises(CallerError) as raised:

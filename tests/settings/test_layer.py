@@ -172,3 +172,12 @@ def test_every_key_is_described() -> None:
     for section in definitions.values():
         for name, field in section["properties"].items():
             assert "description" in field or "$ref" in json.dumps(field), name
+
+
+def test_a_file_full_of_keys_does_not_keep_the_daemon_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+    monkeypatch.setattr("sandboxd.settings.layer.nearest_key", looked_for.append)
+    layer = layer_from_values({f"sandbo{number}": 1 for number in range(1000)}, Source.PROJECT)
+    assert len(layer.problems) == 1000
+    assert len(looked_for) == 20
+    assert nearest_key("sandbox." + "enabled" * 100) is None

@@ -142,7 +142,7 @@ def _compile_record(cls: type, strict: bool) -> _Decoder:
 def _unknown(name: object, known: Sequence[str]) -> ParamsError:
     import difflib
 
-    near = difflib.get_close_matches(str(name), known, 1)
+    near = difflib.get_close_matches(str(name)[:_SHOWN], known, 1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
     return ParamsError(str(name)[:_SHOWN], "no parameter of that name", "one", hint)
 
@@ -191,7 +191,10 @@ def _number(value: object) -> float:
     if type(value) is float:
         return value
     if type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ParamsError("", "a number", "one beyond all measure") from None
     raise ParamsError("", "a number", _kind(value))
 
 
