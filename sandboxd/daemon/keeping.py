@@ -55,7 +55,8 @@ class Keeping:
         self._young: dict[str, float] = {}
         self._changed: set[str] = set()
         self._to_write: set[str] = set()
-        self._left_out: set[str] = set()
+        self._left_out: dict[str, int] = {}
+        """What there was no room for, with the room it takes."""
         self._failure = ""
         self._capacity = -1
         """-1: not known yet."""
@@ -67,7 +68,7 @@ class Keeping:
     def warnings(self) -> tuple[str, ...]:
         """What would be lost, for `status`."""
         found = []
-        if commands := self._left_out - {DAEMON}:
+        if commands := self._left_out.keys() - {DAEMON}:
             found.append(
                 f"the service manager keeps no more (FileDescriptorStoreMax={self._capacity}): {len(commands)} commands"
                 " or sessions would be left without network if the daemon crashed"
@@ -126,8 +127,9 @@ class Keeping:
             if self._capacity < 0:
                 self._capacity = await self._store.capacity()
             more = True
+            tried: set[str] = set()
             while more and not self._paused:
-                messages, more = self._collect()
+                messages, more = self._collect(tried)
                 if messages:
                     await asyncio.to_thread(self._store.send, messages)
             self._failure = ""
@@ -143,8 +145,8 @@ class Keeping:
             if self._capacity > 0 and (self._young or self._changed):
                 self._schedule()
 
-    def _collect(self) -> tuple[list[Message], bool]:
-        """What to tell the manager now, and whether there is more to write."""
+    def _collect(self, tried: set[str]) -> tuple[list[Message], bool]:
+        """What to tell the manager now, and whether there is more to write; `tried` is what was written just before."""
         if self._capacity <= 0:
             return [removal(name) for name in self._store.take_old()], False
         wanted = {one.key: one for one in self._wanted(self._ripen())}
@@ -154,13 +156,22 @@ class Keeping:
             self._changed.clear()
         messages = [removal(name) for name in self._store.take_old()]
         messages += self._removed([key for key in self._entries if key not in wanted])
-        self._left_out &= wanted.keys()
+        self._left_out = {key: size for key, size in self._left_out.items() if key in wanted}
         self._to_write &= wanted.keys()
-        due = [key for key in wanted if key in self._to_write or key not in self._entries]
+        room = self._room
+        due = [key for key in wanted if key not in tried and self._is_due(key, room)]
         for key in due[:AT_ONCE]:
+            tried.add(key)
             self._to_write.discard(key)
             messages += self._keep(wanted[key])
         return messages, len(due) > AT_ONCE
+
+    def _is_due(self, key: str, room: int) -> bool:
+        return key in self._to_write if key in self._entries else self._left_out.get(key, 0) <= room
+
+    @property
+    def _room(self) -> int:
+        return self._capacity - sum(one.size for one in self._entries.values())
 
     def _ripen(self) -> IsRipe:
         until = asyncio.get_running_loop().time() - KEPT_AFTER_S / 2
@@ -178,10 +189,11 @@ class Keeping:
             entry.write(outgoing.text())
             return []
         messages = self._removed([wanted.key]) if entry is not None else []
-        if sum(one.size for one in self._entries.values()) + len(numbers) + 1 > self._capacity:
-            self._left_out.add(wanted.key)
+        size = len(numbers) + 1
+        if size > self._room:
+            self._left_out[wanted.key] = size
             return messages
-        self._left_out.discard(wanted.key)
+        self._left_out.pop(wanted.key, None)
         entry = self._entries[wanted.key] = _Entry(wanted.key, numbers)
         entry.write(outgoing.text())
         # The memory file last: descriptors that nothing speaks of are closed, one that is missing loses the command.

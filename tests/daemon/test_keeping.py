@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +34,13 @@ class List(Store):
         self.kept: dict[str, int] = {}
         self.removed: list[str] = []
         self.refuses = False
+        self._sending = threading.Lock()  # it is told in another thread
 
     def send(self, messages: Sequence[Message]) -> None:
+        with self._sending:
+            self._take(messages)
+
+    def _take(self, messages: Sequence[Message]) -> None:
         for message in messages:
             said = dict(line.split("=", 1) for line in message.text.splitlines())
             name = said["FDNAME"]
@@ -53,13 +59,14 @@ class List(Store):
 
     def texts(self) -> dict[str, str]:
         """What the documents say, by their keys."""
-        found = {}
-        for name, memory in self.kept.items():
-            parsed = parse_name(name)
-            if parsed is not None and parsed[1] is None:
-                text = document_in(os.pread(memory, 1 << 20, 0))
-                found[parsed[0]] = str(read_document(text).parts[0].body["text"])
-        return found
+        with self._sending:
+            found = {}
+            for name, memory in self.kept.items():
+                parsed = parse_name(name)
+                if parsed is not None and parsed[1] is None:
+                    text = document_in(os.pread(memory, 1 << 20, 0))
+                    found[parsed[0]] = str(read_document(text).parts[0].body["text"])
+            return found
 
     def close(self) -> None:
         for descriptor in self.kept.values():
@@ -146,6 +153,15 @@ async def test_no_room_is_said_and_used_when_there_is_some() -> None:
     await wait_until_async(lambda: keeping.warnings, "it is full")
     assert set(store.texts()) == {"a", "b"}
     assert "FileDescriptorStoreMax=4" in keeping.warnings[0] and "1 commands" in keeping.warnings[0]
+    runs.running.update({f"f{number:x}": [f"f{number:x}", 0] for number in range(40)})
+    keeping.changed("s-1")
+    await wait_until_async(lambda: "41 commands" in keeping.warnings[0], "it is overfull")
+    looked_at = runs.written
+    keeping.changed("s-1")
+    await wait_until_async(lambda: not keeping._changed and keeping._working is None, "it has looked again")
+    assert runs.written == looked_at + 2  # those that are kept: what has no room is not looked at
+    for number in range(40):
+        del runs.running[f"f{number:x}"]
     del runs.running["a"]
     keeping.listen(ended("a"))
     await wait_until_async(lambda: set(store.texts()) == {"b", "c"}, "there is room")
