@@ -335,7 +335,7 @@ async def run_daemon(
             keeping = Keeping(store, lambda is_ripe: kept(running, is_ripe), log)
             stack.push_async_callback(keeping.close)
             events.listen(keeping.listen)
-        sessions = await stack.enter_async_context(Sessions(parts, None if keeping is None else keeping.changed))
+        sessions = await stack.enter_async_context(Sessions(parts, None if keeping is None else keeping.session))
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(SettingsChanged(policies.generation, outcome.changed)))
         stop = stop or StopRequest()

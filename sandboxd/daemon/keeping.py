@@ -87,7 +87,19 @@ class Keeping:
             self._young[event.wrap_id] = asyncio.get_running_loop().time()
         elif isinstance(event, RunEnded):
             self._young.pop(event.wrap_id, None)
+            self._over(event.wrap_id)
         self.changed(getattr(event, "session_id", None) or "")
+
+    def session(self, session_id: str, is_open: bool) -> None:
+        """There is another session, or one less."""
+        if not is_open:
+            self._over(session_id)
+        self.changed(session_id)
+
+    def _over(self, key: str) -> None:
+        """Nobody is to find it from now on, even if we are killed before it is removed."""
+        if (entry := self._entries.get(key)) is not None:
+            entry.clear()
 
     def changed(self, session_id: str) -> None:
         """Something has changed in a session, or, when that is empty, anywhere."""
@@ -236,6 +248,9 @@ class _Entry:
     @property
     def names(self) -> tuple[str, ...]:
         return (name_of(self.key), *(name_of(self.key, number) for number in self.numbers))
+
+    def clear(self) -> None:
+        os.pwrite(self.memory, Extent().header, 0)
 
     def write(self, text: bytes) -> None:
         extent = self._extent.next(len(text))

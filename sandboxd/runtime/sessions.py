@@ -32,8 +32,8 @@ _TRIES = 8
 class Sessions:
     """Leaving the context ends every session."""
 
-    def __init__(self, parts: SessionParts, changed: Callable[[str], None] | None = None) -> None:
-        """`changed` hears of each session that there is or is no more."""
+    def __init__(self, parts: SessionParts, changed: Callable[[str, bool], None] | None = None) -> None:
+        """`changed` hears of each session that there is (True) or is no more."""
         self._parts = parts
         self._changed = changed
         self._sessions: dict[str, Session] = {}
@@ -60,7 +60,7 @@ class Sessions:
         self._sessions[session.id] = session
         self._owners[session.id] = owner
         if self._changed is not None:
-            self._changed(session.id)
+            self._changed(session.id, True)
         return session
 
     def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> Session:
@@ -204,4 +204,4 @@ class Sessions:
         await session.aclose(self.grace_s)
         self._sessions.pop(session.id, None)
         if self._changed is not None:
-            self._changed(session.id)
+            self._changed(session.id, False)

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -78,6 +79,17 @@ with Client(autostart=False) as box:
     outcome = box.wrap_outcome(launch.wrap_id)
 print(status, outcome)
 sys.exit(status if (outcome.started, outcome.exited, outcome.status) == (True, True, status) else 99)
+"""
+
+DETACHED = """
+import sys
+from sandboxd_client import Client
+with Client(autostart=False) as box: print(box.session_open(cwd=sys.argv[1], detach=True).session_id)
+"""
+CLOSED = """
+import sys
+from sandboxd_client import Client
+with Client(autostart=False) as box: box.session_close(sys.argv[1])
 """
 
 if os.geteuid() == 0:
@@ -180,7 +192,7 @@ if os.geteuid() == 0:
     def test_what_runs_goes_on_when_the_daemon_is_killed(installation: Installation, origin: Origin) -> None:
         manager, identity = installation.manager, installation.identity
         workspace = identity.workspace
-        settings = {"sandbox": {"network": {"allowedDomains": ["ok.test"]}}}
+        settings = {"sandbox": {"network": {"allowedDomains": ["ok.test"], "allowLocalBinding": True}}}
         identity.write(identity.home / ".claude" / "settings.json", json.dumps(settings))
         pins = "[Service]\nEnvironment=SANDBOXD_RESOLVE=ok.test=127.0.0.1,no.test=127.0.0.1\n"
         identity.write(installation.units / f"{SERVICE}.d" / "names.conf", pins)
@@ -216,21 +228,31 @@ if os.geteuid() == 0:
             f"curl -sS --noproxy '*' http://ok.test:{origin.port}/ >>answer; curl -sS http://no.test/ >/dev/null; "
         )
         line = (
-            f"{reach} echo mine >$TMPDIR/mine; touch started; until test -e go; do sleep 0.05; done; "
-            f"{reach} cat $TMPDIR/mine >>answer; exit 7"
+            f"python3 -m http.server 8123 >/dev/null 2>&1 & {reach} echo mine >$TMPDIR/mine; touch started; "
+            f"until test -e go; do sleep 0.05; done; "
+            f"{reach} cat $TMPDIR/mine >>answer; kill $!; exit 7"
         )
-        command = [installation.program, "run", "--cwd", str(workspace), "-c", line]
+        command = [installation.program, "run", "--publish", "0:8123", "--cwd", str(workspace), "-c", line]
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             wait_until(lambda: status()["sessions"][0]["violations"], "what was blocked is known")
-            assert installation.done("run", "--", "echo", "short") == "short\n"  # longer than changes take to be kept
+            python = str(Path(installation.program).parent / "python")
+            so_far = kept()
+            detached = manager.run(python, "-c", DETACHED, str(workspace), PYTHONPATH="").stdout.strip()
+            wait_until(lambda: kept() > so_far, "the session is kept, and what was blocked before it")
             killed()
             found = status()
             assert (found["restarts"], found["commands"], found["restarted"]["lost"]) == (1, 1, []), manager.journal()
             assert found["restarted"]["crashed"] is True
-            assert found["sessions"][0]["violations"] >= 1
+            sessions = {one["session_id"]: (one["violations"] > 0, one["detached"]) for one in found["sessions"]}
+            assert sessions.pop(detached) == (False, True)
+            assert list(sessions.values()) == [(True, False)]
+            assert manager.run(python, "-c", CLOSED, detached, PYTHONPATH="").returncode == 0
             killed()  # and once more: what was taken over is kept again
             assert status()["restarts"] == 2, manager.journal()
+            host, port, _ = status()["sessions"][0]["published"][0].split(":")
+            with urlopen(f"http://{host}:{port}/started", timeout=30) as published:
+                assert published.status == 200
             assert (workspace / ".vscode").is_dir()  # what keeps the name from being made inside
             identity.write(workspace / "go", "")
             assert client.wait(60) == 7
@@ -245,7 +267,7 @@ if os.geteuid() == 0:
         manager.systemctl("daemon-reload")
         wait = "until test -e go; do sleep 0.05; done"
         line = f"echo $TMPDIR >directory; touch started; {wait}; touch ended; exit 7"
-        command = [str(Path(installation.program).parent / "python"), "-c", OUTCOME, line, str(workspace)]
+        command = [python, "-c", OUTCOME, line, str(workspace)]
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             before = installation.pid()
