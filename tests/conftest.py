@@ -33,10 +33,11 @@ hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 def pytest_configure(config: pytest.Config) -> None:
     processes.adopt_orphans()
-    # A shell starts its background jobs with these ignored, and whoever is started so hands that on: a command under
-    # test could not even set a trap.
+    # A shell starts its background jobs with the first two ignored, nohup the third, and whoever is started so hands
+    # that on: a command under test could not even set a trap.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("numprocesses", None):  # the process that starts the workers
         open_turns()
 
