@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes
 from sandboxd.host.git import git_directories, worktree_of
-from sandboxd.host.globs import GlobScan
+from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import close_again, neutralise, open_up
 from sandboxd.host.resolve import resolve
@@ -190,15 +190,18 @@ class HostFacts:
         names = stamp.names = NameWatch(self._changes, stamp.spoil)
         try:
             paths = {path: resolve(path, names) for path in needs.paths}
-            globs = {pattern: self._expand(pattern, needs, stamp, names) for pattern in needs.globs}
+            effort = Effort()
+            globs = {pattern: self._expand(pattern, needs, stamp, names, effort) for pattern in needs.globs}
             scans = {need.root: self._scan(need, paths[need.root], needs, stamp, names) for need in needs.scans}
         except BaseException:
             self._release(stamp)
             raise
         return Facts(paths, globs, {root: scan for root, scan in scans.items() if scan is not None}, stamp=stamp)
 
-    def _expand(self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch) -> tuple[Found, ...]:
-        glob = GlobScan(pattern, frozenset(needs.apart), self._changes, stamp.spoil)
+    def _expand(
+        self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort
+    ) -> tuple[Found, ...]:
+        glob = GlobScan(pattern, frozenset(needs.apart), self._changes, stamp.spoil, effort)
         stamp.globs.append(glob)
         return glob.expand(names)
 

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fnmatch import translate
 
 from sandboxd.errors import PolicyError
@@ -22,20 +23,40 @@ from sandboxd.plan.facts import Found
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
+MAX_OF_ALL = 4
+"""How often the patterns of one command may take these limits together: a project may have sent thousands of them, and
+each directory is remembered for each pattern."""
 _MAGIC = re.compile(r"[*?\[]")
 _QUOTED = re.compile(r"\[([*?\[])\]")
 
 
-class GlobScan:
-    """The matches of one absolute pattern, with everything that could change them registered."""
+@dataclass(slots=True)
+class Effort:
+    """What all patterns of one command have taken so far."""
 
-    def __init__(self, pattern: str, apart: frozenset[str], changes: Changes, on_change: Callable[[], None]) -> None:
+    directories: int = 0
+    matches: int = 0
+
+
+class GlobScan:
+    """The matches of one absolute pattern, with everything that could change them registered. `all_together` is shared
+    by the patterns that are enforced together."""
+
+    def __init__(
+        self,
+        pattern: str,
+        apart: frozenset[str],
+        changes: Changes,
+        on_change: Callable[[], None],
+        all_together: Effort | None = None,
+    ) -> None:
         self._pattern = pattern
         self._apart = apart
         self._changes = changes
         self._on_change = on_change
         self._interests: list[Interest] = []
         self._directories = 0
+        self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
 
     def expand(self, seen: Names) -> tuple[Found, ...]:
@@ -94,11 +115,16 @@ class GlobScan:
     def _entries(self, path: str, pattern: re.Pattern[str] | None) -> list[os.DirEntry[str]]:
         """The entries that match, all directories for None. Registered before they are listed."""
         self._directories += 1
-        if self._directories > MAX_DIRECTORIES:
+        self._all.directories += 1
+        alone = self._directories > MAX_DIRECTORIES
+        if alone or self._all.directories > MAX_OF_ALL * MAX_DIRECTORIES:
             raise PolicyError(
                 "glob_too_large",
-                f"{self._pattern} would search more than {MAX_DIRECTORIES:,} directories",
-                hint="start the pattern in a smaller directory",
+                f"{self._pattern} would search more than {MAX_DIRECTORIES:,} directories"
+                if alone
+                else f"the patterns up to {self._pattern} together would search more than "
+                f"{MAX_OF_ALL * MAX_DIRECTORIES:,} directories",
+                hint="start the pattern in a smaller directory" if alone else "start them in smaller directories",
                 data={"pattern": self._pattern},
             )
         try:
@@ -122,10 +148,14 @@ class GlobScan:
     def _match(self, path: str, seen: Names) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._found[path] = found_at(path, seen)
-        if len(self._found) > MAX_MATCHES:
+            self._all.matches += 1
+        alone = len(self._found) > MAX_MATCHES
+        if alone or self._all.matches > MAX_OF_ALL * MAX_MATCHES:
             raise PolicyError(
                 "glob_too_many",
-                f"{self._pattern} matches more than {MAX_MATCHES:,} paths",
+                f"{self._pattern} matches more than {MAX_MATCHES:,} paths"
+                if alone
+                else f"the patterns up to {self._pattern} together match more than {MAX_OF_ALL * MAX_MATCHES:,} paths",
                 hint="name a directory above them instead",
                 data={"pattern": self._pattern},
             )

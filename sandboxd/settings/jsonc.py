@@ -21,6 +21,8 @@ from sandboxd.errors import SettingsError
 
 MAX_BYTES = 4 * 1024 * 1024
 """A settings file larger than this is refused before it is parsed: nobody wrote it by hand."""
+MAX_PROJECT_BYTES = 256 * 1024
+"""The same for a file that somebody else may have written: reading megabytes keeps everybody waiting for seconds."""
 MAX_DEPTH = 64
 MAX_NUMBER_LENGTH = 64
 
@@ -56,6 +58,8 @@ class Node:
     value: Any
     members: tuple[Member, ...] = ()
     items: tuple[Node, ...] = ()
+    _by_key: dict[str, Member] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of the members, made when one is first asked for: a project may have sent a hundred thousand of them."""
 
     @property
     def is_object(self) -> bool:
@@ -66,7 +70,9 @@ class Node:
         return isinstance(self.value, list)
 
     def member(self, key: str) -> Member | None:
-        return next((member for member in self.members if member.key.value == key), None)
+        if self.members and not self._by_key:
+            self._by_key.update((member.key.value, member) for member in reversed(self.members))
+        return self._by_key.get(key)
 
 
 @dataclass(frozen=True, slots=True)

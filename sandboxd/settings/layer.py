@@ -101,7 +101,20 @@ def _layer(
         problems += _validation_problems(fault, tree, places)
     values = _flatten(model, tree, (), places) if model is not None else {}
     problems += _check_rules(values)
-    return Layer(source, file, values, tuple(problems), trusted, distrust)
+    return Layer(source, file, values, _bounded(problems, places), trusted, distrust)
+
+
+MOST_PROBLEMS = 200
+"""Of one file. They go along with every command, and a project may have sent a hundred thousand of them."""
+
+
+def _bounded(problems: Sequence[Problem], places: _Places) -> tuple[Problem, ...]:
+    """The fatal ones first, if they are too many: what makes settings unusable must not be lost among the others."""
+    if len(problems) <= MOST_PROBLEMS:
+        return tuple(problems)
+    kept = sorted(problems, key=lambda problem: not problem.fatal)[:MOST_PROBLEMS]
+    more = f"{len(problems) - MOST_PROBLEMS} more problems are not listed"
+    return (*kept, warning("settings_more_problems", more, places.origin(())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from sandboxd.settings.jsonc import MAX_BYTES
+from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
 from sandboxd.settings.layer import Layer, broken_layer, parse_layer
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
@@ -66,7 +66,7 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
     if location.directory:
         return _directory_layer(location)
     try:
-        data, status = _read_bounded(path)
+        data, status = _read_bounded(path, MAX_PROJECT_BYTES if location.in_project else MAX_BYTES)
     except FileNotFoundError:
         if os.path.islink(path):
             problem = error(
@@ -151,7 +151,7 @@ class _Unreadable(Exception):
         self.hint = hint
 
 
-def _read_bounded(path: str) -> tuple[bytes, os.stat_result]:
+def _read_bounded(path: str, most: int) -> tuple[bytes, os.stat_result]:
     # O_NONBLOCK: opening a named pipe must not wait for somebody to write into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -159,13 +159,13 @@ def _read_bounded(path: str) -> tuple[bytes, os.stat_result]:
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
             raise _Unreadable("settings_not_a_file", f"is {kind}, not a file", "remove it, or put a file there")
-        if status.st_size > MAX_BYTES:
-            raise _Unreadable("settings_too_large", f"has {status.st_size} bytes, the limit is {MAX_BYTES}")
+        if status.st_size > most:
+            raise _Unreadable("settings_too_large", f"has {status.st_size} bytes, the limit is {most}")
         data = bytearray()
-        while chunk := os.read(descriptor, MAX_BYTES + 1 - len(data)):
+        while chunk := os.read(descriptor, most + 1 - len(data)):
             data += chunk
-            if len(data) > MAX_BYTES:
-                raise _Unreadable("settings_too_large", f"has more than {MAX_BYTES} bytes")
+            if len(data) > most:
+                raise _Unreadable("settings_too_large", f"has more than {most} bytes")
         return bytes(data), status
     finally:
         os.close(descriptor)

@@ -186,6 +186,15 @@ async def test_what_cannot_be_complete_is_an_error(
             with pytest.raises(PolicyError) as caught:
                 await host.answer(needs(tmp_path, patterns=(f"{tmp_path}/*/*.json",)))
             assert caught.value.slug == slug and caught.value.hint
+            # each of them alone would do
+            patch.setattr(globs, limit, 6)
+            patch.setattr(globs, "MAX_OF_ALL", 2)
+            patterns = tuple(f"{tmp_path}/*/{letter}*.json" for letter in ("x", "?", "*"))
+            for alone in patterns:
+                assert await host.answer(needs(tmp_path, patterns=(alone,)))
+            with pytest.raises(PolicyError, match="together") as caught:
+                await host.answer(needs(tmp_path, patterns=patterns))
+            assert caught.value.slug == slug
     assert await host.answer(needs(tmp_path))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.settings.jsonc import MAX_BYTES
+from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
 from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -89,6 +89,10 @@ def test_f133_a_file_of_100_mb_is_not_read(tmp_path: Path) -> None:
     assert outcome(path) == "settings_too_large"
     path.write_bytes(b"{}" + b" " * (MAX_BYTES - 2))
     assert outcome(path) == "fine"
+    in_project = Location(Source.PROJECT, str(path), in_project=True)
+    assert [one.slug for one in read_layer(in_project, "/").problems] == ["settings_too_large"]
+    path.write_bytes(b"{}" + b" " * (MAX_PROJECT_BYTES - 2))
+    assert not read_layer(in_project, "/").problems
 
 
 def test_f133_an_unreadable_file(identity: Identity) -> None:
