@@ -36,6 +36,7 @@ from sandboxd.host import without_links
 
 _MODE = 0o1755
 _FILE_MODE = 0o1644
+_WRITTEN_BY_OTHERS = 0o022
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
@@ -51,10 +52,15 @@ _NO_PLACEHOLDER = frozenset(
 )
 
 
+def _is_marked(state: os.stat_result) -> bool:
+    """Whether it is ours by its mode; a directory that others write, as /tmp, has the sticky bit too."""
+    return state.st_uid == os.geteuid() and state.st_mode & (stat.S_ISVTX | _WRITTEN_BY_OTHERS) == stat.S_ISVTX
+
+
 def is_placeholder(path: str, state: os.stat_result) -> bool:
     """Whether an entry only keeps a name absent: its own, or that of a placeholder in it. `state` is what lstat(2) says
     about it."""
-    if not state.st_mode & stat.S_ISVTX or state.st_uid != os.geteuid():
+    if not _is_marked(state):
         return False
     if stat.S_ISREG(state.st_mode):
         return state.st_size == 0
@@ -138,7 +144,8 @@ class Placeholders:
 
     def _recover(self, journals: tuple[_Journal, ...]) -> tuple[str, ...]:
         text = b"".join(journal.text for journal in journals)
-        lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line}, reverse=True)
+        # only paths: a journal may have been damaged, and that keeps no daemon from starting
+        lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line.startswith(b"/")}, reverse=True)
         # A command outlives its daemon, and a mount goes with the directory it stands on.
         self._inherited = _in_use(lines, _mounted_in_sandboxes())
         for path in self._inherited:
@@ -146,8 +153,7 @@ class Placeholders:
                 self._held[path] = found
                 found.users = 1
         # the longest first: a directory is empty once what stood in it is gone
-        gone = [path for path in lines if path not in self._inherited]
-        removed = tuple(path for path in gone if (found := _take(path)) is not None and _remove(found))
+        removed = tuple(path for path in lines if path not in self._inherited and _recovered(path))
         self._clear()
         if self._inherited:
             self._write(sorted(self._inherited))
@@ -276,8 +282,17 @@ class Placeholders:
             _remove(placeholder)
 
     def _write(self, paths: Iterable[str]) -> None:
-        with self._writing:
-            self._write_alone([path for path in paths if path not in self._written])
+        """Raises HostError: what is not in the journal must not be made."""
+        try:
+            with self._writing:
+                self._write_alone([path for path in paths if path not in self._written])
+        except OSError as error:
+            raise HostError(
+                "placeholder_failed",
+                f"cannot write down what is to be kept from being created: {self._journal}: {error.strerror}",
+                hint="that disk must have room",
+                data={"path": self._journal},
+            ) from error
 
     def _write_alone(self, paths: Sequence[str]) -> None:
         if len(self._written) > _MOST_LINES and not self._held:
@@ -290,8 +305,14 @@ class Placeholders:
                 self._log = log
             else:  # before it was locked another daemon took it for abandoned
                 os.close(log)
-        os.write(self._log, lines)
-        os.fdatasync(self._log)
+        size = os.fstat(self._log).st_size
+        try:
+            if os.write(self._log, lines) != len(lines):  # the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._log)
+        except OSError:
+            os.ftruncate(self._log, size)  # half a line would make another one of the next
+            raise
         self._written.update(paths)
 
     def _clear(self) -> None:
@@ -310,11 +331,14 @@ class Placeholders:
             path = os.path.join(directory, name)
             if name != start and not name.startswith(f"{start}-"):
                 continue
-            with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # gone, in use, or nothing that a daemon has written
+                file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 stack.callback(os.close, file)
+                state = os.fstat(file)
+                if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
+                    continue
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                text = Path(path).read_bytes()
+                text = _whole(file)
                 # a last line without its end was cut off before its directory was made
                 yield _Journal(path, text[: text.rfind(b"\0") + 1])
 
@@ -354,6 +378,20 @@ def _make(path: str) -> _Placeholder:
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
 
 
+def _whole(file: int) -> bytes:
+    with open(file, "rb", closefd=False) as stream:
+        return stream.read()
+
+
+def _recovered(path: str) -> bool:
+    """Whether one that an earlier daemon has written down was there, and has been removed."""
+    try:
+        found = _take(path)
+        return found is not None and _remove(found)
+    except OSError:  # nothing that could be one: too long, or on a disk that fails
+        return False
+
+
 def _take(path: str) -> _Placeholder | None:
     """A placeholder that is there, locked; None for anything else."""
     path = path.rstrip("/")
@@ -367,11 +405,7 @@ def _take(path: str) -> _Placeholder | None:
         raise
     state = os.fstat(lock)
     # in an outer placeholder stands an inner one, so emptiness is no test for directories here
-    if (
-        state.st_mode & stat.S_ISVTX
-        and state.st_uid == os.geteuid()
-        and (stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and not state.st_size))
-    ):
+    if _is_marked(state) and (stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and not state.st_size)):
         fcntl.flock(lock, fcntl.LOCK_SH)
         if _is_at(path, state):
             return _Placeholder(path, lock)

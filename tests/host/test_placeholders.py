@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -126,6 +127,49 @@ def test_recovery_touches_only_placeholders(work: Path, tmp_path: Path) -> None:
     journal.write_bytes(f"{work}/own/\0{work}/file\0{work}/gone/\0".encode())
     assert Placeholders(str(journal)).recover() == ()
     assert sorted(one.name for one in work.iterdir()) == ["file", "own"]
+
+
+def test_a_damaged_journal_keeps_no_daemon_from_starting(work: Path, tmp_path: Path) -> None:
+    """Whatever stands there, and whatever lies under such a name: the rest is recovered all the same."""
+    journal = str(tmp_path / "journal")
+    subprocess.run([sys.executable, "-c", _DIES, journal, f"{work}/a/"], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    (left,) = tmp_path.glob("journal-*")
+    shared = work / "shared"  # as /tmp is for root: sticky, and in use
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "data").touch()
+    rubbish = [b"x" * 5000, b"/" + b"y" * 5000, b"relative/", b"\xff\xfe\n", b"/", os.fsencode(shared), b"/proc/self/fd/0"]
+    with left.open("ab") as file:
+        file.write(b"\0".join([*rubbish, b"\0\0\0/cut"]))
+    os.mkfifo(f"{journal}-fifo")
+    Path(f"{journal}-directory").mkdir()
+    Path(f"{journal}-loop").symlink_to(f"{journal}-loop")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    Path(f"{journal}-link").symlink_to(elsewhere)
+    assert Placeholders(journal, linger=0).recover() == (f"{work}/a/",)
+    assert elsewhere.read_text() == "mine" and not left.exists()
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_nothing_is_made_that_could_not_be_written_down(work: Path, tmp_path: Path) -> None:
+    """The disk of the journal fills in the middle of a line; the limit of the kernel on a file's size does the same."""
+    placeholders = Placeholders(str(tmp_path / "journal"), linger=0)
+    placeholders.hold((f"{work}/a/",))
+    (journal,) = tmp_path.glob("journal-*")
+    before = journal.read_bytes()
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, old[1]))
+    try:
+        with pytest.raises(HostError) as caught:
+            placeholders.hold((f"{work}/b/",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert (caught.value.slug, journal.read_bytes()) == ("placeholder_failed", before)
+    assert [one.name for one in work.iterdir()] == ["a"]
+    placeholders.hold((f"{work}/b/",))
+    assert journal.read_bytes() == before + f"{work}/b/\0".encode()
+    placeholders.close()
 
 
 def test_watched_names_are_moved_aside_when_all_are_there(work: Path, placeholders: Placeholders) -> None:
