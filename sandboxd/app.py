@@ -42,7 +42,7 @@ from sandboxd.daemon.restarting import HANDOVER, Program, Restarting, answer_tri
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon, Step
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import HostError, SandboxdError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.host.directories import temporary_base
 from sandboxd.plan.request import Place
@@ -163,12 +163,23 @@ def main(options: ServeOptions) -> int:
             finally:
                 if store is not None and store.old:  # we fell over it, and the next daemon would as well
                     descriptor_store.empty(manager.address, store.take_old())
-    except SandboxdError as error:
-        manager.cannot_start(neutralise(error.message))
-        hint = f"hint: {neutralise(error.hint)}\n" if error.hint else ""
-        sys.stderr.write(f"sandboxd: {neutralise(error.message)}\n{hint}")
+    except (SandboxdError, OSError) as fault:
+        why = fault if isinstance(fault, SandboxdError) else _unusable(fault)
+        manager.cannot_start(neutralise(why.message))
+        hint = f"hint: {neutralise(why.hint)}\n" if why.hint else ""
+        sys.stderr.write(f"sandboxd: {neutralise(why.message)}\n{hint}")
         return EXIT_CANNOT_START
     return 0
+
+
+def _unusable(error: OSError) -> HostError:
+    """For what stands in the way in our own directories, in whatever form."""
+    where = f": {error.filename}" if isinstance(error.filename, str) else ""
+    return HostError(
+        "daemon_failed",
+        f"the daemon cannot be here{where}: {error.strerror or error}",
+        hint="what stands there is not the daemon's: move it away" if where else "its disk must have room",
+    )
 
 
 def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:

@@ -44,6 +44,8 @@ _NOT_PASSED_ON = ("LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET",
 # Runs in a bare interpreter (15 ms) because forking this process, which may have threads, is not safe.
 _DETACH = """\
 import os, sys, _signal
+flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+log = os.open(sys.argv[1], flags, 0o600)  # here what fails is heard of; a FIFO must not wait
 child = os.fork()
 if child:
     os.write(1, b"%d" % child)
@@ -54,7 +56,6 @@ for number in range(1, _signal.NSIG):
     except (OSError, ValueError):
         pass
 _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(log, 1)
 os.dup2(log, 2)
@@ -78,7 +79,7 @@ def connect_or_start(
         location.make_directory(path)
     except location.LocationError as error:
         raise PermissionDenied(error.slug, error.message, error.hint) from error
-    with _only_one(os.path.dirname(path)):
+    with _only_one(path):
         try:
             return open_connection(path)  # somebody else has started it while this one waited for the lock
         except DaemonNotRunning:
@@ -169,11 +170,16 @@ def _detach(path: str, log: str, command: list[str], environment: Mapping[str, s
 
 
 @contextlib.contextmanager
-def _only_one(directory: str) -> Iterator[None]:
-    """Hold the lock of those who start a daemon in `directory`. The file goes when nobody holds it any more."""
-    path = os.path.join(directory, _LOCK_NAME)
+def _only_one(socket: str) -> Iterator[None]:
+    """Hold the lock of those who start a daemon at `socket`. The file goes when nobody holds it any more."""
+    path = os.path.join(os.path.dirname(socket), _LOCK_NAME)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise DaemonStartFailed(
+                socket, f"cannot open {path}: {error.strerror}", "remove it; it is only a lock file"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(path, descriptor):  # else its last holder has removed the file in the meantime

@@ -70,7 +70,7 @@ class DirectoryLock:
     def _claim(self) -> int:
         while True:
             try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                descriptor = _open_lock(self.path)
             except FileNotFoundError:  # a daemon that ended has just taken its directory along
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(os.path.dirname(self.path), 0o700)
@@ -124,6 +124,15 @@ class DirectoryLock:
                 os.rmdir(directory)
         os.close(self._descriptor)
         self._descriptor = -1
+
+
+def _open_lock(path: str) -> int:
+    """Raises OSError, also for what is no file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a file")
+    return descriptor
 
 
 def _remove_own_log(directory: str) -> None:

@@ -173,6 +173,24 @@ def test_a_program_that_cannot_be_run(path: str, monkeypatch: pytest.MonkeyPatch
         Client(path).status()
 
 
+@pytest.mark.parametrize("name", ["daemon.log", "starting"])
+def test_what_is_no_file_in_the_place_of_one_is_named_and_not_waited_for(path: str, serve: Serve, name: str) -> None:
+    place = Path(path).with_name(name)
+    place.parent.mkdir(mode=0o700)
+    for stand, clear in ((place.mkdir, place.rmdir), (lambda: place.symlink_to("elsewhere"), place.unlink)):
+        stand()
+        with pytest.raises(DaemonStartFailed, match=name):
+            Client(path).status()
+        clear()
+    os.mkfifo(place)
+    if name == "daemon.log":
+        with pytest.raises(DaemonStartFailed, match=name):
+            Client(path).status()
+        place.unlink()
+    with Client(path) as box:
+        assert box.status() and not place.with_name("elsewhere").exists()
+
+
 def test_a_place_where_no_directory_can_be_made(tmp_path: Path) -> None:
     with pytest.raises(PermissionDenied) as caught:
         Client(tmp_path / "no" / "such" / "s").status()

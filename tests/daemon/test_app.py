@@ -94,6 +94,16 @@ def test_the_socket_path_is_a_file(refused: Callable[..., str], around: Surround
     assert around.socket.read_text() == "precious"
 
 
+def test_what_stands_in_the_way_in_its_directory(refused: Callable[..., str], around: Surroundings) -> None:
+    around.directory.mkdir(mode=0o700)
+    os.mkfifo(around.directory / "lock")
+    assert "is only a lock file" in refused()
+    (around.directory / "lock").unlink()
+    (around.directory / "bridge.sock").mkdir()
+    said = refused()
+    assert f"{around.directory}/bridge.sock: Is a directory" in said and "move it away" in said
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o701])
 def test_the_directory_is_open_to_others(refused: Callable[..., str], around: Surroundings, mode: int) -> None:
     around.directory.mkdir()

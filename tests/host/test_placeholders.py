@@ -138,9 +138,9 @@ def test_a_damaged_journal_keeps_no_daemon_from_starting(work: Path, tmp_path: P
     shared.mkdir()
     shared.chmod(0o1777)
     (shared / "data").touch()
-    rubbish = [b"x" * 5000, b"/" + b"y" * 5000, b"relative/", b"\xff\xfe\n", b"/", os.fsencode(shared), b"/proc/self/fd/0"]
+    rubbish = [b"x" * 5000, b"/" + b"y" * 5000, b"relative/", b"\xff\xfe\n", b"/", b"/proc/self/fd/0"]
     with left.open("ab") as file:
-        file.write(b"\0".join([*rubbish, b"\0\0\0/cut"]))
+        file.write(b"\0".join([*rubbish, os.fsencode(shared), b"\0\0\0/cut"]))
     os.mkfifo(f"{journal}-fifo")
     Path(f"{journal}-directory").mkdir()
     Path(f"{journal}-loop").symlink_to(f"{journal}-loop")

@@ -155,6 +155,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("directory_unusable", HOST, "a directory of the daemon cannot be made or used"),
     ("directory_foreign", HOST, "a directory of the daemon belongs to somebody else"),
     ("directory_not_private", HOST, "a directory of the daemon can be used by others"),
+    ("daemon_failed", HOST, "something in its directories, or a full disk, is in the daemon's way"),
     ("daemon_running", HOST, "another daemon has this directory"),
     ("socket_path_occupied", HOST, "what stands at the socket's path is not a socket of this user"),
     ("socket_in_use", HOST, "something else listens at the socket's path"),
