@@ -75,6 +75,7 @@ class Alternating:
 
 @pytest.mark.parametrize("address", LOCAL)
 async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: str) -> None:
+    """NW-15."""
     async with scripted_origin(answer) as origin, running_proxies("ok.test", pinned=()) as proxies:
         names = Alternating(address)
         proxies.names.resolve = names.resolve  # type: ignore[method-assign]
@@ -83,6 +84,7 @@ async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: st
 
 
 async def test_f127_what_was_checked_is_what_is_dialled() -> None:
+    """NW-14."""
     dialled: list[tuple[str, int]] = []
 
     async def connect(address: IPAddress, port: int) -> socket.socket:

@@ -67,6 +67,7 @@ from sandboxd.policy.hosts import (
     ],
 )
 def test_canonical_form(text: str, name: str) -> None:
+    """NW-08."""
     host = parse_host(text)
     assert host.name == name
     assert (host.address is not None) == ((name[0].isdigit() and not name.endswith("ok.test")) or ":" in name) or (
@@ -292,6 +293,7 @@ def test_every_address_reads_as_itself(address: IPv4Address | IPv6Address) -> No
     ],
 )
 def test_rules_match(rule: str, host: str, matched: bool) -> None:
+    """NW-06."""
     assert HostPattern.parse(rule).matches(parse_host(host), 443) is matched
     assert HostPattern.parse(rule).matches(parse_host(host), None) is matched
 
@@ -312,6 +314,7 @@ def test_rules_match(rule: str, host: str, matched: bool) -> None:
     ],
 )
 def test_rules_with_a_port(rule: str, host: str, port: int | None, matched: bool) -> None:
+    """NW-06."""
     assert HostPattern.parse(rule).matches(parse_host(host), port) is matched
 
 
@@ -349,6 +352,7 @@ def test_rules_with_a_port(rule: str, host: str, port: int | None, matched: bool
     ],
 )
 def test_rules_that_cannot_work_say_what_was_meant(text: str, slug: str, hint: str) -> None:
+    """NW-09."""
     with pytest.raises(HostPatternError) as caught:
         HostPattern.parse(text)
     assert (caught.value.slug, caught.value.hint) == (slug, hint)

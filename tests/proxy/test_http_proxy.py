@@ -79,6 +79,7 @@ async def test_a_host_that_is_not_allowed_is_never_dialled(method: str) -> None:
 
 
 async def test_an_empty_list_allows_nothing() -> None:
+    """NW-05."""
     async with scripted_origin(answering(OK)) as origin, running_proxies() as proxies:
         for name in ("ok.test", "127.0.0.1", "localhost"):
             assert (await proxies.ask_http(once(origin, name))).startswith(b"HTTP/1.1 403 ")
@@ -140,6 +141,7 @@ async def test_other_spellings_are_the_same_host(spelling: str) -> None:
 
 
 async def test_forms_that_are_no_proxy_requests() -> None:
+    """NW-11."""
     async with scripted_origin(answering(OK)) as origin, running_proxies("ok.test") as proxies:
         for request, slug in (
             (b"GET / HTTP/1.1\r\nHost: ok.test:%d\r\n\r\n" % origin.port, b"origin_form"),
@@ -318,6 +320,7 @@ async def test_expect_100_continue_is_the_origins_to_answer() -> None:
 
 @pytest.mark.parametrize("size", [70_000, 5_000_000])
 async def test_a_large_upload_and_its_echo(size: int) -> None:
+    """NW-28."""
     data = random.Random(size).randbytes(size)
     async with scripted_origin(echo) as origin, running_proxies("ok.test") as proxies:
         request = once(origin, "ok.test", b"Content-Length: %d" % size, method="POST")
@@ -416,7 +419,7 @@ async def test_a_second_request_in_the_same_breath_is_decided_by_itself() -> Non
 )
 @pytest.mark.parametrize("piece", [1, 100_000])
 async def test_a_request_with_two_readings_leads_nowhere(headers: list[bytes], piece: int) -> None:
-    """What follows would be a second request in one of the readings. Neither is dialled."""
+    """NW-11: what follows would be a second request in one of the readings. Neither is dialled."""
     async with scripted_origin(echo) as origin, running_proxies("*") as proxies:
         reader, writer = await proxies.http()
         data = get(origin, "ok.test", *headers, method="POST") + b"0\r\n\r\n" + get(origin, "no.test")
@@ -533,6 +536,8 @@ async def test_server_sent_events_are_not_delayed() -> None:
 
 
 async def test_an_upgrade_becomes_a_tunnel() -> None:
+    """NW-28."""
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(HEAD_END)
         assert b"Upgrade: websocket\r\n" in head and b"Connection: Upgrade\r\n" in head
@@ -584,6 +589,8 @@ async def test_bytes_sent_ahead_of_the_answer_to_connect_arrive() -> None:
 
 
 async def test_what_is_inside_a_tunnel_is_nobodys_business() -> None:
+    """NW-28."""
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read())
 

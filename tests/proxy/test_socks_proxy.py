@@ -1,4 +1,4 @@
-"""The SOCKS5 proxy on a socket. What the handshake's bytes mean is in test_socks5.py."""
+"""The SOCKS5 proxy on a socket. What the handshake's bytes mean is in test_socks5.py (NW-10)."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ async def test_scopes(
     client: RawClient, machine: FakeMachine, person: Person, command: Sandboxed, origin: Origin, session_id: str,
     running: RunningDaemon, scope: str, same_command: bool, other_command: bool,
 ) -> None:  # fmt: skip
-    """F272: how long an approval lasts is said in the answer."""
+    """PD-26, F272: how long an approval lasts is said in the answer."""
     first = asyncio.create_task(command.get(origin.url("ask.test")))
     await person.answer(await person.told(ASKED), "allow", scope=scope)
     assert status(await first) == 200

@@ -24,10 +24,12 @@ async def test_hello_is_optional_and_tells_the_methods(client: RawClient) -> Non
 
 @pytest.mark.parametrize("protocol", [1, 2, 99])
 async def test_a_newer_client_is_served(client: RawClient, protocol: int) -> None:
+    """PD-14."""
     assert (await client.result("hello", {"protocol": protocol}))["protocol"] == 1
 
 
 async def test_a_client_that_is_too_old_is_told(client: RawClient) -> None:
+    """PD-14."""
     error = await client.error("hello", {"protocol": 0})
     assert error["data"]["slug"] == "wrong_version"
     assert error["data"]["protocol_oldest"] == 1

@@ -194,6 +194,7 @@ def test_overrides_of_one_command_always_tighten_and_never_loosen(key: str) -> N
 
 @pytest.mark.parametrize("key", SCALARS)
 def test_the_command_line_never_overrides_managed_policy(key: str) -> None:
+    """PD-04."""
     loose, strict = SCALARS[key]
     settings = merge([layer(Source.CLI, (key, loose)), layer(Source.MANAGED, (key, strict))])
     assert value(settings, key) == strict
@@ -307,6 +308,7 @@ def test_strictest_counts_whoever_says_it() -> None:
 
 
 def test_allow_managed_domains_only() -> None:
+    """PD-04."""
     hosts, rules = "sandbox.network.allowedDomains", "permissions.allow"
     managed = layer(
         Source.MANAGED,

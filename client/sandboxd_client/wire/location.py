@@ -113,7 +113,13 @@ def _look(path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LocationError("directory_unusable", f"cannot look at {path}: {error.strerror}") from error
+        raise LocationError(
+            "directory_unusable",
+            f"cannot look at {path}: {error.strerror}",
+            "this is inside a sandbox already, where the daemon cannot be reached: run the command without sandboxd"
+            if os.environ.get("SANDBOX_RUNTIME")
+            else "see that the directories above it can be searched, or choose a place with $SANDBOXD_SOCKET",
+        ) from error
 
 
 def make_directory(path: str) -> None:
