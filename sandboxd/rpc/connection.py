@@ -240,11 +240,14 @@ class Connection(asyncio.Protocol):
         if not self._is_connected:  # one that was taken over and is only just being connected
             self._untaken += data
             return
-        if not self._transport.get_write_buffer_size():
-            self._untaken.clear()
         self._transport.write(data)
-        if self._transport.get_write_buffer_size():
-            self._untaken += data
+        waiting = self._transport.get_write_buffer_size()
+        if not waiting:
+            self._untaken.clear()
+            return
+        self._untaken += data
+        if len(self._untaken) > 2 * waiting + _PAUSE_ABOVE:  # a client may be late for ever, and take it all
+            del self._untaken[: len(self._untaken) - waiting]
 
     @property
     def _unwritten(self) -> bytes:

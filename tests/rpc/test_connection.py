@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -350,6 +351,25 @@ async def test_a_subscriber_that_does_not_read_is_cut_off(door: Door, playground
         await wait_until_async(lambda: door.lost, "the lazy one is cut off")
         assert door.lost == playground.clients[:1]
         assert await good.result("echo", {"word": "still here"})
+
+
+async def test_a_subscriber_that_is_always_late_costs_no_more_than_it_is_late(
+    door: Door, playground: Playground
+) -> None:
+    text, late, many = "x" * 100_000, 20, 300
+    async with door.client() as client:
+        await client.result("subscribe", {"word": "x"})
+        tracemalloc.start()
+        try:
+            for number in range(many):
+                playground.clients[0].notify("news", {"number": number, "text": text})
+                if number >= late:
+                    assert (await client.receive())["params"]["number"] == number - late
+            assert tracemalloc.get_traced_memory()[0] < 4 * late * len(text)
+        finally:
+            tracemalloc.stop()
+        for number in range(many - late, many):
+            assert (await client.receive())["params"]["number"] == number
 
 
 async def test_two_hundred_clients_at_once(door: Door) -> None:
