@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sandboxd.errors import CallerError
 from sandboxd.rpc.connection import Connection, ConnectionRecord
 from sandboxd.rpc.peer import Identity, identify
-from sandboxd.rpc.socket import BACKLOG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from sandboxd.rpc.peer import Caller
     from sandboxd.rpc.socket import ListeningSocket
 
-# From 3.13 on asyncio removes the file of a socket it closes; ours has its own rules for that (rpc.socket).
-_LEAVE_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 GRACE_S = 2.0
 """How long calls in flight may take when the daemon stops."""
+_AT_ONCE = 64
+_RETRY_S = 0.1
+"""After running out of descriptors: who connects waits in the backlog."""
 
 
 class Connections:
@@ -36,7 +37,8 @@ class Connections:
         """How many there have been."""
         self._open: set[Connection] = set()
         self._ending: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._joining: set[asyncio.Task[None]] = set()
+        self._acceptor: _Acceptor | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,13 +61,13 @@ class Connections:
     @property
     def is_busy(self) -> bool:
         """Whether a call is in flight that will soon be over."""
-        return any(connection.is_busy for connection in self._open) or bool(self._ending)
+        return any(connection.is_busy for connection in self._open) or bool(self._ending or self._joining)
 
     def stop_accepting(self) -> None:
         """Who connects from now on waits in the backlog."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
 
     async def hand_over(self) -> list[tuple[Connection, ConnectionRecord]]:
         """Let go of every connection. To be called after `stop_accepting`."""
@@ -119,13 +121,14 @@ class Connections:
         """Serve on `listening` as long as the context lasts. `lost` is awaited for each connection that has gone, after
         the last of its calls has ended."""
         own = Identity.own()
-        # A copy: to stop accepting must not close the socket, in whose backlog clients may wait for the next daemon.
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: self.make(dispatcher, log, lost, lambda peer: identify(peer, own)),
-            sock=listening.socket.dup(),
-            backlog=BACKLOG,
-            **_LEAVE_FILE,
-        )
+        def accepted(sock: socket.socket) -> None:
+            # At once, and not when it is this one's turn: the descriptor that this takes is there now.
+            connection = self.make(dispatcher, log, lost, _settled(sock, own))
+            joining = asyncio.get_running_loop().create_task(_join(connection, sock), name="accept")
+            self._joining.add(joining)
+            joining.add_done_callback(self._joining.discard)
+
+        self._acceptor = _Acceptor(listening.socket, accepted, log)
         try:
             yield
         finally:
@@ -134,3 +137,76 @@ class Connections:
             await asyncio.gather(*(connection.finish(GRACE_S) for connection in self._open))
             while self._ending:
                 await asyncio.wait(self._ending)
+
+
+def _settled(sock: socket.socket, own: Identity) -> Callable[[socket.socket], Caller]:
+    """Who calls, as of now: what `Connection` asks later."""
+    try:
+        caller = identify(sock, own)
+    except CallerError as error:
+        refused = error
+
+        def refuse(_: socket.socket) -> Caller:
+            raise refused
+
+        return refuse
+    return lambda _: caller
+
+
+async def _join(connection: Connection, sock: socket.socket) -> None:
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+    except OSError:
+        sock.close()
+
+
+class _Acceptor:
+    """The listening socket on the event loop, as long as it accepts. To stop that does not close it: clients may wait
+    in its backlog for the next daemon.
+
+    asyncio's own server would do, but for running out of descriptors: it then tries and logs once for each place in the
+    backlog. And nobody is accepted for whom there is no second descriptor, which the look at who it is takes."""
+
+    def __init__(
+        self, listener: socket.socket, accepted: Callable[[socket.socket], None], log: FilteringBoundLogger
+    ) -> None:
+        self._listener = listener
+        self._accepted = accepted
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._waits = False
+        self._accept_again()
+
+    def close(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+
+    def _accept_again(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self._listener.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                spare = os.dup(self._listener.fileno())  # for the look at who it is
+                try:
+                    connection, _address = self._listener.accept()
+                finally:
+                    os.close(spare)
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._waits = False
+                return
+            except OSError as error:
+                self._wait(error)
+                return
+            connection.setblocking(False)
+            self._accepted(connection)
+
+    def _wait(self, error: OSError) -> None:
+        if not self._waits:  # told once, however long it lasts
+            self._waits = True
+            self._log.warning("clients wait to be accepted", reason=error.strerror)
+        self._loop.remove_reader(self._listener.fileno())
+        self._retry = self._loop.call_later(_RETRY_S, self._accept_again)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import resource
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -457,3 +460,32 @@ async def test_a_blocking_client_of_a_few_lines(door: Door) -> None:
             return json.loads(plain.makefile().readline())
 
     assert await asyncio.to_thread(ask) == {"jsonrpc": "2.0", "id": 7, "result": {"word": "hi"}}
+
+
+async def test_out_of_descriptors_who_connects_waits_and_who_is_connected_is_served(door: Door) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(8)]
+        async with door.client() as old:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
+            hogs: list[int] = []
+            try:
+                with contextlib.suppress(OSError):
+                    while True:
+                        hogs.append(os.dup(0))
+                os.close(hogs.pop())  # one would do to accept, and not to see who it is
+                for one in waiting:
+                    one.setblocking(False)
+                    one.connect(door.path)
+                    one.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"word":"x"}}\n')
+                await wait_until_async(lambda: "clients wait" in door.log.text, "it is noticed")
+                for _ in range(3):
+                    assert await old.result("echo", {"word": "still here"})
+            finally:
+                for hog in hogs:
+                    os.close(hog)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for one in waiting:
+                assert b'"word":"x"' in await loop.sock_recv(one, 1000)
+    assert door.log.text.count("clients wait") == 1
