@@ -4,6 +4,7 @@ composition that has to do with commands."""
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from sandboxd.policy.upstream import EnvironmentProxies
 from sandboxd.proxy.dial import Dialer, PinnedResolver
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.interfaces import OwnAddresses
+from sandboxd.proxy.limits import Room
 from sandboxd.proxy.outbound import Connection
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.upstream import ParentDialer
@@ -85,6 +87,7 @@ def make_proxies_of(
 ) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
+    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     dialer = Dialer()
     parents = ParentDialer(dialer, resolver)
 
@@ -123,6 +126,7 @@ def make_proxies_of(
             dialer,
             command.blocked,
             command.wrap_id,
+            room=room,
             parents=parents,
             own_http=lambda: policy().network.http_proxy_port,
             own_socks=lambda: policy().network.socks_proxy_port,

@@ -23,6 +23,8 @@ from sandboxd.proxy.stream import hurry, keep_alive, reset, send_at_once
 MOST_ANSWERS: Final = 16
 ATTEMPT_DELAY_S: Final = 0.25
 """RFC 8305, section 5: how long one attempt may keep the next address waiting."""
+ATTEMPTS_AT_ONCE: Final = 4
+"""Then the oldest makes way. Whoever runs a name server could make one connection cost sixteen descriptors."""
 
 
 class DialError(HostError):
@@ -182,6 +184,9 @@ class Dialer:
         try:
             while waiting or running:
                 if waiting:
+                    if len(running) >= ATTEMPTS_AT_ONCE:
+                        oldest = next(iter(running))
+                        await _abandon({oldest: running.pop(oldest)})
                     address = waiting.pop(0)
                     attempt = asyncio.ensure_future(self._connector(address, port))
                     attempt.set_name(f"dial {address}:{port}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -27,9 +28,29 @@ class Limits:
     dns_idle_s: float = 20.0
     """A DNS connection without a whole question, or one that does not read its answers."""
     connections: int = 4096
-    """Of one command at a time. At the limit accepting stops until one ends: the rest wait in the backlog."""
+    """Of one command at a time. At the limit accepting stops until one ends: the rest wait in the backlog. All commands
+    together: `Room`."""
     accept_retry_s: float = 0.1
     """After running out of descriptors."""
 
 
 DEFAULT = Limits()
+
+
+class Room:
+    """How many connections all commands of a daemon may have together, so that one of them does not take every
+    descriptor from the others, and from the daemon. `descriptors` is how many there are."""
+
+    def __init__(self, descriptors: int) -> None:
+        self._most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
+        self._taken = 0
+
+    def has_some(self, own: int) -> bool:
+        """Whether a command that has so many of them may have one more: up to twice what it leaves to others."""
+        return own < 2 * (self._most - self._taken)
+
+    def take(self) -> None:
+        self._taken += 1
+
+    def give_back(self) -> None:
+        self._taken -= 1

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 from typing import Final
 
 LARGE: Final = 1 << 20
@@ -53,7 +54,7 @@ class PipePool:
             pipe = self._idle.pop()
         elif self._lent_large < MOST_LARGE:
             pipe = Pipe(LARGE)
-        elif self._lent_small < MOST_SMALL:
+        elif self._lent_small < _most_small():
             pipe = Pipe(SMALL)
         else:
             raise OSError(errno.EMFILE, "all pipes are in use")
@@ -77,6 +78,12 @@ class PipePool:
             self._lent_large += change
         else:
             self._lent_small += change
+
+
+def _most_small() -> int:
+    """Not more than an eighth of the descriptors: a slow reader is no reason to have none for anything else."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(MOST_SMALL, descriptors // 16) if descriptors > 0 else MOST_SMALL
 
 
 SHARED: Final = PipePool()

@@ -26,7 +26,7 @@ from sandboxd.proxy.dns_server import DatagramServer, serve_dns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http_server import serve_http
 from sandboxd.proxy.inside import Inside, InsideServers
-from sandboxd.proxy.limits import DEFAULT, Limits
+from sandboxd.proxy.limits import DEFAULT, Limits, Room
 from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
 from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
@@ -83,7 +83,8 @@ class ProxyRecord:
 class ProxyServer:
     """`gate` decides, `dialer` connects, `parents` through other proxies, `report` hears of each refused request once,
     `opened` of each connection that stands, `closed` of its end; `label` names the command in task names and logs.
-    `own_http` and `own_socks` tell when a proxy of the person's own serves a listener instead."""
+    `room` is shared with the other commands. `own_http` and `own_socks` tell when a proxy of the person's own serves a
+    listener instead."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class ProxyServer:
         label: str = "",
         *,
         limits: Limits = DEFAULT,
+        room: Room | None = None,
         parents: ParentDialer | None = None,
         own_http: OwnPort = lambda: None,
         own_socks: OwnPort = lambda: None,
@@ -105,6 +107,7 @@ class ProxyServer:
         """The names that addresses inside stand for."""
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._limits = limits
+        self._room = room
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label
         self._protocols: dict[str, Serve] = {}
@@ -313,7 +316,12 @@ class ProxyServer:
 
     @property
     def is_full(self) -> bool:
-        return len(self._tasks) >= self._limits.connections
+        return len(self._tasks) >= self._limits.connections or self.is_crowded_out
+
+    @property
+    def is_crowded_out(self) -> bool:
+        """Whether it is what others have that leaves no room: they do not say when there is some again."""
+        return self._room is not None and not self._room.has_some(len(self._tasks))
 
     @property
     def retry_s(self) -> float:
@@ -327,13 +335,18 @@ class ProxyServer:
         client.begin()  # until its first step
         name = f"{protocol} {self._label} {next(self._serial)}"
         task = asyncio.get_running_loop().create_task(self._run(client, work, name), name=name)
-        self._tasks[task] = client, protocol
+        self._note(task, client, protocol)
         task.add_done_callback(lambda ended: self._ended(ended, client))
+
+    def _note(self, task: asyncio.Task[None], client: Stream | None, what: str) -> None:
+        self._tasks[task] = client, what
+        if self._room is not None:
+            self._room.take()
 
     def _start(self, work: Coroutine[object, object, None], what: str) -> None:
         name = f"{what} {self._label} {next(self._serial)}"
         task = asyncio.get_running_loop().create_task(self._guarded(work, name), name=name)
-        self._tasks[task] = None, what
+        self._note(task, None, what)
         task.add_done_callback(self._has_ended)
 
     async def _guarded(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -354,7 +367,8 @@ class ProxyServer:
         self._has_ended(task)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        if self._tasks.pop(task, None) is not None and self._room is not None:
+            self._room.give_back()
         for acceptor in self._acceptors:
             acceptor.resume()
 
@@ -380,9 +394,13 @@ class _Acceptor:
         return number
 
     def resume(self) -> None:
-        if not self._accepting and not self._closed and self._retry is None and not self._server.is_full:
+        if self._accepting or self._closed or self._retry is not None:
+            return
+        if not self._server.is_full:
             self._loop.add_reader(self._listener.fileno(), self._readable)
             self._accepting = True
+        elif self._server.is_crowded_out:
+            self._retry = self._loop.call_later(self._server.retry_s, self._try_again)
 
     def close(self, *, keep_listening: bool = False) -> None:
         self._pause()
@@ -409,6 +427,7 @@ class _Acceptor:
         for _ in range(ACCEPTS_AT_ONCE):
             if self._server.is_full:
                 self._pause()
+                self.resume()
                 return
             try:
                 sock, _ = self._listener.accept()

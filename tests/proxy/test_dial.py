@@ -15,6 +15,7 @@ from sandboxd.policy.hosts import IPAddress
 from sandboxd.proxy.dial import Dialer, DialError, PinnedResolver, SystemResolver, connect_socket, interleave
 from sandboxd.proxy.interfaces import read_interface_addresses
 from sandboxd.proxy.limits import Limits
+from support.waiting import wait_until_async
 
 A, B, C, SIX, SEVEN = (ip_address(text) for text in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::6", "fd00::7"))
 
@@ -123,6 +124,20 @@ async def test_a_slow_address_does_not_keep_the_next_waiting(monkeypatch: pytest
     network = Network(a6="connects")
     sock, address = await Dialer(network).dial([A, SIX], 80)
     assert address == SIX and network.cancelled == [A]
+    sock.close()
+
+
+async def test_a_name_with_many_addresses_costs_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.proxy.dial.ATTEMPT_DELAY_S", 0)
+    addresses = [ip_address(f"192.0.2.{number}0") for number in range(1, 10)]
+    network = Network()
+    dialled = asyncio.create_task(Dialer(network).dial(addresses, 80))
+    await wait_until_async(lambda: len(network.dialled) == len(addresses), "all are tried")
+    assert network.cancelled == addresses[:5], "the last ones may take their time"
+    network = Network(a0="connects")
+    dialled.cancel()
+    sock, address = await Dialer(network).dial(addresses, 80)
+    assert address == addresses[0]
     sock.close()
 
 

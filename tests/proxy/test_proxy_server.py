@@ -20,7 +20,7 @@ from sandboxd.policy.hosts import Host
 from sandboxd.policy.policy import NetworkPolicy
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import Limits, Room
 from sandboxd.proxy.server import ProxyServer
 from support.proxies import NoNames, finish, rules, running_proxies, scripted_origin
 from support.waiting import wait_until_async
@@ -187,6 +187,35 @@ async def test_more_connections_than_the_limit_wait() -> None:
         assert await is_open(await third)
         for wire in (second, third.result()):
             await finish(wire[1])
+
+
+async def test_a_command_that_takes_all_it_gets_leaves_room_for_the_others() -> None:
+    room = Room(32)  # for 12 connections
+    limits = Limits(linger_s=0.1, accept_retry_s=0.01)
+    async with (
+        scripted_origin(echo) as origin,
+        running_proxies("ok.test", limits=limits, room=room) as hog,
+        running_proxies("ok.test", limits=limits, room=room) as other,
+    ):
+        target = f"ok.test:{origin.port}"
+        greedy = [asyncio.create_task(hog.tunnel(target)) for _ in range(12)]
+        await wait_until_async(lambda: sum(task.done() for task in greedy) == 8, "so many stand")
+        wires = [await other.tunnel(target) for _ in range(3)]
+        for wire in wires:
+            assert await is_open(wire)
+        late = asyncio.create_task(other.tunnel(target))
+        for _ in range(3):
+            assert await is_open(wires[0])
+        assert hog.server.connections == 8 and other.server.connections == 3 and not late.done()
+        for task in [task for task in greedy if task.done()][:4]:
+            await finish(task.result()[1])
+        wires.append(await late)
+        for wire in wires:
+            await finish(wire[1])
+        for wire in await asyncio.gather(*greedy):
+            await finish(wire[1])
+        await wait_until_async(lambda: hog.server.connections + other.server.connections == 0, "all have ended")
+        assert room.has_some(23)
 
 
 # the end

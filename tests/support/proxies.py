@@ -14,7 +14,7 @@ from sandboxd.policy.upstream import parse_parent, read_environment
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, Gate
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import Limits, Room
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
 from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.settings.origins import Origin, Source
@@ -128,6 +128,7 @@ async def running_proxies(
     pinned: Sequence[str] = NAMES,
     ask: Ask | None = None,
     limits: Limits | None = None,
+    room: Room | None = None,
     connector: Connector = connect_socket,
     parent: str = "",
     environment: Mapping[str, str] | None = None,
@@ -146,6 +147,7 @@ async def running_proxies(
         proxies.blocked.append,
         "test",
         limits=limits,
+        room=room,
         parents=ParentDialer(dialer, resolver, limits),
         own_http=lambda: proxies.policy.http_proxy_port,
         own_socks=lambda: proxies.policy.socks_proxy_port,
