@@ -18,7 +18,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.audit_chain import default_path
+from sandboxd.daemon.audit_chain import BEGINNING, default_path
 from sandboxd.daemon.audit_log import AuditLog
 from sandboxd.daemon.redaction import redact
 from sandboxd.errors import HostError
@@ -69,6 +69,8 @@ class Audit:
         self._log = log
         self._file: AuditLog | None = None
         self._opened_for: AuditPolicy | None = None
+        self._reached = "", BEGINNING
+        """The file that was open last, and the last line in it."""
         self._lines = 0
         self._lost = 0
         """Since the beginning; `_unsaid` of them the log does not know of yet."""
@@ -135,8 +137,10 @@ class Audit:
         if self._file is not None:
             self._note({"kind": "closed", "reason": "the settings of the audit log have changed"})
             self._close()
+        path = policy.path or self._default
+        after = self._reached[1] if self._reached[0] == path else BEGINNING
         try:
-            self._file = AuditLog(policy.path or self._default, policy.max_bytes, policy.keep, _now)
+            self._file = AuditLog(path, policy.max_bytes, policy.keep, _now, after)
         except HostError as error:
             self._failed(error)
             return False
@@ -149,6 +153,9 @@ class Audit:
         """Write one line, or count it as lost."""
         if record is None:
             return
+        if self._file is not None and not self._file.is_in_place:
+            self._log.error("the audit log was moved or removed; another file goes on with it", path=self._file.path)
+            self._close()
         if self._file is None and not self._ready():
             self._lost += 1
             self._unsaid += 1
@@ -197,6 +204,7 @@ class Audit:
 
     def _close(self) -> None:
         if self._file is not None:
+            self._reached = self._file.path, self._file.position
             self._file.close()
             self._file = None
 

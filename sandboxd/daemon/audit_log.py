@@ -45,12 +45,15 @@ def head_path(path: str) -> str:
 
 
 class AuditLog:
-    """Open from its making until `close`. `time` gives the time of a line, in ISO 8601.
+    """Open from its making until `close`. `time` gives the time of a line, in ISO 8601. `after` is a place that the
+    chain is known to have reached: it goes on behind it, whatever is left of the files.
 
     Raises HostError `audit_unavailable` when the log cannot be opened, `audit_directory` when its directory is not its
     own, `audit_locked` when another daemon writes it."""
 
-    def __init__(self, path: str, max_bytes: int, keep: int, time: Callable[[], str]) -> None:
+    def __init__(
+        self, path: str, max_bytes: int, keep: int, time: Callable[[], str], after: Position = BEGINNING
+    ) -> None:
         self.path = path
         self._max_bytes = max_bytes
         self._keep = keep
@@ -62,7 +65,7 @@ class AuditLog:
             self._head = _open(head_path(path), _REWRITE)
             _lock(self._head, path)
             self._file = _open(path, _APPEND)
-            self.position, cut = self._resume()
+            self.position, cut = self._resume(after)
             self._begin(cut)
         except OSError as error:
             self.close()
@@ -76,6 +79,17 @@ class AuditLog:
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._head = -1
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether what is written still goes into the files of these names: others may have moved or removed them."""
+        try:
+            return all(
+                os.path.samestat(os.fstat(descriptor), os.lstat(path))
+                for descriptor, path in ((self._file, self.path), (self._head, head_path(self.path)))
+            )
+        except OSError:
+            return False
 
     def append(self, record: Mapping[str, Any]) -> Position:
         """Write one line; its place. Raises OSError, and then nothing has been written."""
@@ -94,14 +108,14 @@ class AuditLog:
         line, position = encode_line(self.position, record)
         written = os.write(self._file, line)
         if written != len(line):  # the disk is full: half a line must not stay
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
         self.position = position
         os.pwrite(self._head, encode_head(position), 0)
         return position
 
-    def _resume(self) -> tuple[Position, int]:
+    def _resume(self, after: Position) -> tuple[Position, int]:
         """Where the chain goes on, and how many bytes of an unfinished line were cut off."""
         size = os.fstat(self._file).st_size
         known = decode_head(os.pread(self._head, 200, 0)) or BEGINNING
@@ -115,7 +129,7 @@ class AuditLog:
         if last is None and not self._size:  # moved away just before the daemon was killed
             last = _last_line(numbered(self.path, 1))
         found = last.position if last is not None else BEGINNING
-        return (found if found.seq >= known.seq else known), cut
+        return max(after, known, found, key=lambda place: place.seq), cut
 
     def _begin(self, cut: int = 0) -> None:
         record: dict[str, Any] = {"time": self._time(), "kind": OPENED, "pid": os.getpid(), "keep": self._keep}

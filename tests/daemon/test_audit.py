@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,37 @@ async def test_a_log_that_cannot_be_opened(on_full: str) -> None:
             await client.result("wrap", wrap)
             kinds = [line["kind"] for line in lines_of(path)]
             assert "lost" in kinds and kinds[-1] == "run"
+
+
+async def test_a_log_that_others_move_or_remove_goes_on_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written into a file that nobody will find; what was taken away stays missing."""
+    settings = {"audit": {"enabled": True, "onFull": "block"}}
+    async with running_daemon(settings=settings, assemble=FakeMachine().assemble) as running:
+        path = default_log(running)
+        wrap = {"command": "true", "cwd": str(running.around.project)}
+        async with running.client() as client:
+
+            async def is_written() -> int:
+                await client.result("wrap", wrap)
+                *_, last = lines_of(path)
+                assert last["kind"] == "run"
+                return int(last["seq"])
+
+            before = await is_written()
+            path.rename(path.with_name("audit.jsonl.1"))  # as programs do that rotate logs
+            assert before < (before := await is_written())
+            assert verified(path, capsys)["ok"]
+            head = path.with_name("audit.jsonl.head")
+            for gone in (path, head, path.parent):
+                shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+                assert before < (before := await is_written())
+            assert "older files have been removed" in verified(path, capsys)["faults"][0]["text"]
+            path.unlink()
+            path.symlink_to(running.around.base / "elsewhere")
+            assert (await client.error("wrap", wrap))["data"]["slug"] == "audit_unavailable"
+            path.unlink()
+            assert before < await is_written()
+        assert not (running.around.base / "elsewhere").exists()
 
 
 # ---- for real
