@@ -17,10 +17,14 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.exclusion import decide_exclusion, matching_rule
 from sandboxd.policy.policy import CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
-from sandboxd.policy.shell_syntax import ShellLine, Word, nested_texts, read_line
+from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
+from sandboxd.policy.shell_texts import nested_texts
 from sandboxd.settings.origins import Origin
 
 MAX_NESTING = 3
+MAX_TEXTS = 32
+_SYNTAX = frozenset({"!", "{", "then", "do", "else"})
+"""Words of the shell that the grammar may take for a program, as in `! ! ls`."""
 
 
 class PermissionMode(StrEnum):
@@ -255,10 +259,11 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
     rules = policy.commands
     if not text.strip() or not (rules.ask or rules.deny):
         return answer
+    lines = _lines_within(text)
     for behavior, candidates in ((Behavior.DENY, rules.deny), (Behavior.ASK, rules.ask)):
         if _STRICTNESS[behavior] <= _STRICTNESS[answer.behavior]:
             continue
-        rule = _closing_rule(candidates, text)
+        rule = _closing_rule(candidates, text, lines)
         if rule is not None:
             verb = "denied" if behavior is Behavior.DENY else "to be asked about"
             decision = Decision(
@@ -270,22 +275,40 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
                 "rules about commands look at names; what holds whatever the name is the sandbox",
             )
             return replace(answer, decision=decision)
-    line = read_line(text)
-    if line.unreadable and answer.behavior is Behavior.ALLOW:
+    why = next((why for line in lines if (why := _what_is_unknown(line))), None)
+    if why and answer.behavior is Behavior.ALLOW:
         decision = Decision(
             Behavior.ASK,
             Reason.RULE,
-            f"there are rules about commands, and what this one runs cannot be told: {line.unreadable}",
+            f"there are rules about commands, and what this one runs cannot be told: {why}",
         )
         return replace(answer, decision=decision)
     return answer
+
+
+def _lines_within(text: str) -> list[ShellLine]:
+    """The line, and those that it hands to other shells."""
+    lines: list[ShellLine] = []
+    pending = [text]
+    for _ in range(MAX_NESTING + 1):
+        read = [read_line(part) for part in pending]
+        lines += read
+        pending = [script for line in read for script in nested_texts(line)][:MAX_TEXTS]
+    return lines
+
+
+def _what_is_unknown(line: ShellLine) -> str | None:
+    if line.unreadable:
+        return line.unreadable
+    unknown = (simple.words[0] for simple in line.commands if simple.words and not is_known_name(simple.words[0]))
+    return next((f"{shown_command(word.text)!r} is only known when it runs" for word in unknown), None)
 
 
 def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine) -> CommandRule | None:
     """The first rule when every program of the line, inside substitutions too, is allowed by one; None otherwise."""
     if not rules:
         return None
-    whole = next((rule for rule in rules if rule.pattern.strip() == text.strip()), None)
+    whole = next((rule for rule in rules if rule.pattern.strip() == text.strip(" \t\n")), None)
     if whole is not None:
         return whole
     if line.unreadable or not line.commands:
@@ -294,32 +317,27 @@ def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine) -> 
     return found[0] if all(found) else None
 
 
-def _closing_rule(rules: Sequence[CommandRule], text: str) -> CommandRule | None:
+def _closing_rule(rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine]) -> CommandRule | None:
     """A rule that matches any program anywhere in the line, by its name, also behind programs that start others."""
     if not rules:
         return None
     patterns = [(rule, parse_command_pattern(rule.pattern)) for rule in rules]
     for rule, pattern in patterns:
-        if pattern.matches_all or rule.pattern.strip() == text.strip():
+        if pattern.matches_all or rule.pattern.strip() == text.strip(" \t\n"):
             return rule
-    pending, depth = [text], 0
-    while pending and depth <= MAX_NESTING:
-        lines = [read_line(part) for part in pending]
-        for line in lines:
-            for simple in line.commands:
-                for words in _possible_programs(simple.words):
-                    for rule, pattern in patterns:
-                        if pattern.matches(words, by_name=True):
-                            return rule
-        pending = [script for line in lines for script in nested_texts(line.commands)]
-        depth += 1
+    for line in lines:
+        for simple in line.commands:
+            for words in _possible_programs(simple.words):
+                for rule, pattern in patterns:
+                    if pattern.matches(words, by_name=True):
+                        return rule
     return None
 
 
 def _possible_programs(words: Sequence[Word]) -> list[list[str]]:
     texts = [word.text for word in words]
     found = [texts]
-    if texts and texts[0].rpartition("/")[2] in LAUNCHERS:
+    if texts and (texts[0] in _SYNTAX or texts[0].rpartition("/")[2] in LAUNCHERS):
         found += (texts[start:] for start in range(1, min(len(texts), 32)))
     return found
 

@@ -47,7 +47,8 @@ LAUNCHERS = (
     | SHELLS
     | frozenset(
         """builtin chroot coproc doas eval exec fakeroot firejail flock ionice ltrace parallel pkexec runuser script
-        setarch setpriv setsid ssh strace su sudo systemd-run taskset trap unshare watch bwrap find""".split()
+        setarch setpriv setsid ssh strace su sudo systemd-run taskset trap unshare watch bwrap find alias caffeinate
+        dbus-run-session faketime proxychains proxychains4 torsocks xvfb-run""".split()
     )
 )
 """Programs whose arguments can name another program to run. Excluding one of them excludes everything."""

@@ -17,6 +17,8 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from sandboxd.policy.unseen_substitutions import overlooks_something
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
@@ -59,16 +61,22 @@ class SimpleCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShellLine:
-    """`unreadable` is the reason when the text could not be read; the other fields may then be incomplete."""
+    """`unreadable` is the reason when the text could not be read; the other fields may then be incomplete. `fed` are
+    the texts that a pipe, a here-document or a here-string hands to a shell in this line."""
 
     commands: tuple[SimpleCommand, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     unreadable: str | None = None
+    fed: tuple[str, ...] = ()
 
 
 _CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
+_LINE_OF_BACKSLASH = re.compile(r"\n[ \t]*(?=\\[^\n])")
+"""Where the grammar takes the next line for one more argument, unless a blank is between."""
 _BRACKETS = re.compile(r"[(){}\[\]`]|<<|\b(?:if|case|for|while|until|select|function)\b")
 _SEPARATORS = re.compile(r"[;&|\n]+")
+_UNKNOWN = re.compile(r"[*?\[{$`<>(]|\A=")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MAGIC = re.compile(r"[*?\[\]{}$`]")
 
 
@@ -80,13 +88,19 @@ def read_line(text: str) -> ShellLine:
 
 @lru_cache(maxsize=256)  # of lines that are short enough to be kept
 def _read(text: str) -> ShellLine:
-    text = join_continuations(text)
-    root = _parser().parse(text.encode("utf-8", "surrogatepass")).root_node
+    text = _LINE_OF_BACKSLASH.sub(r"\g<0> ", join_continuations(text))
+    data = text.encode("utf-8", "surrogatepass")
+    root = _parser().parse(data).root_node
     reader = _Reader()
     reader.walk(root)
+    problem = None
     if root.has_error or reader.broken:
-        return ShellLine(tuple(reader.commands), tuple(reader.obstacles), "it is not complete, valid shell text")
-    return ShellLine(tuple(reader.commands), tuple(dict.fromkeys(reader.obstacles)))
+        problem = "it is not complete, valid shell text"
+    elif overlooks_something(data, root):
+        problem = "something in it may run more than can be seen"
+    return ShellLine(
+        tuple(reader.commands), tuple(dict.fromkeys(reader.obstacles)), problem, tuple(reader.texts_for_shells())
+    )
 
 
 def join_continuations(text: str) -> str:
@@ -100,8 +114,8 @@ def join_continuations(text: str) -> str:
 def _too_much(text: str) -> str | None:
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT} characters"
-    if "\0" in text:
-        return "it contains a NUL character"
+    if _CONTROL.search(text):
+        return "it contains a NUL or another control character"
     brackets = sum(1 for _ in _BRACKETS.finditer(text))
     if brackets > MAX_BRACKETS or sum(1 for _ in _SEPARATORS.finditer(text)) > MAX_STATEMENTS:
         return "it is too long-winded to be read"
@@ -119,6 +133,7 @@ def _parser() -> Parser:
 
 _SERIES = frozenset({"program", "list", "pipeline", "subshell", "compound_statement", "negated_command"})
 _IGNORED = frozenset({"comment", "file_descriptor", "heredoc_start", "heredoc_end", "heredoc_content", "variable_name"})
+_FEEDING = frozenset({"pipeline", "redirected_statement", "heredoc_redirect", "herestring_redirect", "negated_command"})
 _OBSTACLES = {
     "redirected_statement": Obstacle.REDIRECTION,
     "file_redirect": Obstacle.REDIRECTION,
@@ -144,6 +159,11 @@ class _Reader:
         self.commands: list[SimpleCommand] = []
         self.obstacles: list[Obstacle] = []
         self.broken = False
+        self._spoken: list[tuple[int, str]] = []  # what here-documents and the like say, and where
+        self._fed: list[tuple[int, int]] = []  # parts of the line that end in a shell
+
+    def texts_for_shells(self) -> Iterator[str]:
+        return (text for place, text in self._spoken if any(start <= place < end for start, end in self._fed))
 
     def walk(self, root: Node) -> None:
         stack = [root]
@@ -157,6 +177,9 @@ class _Reader:
             kind = node.type
             if kind in _IGNORED:
                 continue
+            if kind in ("heredoc_body", "herestring_redirect"):
+                said = _text(node) if kind == "heredoc_body" else _resolve(node.children[-1]).text
+                self._spoken.append((node.start_byte, said))
             if kind == "command":
                 self.command(node)
                 # What is assigned before the program is recorded with it; only what the value contains is looked into.
@@ -190,6 +213,18 @@ class _Reader:
             elif child.type not in ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment"):
                 words.append(_resolve(child))
         self.commands.append(SimpleCommand(tuple(words), tuple(assignments), _text(node)))
+        self.notice_texts(node, [word.text for word in words])
+
+    def notice_texts(self, node: Node, texts: list[str]) -> None:
+        """Keep what a command says, and which part of the line a shell may read."""
+        name = texts[0].rpartition("/")[2] if texts else ""
+        if name in ("echo", "printf"):
+            self._spoken.append((node.start_byte, "\n".join((" ".join(texts[1:]), *texts[1:])).replace("\\n", "\n")))
+        if any(text.rpartition("/")[2] in SHELLS for text in texts):
+            top = node
+            while top.parent is not None and top.parent.type in _FEEDING:
+                top = top.parent
+            self._fed.append((top.start_byte, top.end_byte))
 
 
 def _text(node: Node) -> str:
@@ -214,6 +249,10 @@ def _resolve(node: Node) -> Word:
         return Word(body, False, all(_is_variable(child) for child in inner) and bool(inner))
     if node.type in ("word", "number"):
         return _unquoted(raw)
+    if node.type == "ansi_c_string":
+        return Word(_ANSI.sub(_ansi, raw[2:-1]), False)
+    if node.type == "translated_string":
+        return Word(_resolve(node.children[-1]).text, False)
     if node.type == "concatenation":
         parts = [_resolve(child) for child in node.children]
         contiguous = all(a.end_byte == b.start_byte for a, b in zip(node.children, node.children[1:], strict=False))
@@ -221,6 +260,23 @@ def _resolve(node: Node) -> Word:
         literal = contiguous and all(part.literal for part in parts)
         return Word(text, literal, not literal and all(part.literal or part.plain_variable for part in parts))
     return Word(raw, False, _is_variable(node))
+
+
+_ANSI = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
+_ANSI_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "E": "\x1b", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def _ansi(match: re.Match[str]) -> str:
+    """What an escape between `$'` and `'` stands for."""
+    code = match[1]
+    if code[0] in "xuU" and len(code) > 1:
+        return chr(min(int(code[1:], 16), 0x10FFFF))
+    return chr(int(code, 8) & 0xFF) if code[0] in "01234567" else _ANSI_LETTERS.get(code, code)
+
+
+def is_known_name(word: Word) -> bool:
+    """Whether the name of a program can be told: its directory may be anything, the name itself not."""
+    return word.literal or not _UNKNOWN.search(word.text.rpartition("/")[2])
 
 
 def _is_variable(node: Node) -> bool:
@@ -234,19 +290,5 @@ def _unquoted(raw: str) -> Word:
     return Word(re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL))
 
 
-def nested_texts(commands: tuple[SimpleCommand, ...]) -> Iterator[str]:
-    """The script texts that commands hand to another shell: `sh -c TEXT`, `eval TEXT`."""
-    for command in commands:
-        texts = [word.text for word in command.words]
-        for index, text in enumerate(texts[:-1]):
-            name = text.rpartition("/")[2]
-            if name == "eval":
-                yield " ".join(texts[index + 1 :])
-            elif name in SHELLS:
-                for option, script in zip(texts[index + 1 :], texts[index + 2 :], strict=False):
-                    if re.fullmatch(r"-[a-z]*c[a-z]*", option):
-                        yield script
-                        break
-
-
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"})
+SHELLS = frozenset("sh bash dash zsh ksh mksh ash busybox toybox fish csh tcsh".split())
+"""Programs that run shell text: as an argument, from a file, or as they read it."""

@@ -185,6 +185,26 @@ def test_what_cannot_be_read_is_asked_about_where_rules_exist() -> None:
         assert told(decide_command(DOCKER, text)) == (True, "allow", "sandboxed")
 
 
+@pytest.mark.parametrize("text", ["$X x", "${X:-rm} x", "{rm,x}", "/bin/r? x", "r$@m x", "`echo`rm x", 'sh -c "$X"'])
+def test_a_program_whose_name_is_not_known_is_asked_about_where_rules_exist(text: str) -> None:
+    """F147: it could be the one that a rule denies."""
+    policy = replace(ON, commands=CommandPolicy(deny=rules("rm:*")))
+    assert told(decide_command(policy, text)) == (True, "ask", "rule")
+    assert told(decide_command(ON, text)) == (True, "allow", "sandboxed")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$HOME/bin/x", "[ -f x ] && y", "for f in *.py; do x $f; done", "x $(y)", "x=1", "x <<'E'\n`rm`\nE",
+     "echo '$(rm x)'",
+     "x - <<'E'\nrm\nE", "echo 'rm x' | tee y", "# rm x", "'rm x'",
+     "((x++))", "[[ a == b* ]]", "bash x.sh"],
+)  # fmt: skip
+def test_and_ordinary_lines_are_not(text: str) -> None:
+    policy = replace(ON, commands=CommandPolicy(deny=rules("rm:*")))
+    assert told(decide_command(policy, text)) == (True, "allow", "sandboxed")
+
+
 def test_f159_names_are_advice_and_the_docs_say_so() -> None:
     policy = replace(ON, commands=CommandPolicy(deny=rules("curl:*")))
     assert decide_command(policy, "/proc/self/root/usr/bin/curl x").behavior is Behavior.DENY

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.policy.shell_syntax import MAX_TEXT, Obstacle, join_continuations, nested_texts, read_line
+from sandboxd.policy.shell_syntax import MAX_TEXT, Obstacle, join_continuations, read_line
+from sandboxd.policy.shell_texts import nested_texts
 
 
 def programs(text: str) -> list[list[str]]:
@@ -92,14 +93,65 @@ def test_continued_lines() -> None:
     assert programs("a # \\\nb") == [["a"], ["b"]]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a <<E\n`b`\nE", "a <<-E\n\t$(b)\n\tE", 'a "${x:=`b`}"', "a `a \\`b\\``", "a <<E\n${x:-`b`}\nE",
+        "a ${x@P}",
+        "a\x0bb", "a\rb", "a;\\ # b", "a\n\\\n 'b' c", "a\\\n'b'", "a>(b) c",
+    ],
+)  # fmt: skip
+def test_what_the_grammar_overlooks_makes_a_line_unreadable(text: str) -> None:
+    """F152, F155: each runs `b`, or a program with an odd name, and the tree does not say so."""
+    assert read_line(text).unreadable
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a <<'E'\n`b` $(b)\nE", "a - <<\"E\"\n`b`\nE", "a '`' \\` \"\\`\" $'`'", "a # `b`",
+        "a \\\n  'b' \\\n  c", "a 'b\u00a0c'",
+        "a <(b) > >(c)", "a $((1+2))", "a `b` \"$(c)\"", "case $x in a) b;; esac", "[ -f a ] && b",
+        "[[ a == b* ]] && b",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_it_does_not(text: str) -> None:
+    assert read_line(text).unreadable is None
+
+
+def test_a_line_that_begins_with_a_backslash_is_a_line() -> None:
+    assert programs("a\n\\b c") == programs("a\n  \\b c") == [["a"], ["b", "c"]]
+
+
 def test_scripts_in_arguments() -> None:
     def scripts(text: str) -> list[str]:
-        return list(nested_texts(read_line(text).commands))
+        return list(nested_texts(read_line(text)))
 
     assert scripts("sh -c 'a b'") == ["a b"]
     assert scripts("sudo /bin/bash -xec 'a' x") == ["a"]
     assert scripts("eval a b") == ["a b"]
     assert scripts("sh x.sh; a -c b") == []
+    assert scripts("bash -e -c -- 'a' b") == ["a"]
+    assert scripts("alias x='a b'; trap 'c d' EXIT; watch -n 1 e") == ["a b", "c d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("echo 'a b' | sh", ["a b"]),
+        ("(printf 'a\\n') | sudo bash", ["a\n"]),
+        ("sh <<'E'\na b\nE", ["a b\n"]),
+        ("cat <<E | sh\na b\nE", ["a b\n"]),
+        ("bash <<< 'a b'", ["a b"]),
+        ("echo 'a b'; sh x", []),
+        ("cat <<E; sh x\na\nE", []),
+        ("echo 'a b' | tee c", []),
+    ],
+)
+def test_what_a_pipe_or_a_here_document_feeds_to_a_shell(text: str, expected: list[str]) -> None:
+    fed = read_line(text).fed
+    assert bool(fed) is bool(expected)
+    assert all(script in "".join(fed) for script in expected)
 
 
 @given(st.text("ab $(){}[]<>|&;'\"`\\\n#!*=-", max_size=60))

@@ -1,0 +1,97 @@
+"""A second look at a shell line, since the grammar overlooks things: backticks in a here-document, in the default of an
+expansion between quotes, or escaped within backticks; words parted by white space that is none for the shell. Pure.
+
+It knows little: where text is literal, where a substitution may begin, and what may stand between two words. What the
+grammar has no node for makes the line unreadable, which is the safe answer for every kind of rule.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_BEGINNING = re.compile(rb"\\.|`|\$\(", re.DOTALL)
+_LITERAL = frozenset({"raw_string", "ansi_c_string", "comment", "heredoc_start"})
+_SUBSTITUTIONS = frozenset({"command_substitution", "arithmetic_expansion", "process_substitution"})
+_BEFORE = (b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b"<", b">", b"=")
+_PROMPT = re.compile(rb"@P\}\Z")
+_CONTINUATION = re.compile(rb"\\\n")
+_BLANKS = b" \t\n-"
+"""With the hyphen, since the grammar drops an argument that is nothing else before a here-document."""
+_OPEN = frozenset(
+    {"string", "translated_string", "heredoc_body", "heredoc_redirect", "expansion", "arithmetic_expansion"}
+)
+"""Nodes that have text of their own between their children."""
+
+
+def overlooks_something(text: bytes, root: Node) -> bool:
+    """Whether something in `text`, whose tree is `root`, may run a program or part words without the tree saying so."""
+    known: set[int] = set()
+    literal: list[tuple[int, int]] = []
+    ticks: list[tuple[int, int]] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.type in _SUBSTITUTIONS:
+            known.add(node.start_byte)
+            if text[node.start_byte : node.start_byte + 1] == b"`":
+                known.add(node.end_byte - 1)
+                ticks.append((node.start_byte, node.end_byte))
+        elif node.type in _LITERAL or (node.type == "heredoc_body" and _is_quoted(node)):
+            literal.append((node.start_byte, node.end_byte))
+            continue
+        elif node.type == "expansion" and _PROMPT.search(node.text or b""):
+            return True  # its value is expanded once more, as a prompt is
+        elif node.type == "word" and (node.text or b"").startswith(b"\n"):
+            return True  # a line that begins with a backslash, taken for an argument of the line before
+        if node.type == "process_substitution" and text[: node.start_byte][-1:] not in _BEFORE:
+            return True  # part of a word
+        if node.type not in _OPEN and not _is_parted_by_blanks(text, node):
+            return True
+        stack.extend(node.children)
+    return _has_unknown_beginning(text, known, sorted(literal), ticks)
+
+
+def _has_unknown_beginning(
+    text: bytes, known: set[int], literal: list[tuple[int, int]], ticks: list[tuple[int, int]]
+) -> bool:
+    position = 0
+    for start, end in [*literal, (len(text), len(text))]:
+        while (match := _BEGINNING.search(text, position, max(start, position))) is not None:
+            position = match.end()
+            if match[0] == b"\\\n" and _parts_oddly(text, match.start()):
+                return True
+            escaped = match[0].startswith(b"\\")
+            if not escaped and match.start() not in known:
+                return True
+            if match[0] == b"\\`" and any(first < match.start() < last for first, last in ticks):
+                return True
+        position = max(position, end)
+    return False
+
+
+def _parts_oddly(text: bytes, place: int) -> bool:
+    """Whether a continued line goes on within a word, or begins with that: the grammar parts words there."""
+    before, after = text[max(0, place - 64) : place], text[place + 2 : place + 3]
+    within = before[-1:] not in (b" ", b"\t") and after not in (b" ", b"\t")
+    return within or before.rstrip(b" \t")[-1:] in (b"", b"\n")
+
+
+def _is_quoted(body: Node) -> bool:
+    """Whether a here-document's delimiter is quoted, so that nothing in the document is expanded."""
+    start = body.parent and next((child for child in body.parent.children if child.type == "heredoc_start"), None)
+    return start is not None and re.search(rb"['\"\\]", start.text or b"") is not None
+
+
+def _is_parted_by_blanks(text: bytes, node: Node) -> bool:
+    """Whether only what parts words for the shell stands between the children of a node. The grammar takes other white
+    space for blanks, too, where the shell takes it for a part of the word."""
+    end = 0 if node.parent is None else node.start_byte
+    for child in node.children:
+        if _CONTINUATION.sub(b"", text[end : child.start_byte]).strip(_BLANKS):
+            return False
+        end = max(end, child.end_byte)
+    return True
