@@ -256,6 +256,8 @@ class TakingOver:
         known = frozenset(session.id for session in self.parts.sessions.all())
         await self.parts.temporary.keep_only(known)
         await self.parts.sessions.resumed()
+        await asyncio.sleep(0)  # tunnels go on in tasks of their own, which know of them from their first step on
+        self.parts.sessions.policy_changed()  # rules may be stricter by now, and grants over
         before = self.predecessor.daemon
         if not self.predecessor.exists:
             return None

@@ -134,6 +134,36 @@ async def test_tunnels_tickets_and_sessions_go_on() -> None:
     assert daemons.around.left() == []
 
 
+async def test_what_was_denied_in_between_is_cut() -> None:
+    """The settings change after the one daemon has stopped looking, and before the other one reads them. Also what
+    stands on a grant that has ended meanwhile."""
+    watching = TUNNEL.partition("for line in sys.stdin")[0] + "\ntry: print(proxy.recv(1))\nexcept OSError: print('cut')"
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons, daemons.client() as client:
+        tunnel = await spawn(daemons, client, ["python3", "-c", watching, str(port)])
+        await client.result("permission.subscribe")
+        granted = await spawn(daemons, client, ["python3", "-c", watching.replace("ok.test", "ask.test"), str(port)])
+        question = await told(client, "sandbox_permission_request")
+        answer = {"request_id": question["request_id"], "behavior": "allow", "scope": "session", "ttl_s": 3600}
+        await client.result("sandbox_permission_response", answer)
+        assert (await line_of(tunnel), await line_of(granted)) == ("connected", "connected")
+
+        def tighten(document: bytes) -> bytes:
+            denied = {"sandbox": {"network": {"allowedDomains": ["ok.test"], "deniedDomains": ["ok.test"]}}}
+            daemons.around.write(daemons.around.user_settings, denied)
+            read = json.loads(document)
+            for part in read["parts"]:
+                if part["kind"] == "session":
+                    for grant in part["body"]["grants"]["given"]:
+                        grant["expires_at"] -= 7200
+            return json.dumps(read).encode()
+
+        await daemons.restart(tighten)
+        async with asyncio.timeout(20):
+            assert (await line_of(tunnel), await line_of(granted)) == ("cut", "cut")
+
+
 async def test_who_waits_for_an_answer_goes_on_waiting() -> None:
     with serve_origin() as origin:
         async with successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons:
