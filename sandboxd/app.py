@@ -363,7 +363,8 @@ async def run_daemon(
             config.platform,
             log.warning,
         )
-        permissions = Permissions(prompts, questions, sessions)
+        taken_back = keeping.taken_back if keeping is not None else lambda session_id: None
+        permissions = Permissions(prompts, questions, sessions, taken_back)
         blocked = Blocked(
             feed,
             sessions,

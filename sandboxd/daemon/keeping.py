@@ -108,6 +108,19 @@ class Keeping:
         self._changed.add(session_id)
         self._schedule()
 
+    def taken_back(self, session_id: str) -> None:
+        """Something that was granted in a session holds no more: that is written now. A daemon that is killed in the
+        next moment must not give it again."""
+        entry = self._entries.get(session_id)
+        if entry is None:
+            return
+        for wanted in self._wanted(lambda wrap_id: wrap_id not in self._young):
+            outgoing = Outgoing()
+            if wanted.key == session_id and wanted.write(outgoing) and tuple(outgoing.descriptors) == entry.numbers:
+                entry.write(outgoing.text())
+                return
+        entry.clear()
+
     def _schedule(self) -> None:
         if self._timer is None and self._working is None and not self._paused:
             self._timer = asyncio.get_running_loop().call_later(KEPT_AFTER_S, self._begin)

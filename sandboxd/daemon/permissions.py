@@ -34,6 +34,8 @@ from sandboxd.runtime.prompts import (
 from sandboxd.runtime.session import PermissionMode, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
     from sandboxd.runtime.sessions import Sessions
@@ -81,8 +83,16 @@ class Answer:
 class Permissions:
     """The permission methods of a daemon."""
 
-    def __init__(self, prompts: Prompts, questions: Questions, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        prompts: Prompts,
+        questions: Questions,
+        sessions: Sessions,
+        taken_back: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
+        """`taken_back` hears of each session in which a grant was revoked."""
         self.prompts = prompts
+        self._taken_back = taken_back
         self._questions = questions
         self._sessions = sessions
         self._own_addresses = OwnAddresses()
@@ -106,7 +116,9 @@ class Permissions:
 
     def revoke(self, session_id: str, grant_id: str) -> Grant:
         """Take a yes back; connections that stand on it are cut. Raises CallerError."""
-        return self._sessions.get(session_id).grants.revoke(grant_id)
+        revoked = self._sessions.get(session_id).grants.revoke(grant_id)
+        self._taken_back(session_id)
+        return revoked
 
     async def request(self, session: Session, wish: Wish, *, uid: int) -> Answer:
         """Decide, asking people where the policy leaves it open. Raises CallerError for a wish that makes no sense."""

@@ -137,7 +137,7 @@ async def test_tunnels_tickets_and_sessions_go_on() -> None:
 async def test_what_was_denied_in_between_is_cut() -> None:
     """The settings change after the one daemon has stopped looking, and before the other one reads them. Also what
     stands on a grant that has ended meanwhile."""
-    watching = TUNNEL.partition("for line in sys.stdin")[0] + "\ntry: print(proxy.recv(1))\nexcept OSError: print('cut')"
+    watching = TUNNEL.partition("for line in")[0] + "\ntry: print(proxy.recv(1))\nexcept OSError: print('cut')"
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons, daemons.client() as client:

@@ -135,6 +135,22 @@ async def test_kept_while_it_runs_written_anew_when_it_changes_and_removed_at_it
     os.close(writer)
 
 
+async def test_what_was_taken_back_is_written_at_once() -> None:
+    store, runs = List(100), Runs()
+    keeping = Keeping(store, runs.wanted, structlog.get_logger())
+    runs.running = {"a1": ["with a grant", 0], "b2": ["other", 0]}
+    keeping.start()
+    await wait_until_async(lambda: len(store.texts()) == 2, "both are kept")
+    runs.running["a1"][0] = runs.running["b2"][0] = "without"
+    keeping.taken_back("a1")
+    assert store.texts() == {"a1": "without", "b2": "other"}
+    del runs.running["a1"]  # it is being ended
+    keeping.taken_back("a1")
+    assert store.texts() == {"b2": "other"}
+    keeping.taken_back("c3")
+    await keeping.close()
+
+
 async def test_what_is_over_soon_is_never_kept() -> None:
     store, runs = List(100), Runs()
     keeping = Keeping(store, runs.wanted, structlog.get_logger())
