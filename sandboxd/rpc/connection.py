@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
 from sandboxd.rpc.dispatch import PATIENT, answer_to
-from sandboxd.rpc.jsonrpc import error_message, is_response
+from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
 from sandboxd.rpc.peer import Caller
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
@@ -168,7 +168,10 @@ class Connection(asyncio.Protocol):
                 line = self._lines.next_line()
                 if line is None:
                     break
-                self._take(loads(line))
+                message = loads(line)
+                if is_too_deep(line, message):
+                    raise JsonTextError("parse_error", f"nested deeper than {DEEPEST} levels")
+                self._take(message)
             except (FrameError, JsonTextError) as error:
                 self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
         self._read_or_not()

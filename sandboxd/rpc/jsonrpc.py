@@ -23,6 +23,9 @@ with warnings.catch_warnings():
     from jsonrpcserver import Error, Result, Success, async_dispatch_to_serializable
 
 MOST_IN_BATCH = 256
+DEEPEST = 64
+"""Levels of a message. No method needs ten; and what is nested nearly as deep as Python goes can be read at one place
+and then not be copied, written or handed to another daemon at the next."""
 
 Json = dict[str, Any]
 Call = Callable[[Any, object], Awaitable[Result]]
@@ -147,6 +150,21 @@ def error_message(code: int, message: str, slug: str, hint: str = "", request_id
 
 def _error(code: int, message: str, slug: str, hint: str) -> Json:
     return {"code": code, "message": message, "data": {"slug": slug, "hint": hint}}
+
+
+def is_too_deep(text: str, message: object) -> bool:
+    """Whether a message, which was read from this text, has more than `DEEPEST` levels."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return False
+    level = [message]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(one, (dict, list)) for one in level)
 
 
 def is_response(message: object) -> bool:
