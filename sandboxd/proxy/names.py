@@ -21,6 +21,9 @@ from sandboxd.policy.synthetic_addresses import NETWORK_V4, NETWORK_V6
 
 FIRST: Final = 256
 LAST: Final = NETWORK_V4.num_addresses - 257
+MOST_TEXT: Final = 2 << 20
+"""Characters of all names together. They are remembered for as long as the command lives, and written down whenever
+something is kept for a crash."""
 UNUSED_AFTER_S: Final = 3600.0
 """How long after the last look-up or connection a program may still hold on to an address: sixty times what our answers
 say (`TTL_S` of `dns_answers`)."""
@@ -64,6 +67,7 @@ class NameTable:
         self._most = last - first + 1
         self._places: dict[str, int] = {}
         self._names: list[str] = []
+        self._length = 0
         self._used_at = array("d")
         self._held: Counter[int] = Counter()
         self._next = 0
@@ -82,6 +86,7 @@ class NameTable:
         self._names = list(names[: self._most])
         self._places = {name: place for place, name in enumerate(self._names)}
         self._used_at = array("d", [self._clock()] * len(self._names))
+        self._length = sum(map(len, self._names))
 
     def addresses_of(self, name: str) -> tuple[IPv4Address, IPv6Address]:
         """The two addresses that stand for a canonical name. Raises NoFreeAddress (`no_free_address`)."""
@@ -117,15 +122,17 @@ class NameTable:
         return place if 0 <= place < len(self._names) else None
 
     def _take(self, name: str) -> int:
-        if len(self._names) < self._most:
+        if len(self._names) < self._most and self._length + len(name) <= MOST_TEXT:
             place = len(self._names)
             self._names.append(name)
             self._used_at.append(0.0)
         else:
             place = self._recycle()
+            self._length -= len(self._names[place])
             del self._places[self._names[place]]
             self._names[place] = name
         self._places[name] = place
+        self._length += len(name)
         return place
 
     def _recycle(self) -> int:
@@ -133,19 +140,19 @@ class NameTable:
         now = self._clock()
         if now >= self._none_free_before:
             earliest = float("inf")
-            for step in range(self._most):
-                place = (self._next + step) % self._most
+            for step in range(len(self._names)):
+                place = (self._next + step) % len(self._names)
                 free_at = self._used_at[place] + UNUSED_AFTER_S
                 if place in self._held:
                     free_at = now + UNUSED_AFTER_S
                 if free_at <= now:
-                    self._next = (place + 1) % self._most
+                    self._next = (place + 1) % len(self._names)
                     return place
                 earliest = min(earliest, free_at)
             self._none_free_before = earliest
         raise NoFreeAddress(
             "no_free_address",
-            f"this command has looked up {self._most:,} names, and each may still be in use",
+            f"this command has looked up {len(self._names):,} names, and each may still be in use",
             hint="split the work into several commands: each has addresses of its own",
         )
 

@@ -66,6 +66,22 @@ def test_a_hundred_thousand_names_without_a_mix_up() -> None:
     assert [table.addresses_of(name) for name in names[::997]] == found[::997]
 
 
+def test_long_names_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command has the daemon remember is bounded in all, and not only in number."""
+    monkeypatch.setattr("sandboxd.proxy.names.MOST_TEXT", 1000)
+    table, clock = small(1000)
+    for number in range(5):
+        table.addresses_of(f"{number}" + "x" * 199)
+    with pytest.raises(NoFreeAddress, match="5 names"):
+        table.addresses_of("ok.test")
+    clock.now += UNUSED_AFTER_S
+    again = NameTable()
+    again.resume(table.names)
+    for number in range(9):
+        assert table.addresses_of(f"{number}.ok.test")
+    assert len(table) == 13 and len(again) == 5, "one long name made room for nine"
+
+
 def test_an_address_is_reused_only_when_nothing_has_used_it_for_long() -> None:
     assert UNUSED_AFTER_S >= 10 * TTL_S
     table, clock = small(3)
