@@ -79,6 +79,8 @@ async def respond(message: object, methods: Methods, context: object) -> Json | 
 
 
 async def _respond_one(message: object, methods: Methods, context: object) -> Json | None:
+    if type(message) is dict and type(message.get("id")) is str and not _is_text(message["id"]):
+        return invalid_request('the member "id" has half a surrogate pair, so no answer can have it')
     # Given one message and not a list, it returns one answer or none.
     answer = cast(
         "Json | None",
@@ -89,6 +91,13 @@ async def _respond_one(message: object, methods: Methods, context: object) -> Js
     if answer is not None and "error" in answer and not isinstance(answer["error"].get("data"), dict):
         _explain(answer, message, methods)
     return answer
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _identity(message: object) -> object:

@@ -176,3 +176,21 @@ def test_a_hint_without_a_decoder_is_our_own_mistake() -> None:
     Odd.__annotations__["value"] = complex
     with pytest.raises(TypeError, match="no decoder"):
         decode(Odd, {"value": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ({"text": "a\ud800"}, "text"),
+        ({"text": "a", "names": ["b", "\udcff"]}, "names[1]"),
+        ({"text": "a", "table": {"\ud800": 1}}, "table.\\ud800"),
+        ({"text": "a", "anything": [{"b": {"\ud800": 1}}]}, "anything"),
+        ({"text": "a", "\ud800": 1}, "\\ud800"),
+    ],
+)
+def test_half_a_surrogate_pair_is_no_text(value: object, name: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        decode(Outer, value)
+    assert caught.value.name == name
+    assert str(caught.value).encode()  # it can be told
+    assert decode(Outer, {"text": "\U0001f600", "anything": {"é": ["€"]}}).text == "\U0001f600"

@@ -144,13 +144,20 @@ def _unknown(name: object, known: Sequence[str]) -> ParamsError:
 
     near = difflib.get_close_matches(str(name)[:_SHOWN], known, 1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
-    return ParamsError(str(name)[:_SHOWN], "no parameter of that name", "one", hint)
+    return ParamsError(_sendable(name), "no parameter of that name", "one", hint)
+
+
+def _sendable(name: object) -> str:
+    """A name from outside as it can be told in an answer."""
+    return str(name)[:_SHOWN].encode("utf-8", "backslashreplace").decode()
 
 
 def _compile(hint: Any, strict: bool) -> _Decoder:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
-        return lambda value: value
+        return _anything if strict else lambda value: value
+    if hint is str and strict:
+        return _text
     if hint in (str, bool, dict, list):
         return _exactly(hint)
     if hint is int:
@@ -185,6 +192,38 @@ def _exactly(kind: type) -> _Decoder:
         return value
 
     return decode_exactly
+
+
+def _text(value: object) -> object:
+    """Half of a surrogate pair is no text: it can be written nowhere, and not be sent back either (RFC 8259, 8.2)."""
+    if type(value) is not str:
+        raise ParamsError("", "a string", _kind(value))
+    if not value.isascii() and not _is_whole(value):
+        raise ParamsError("", "a string", "one with half a surrogate pair, which is not UTF-8")
+    return value
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _anything(value: object) -> object:
+    """Any value whose strings, names included, are text."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if type(item) is str:
+            _text(item)
+        elif type(item) is list:
+            waiting += item
+        elif type(item) is dict:
+            waiting += item
+            waiting += item.values()
+    return value
 
 
 def _number(value: object) -> float:
@@ -267,9 +306,10 @@ def _mapping(item: _Decoder) -> _Decoder:
         found = {}
         for key, each in value.items():
             try:
+                _text(key)
                 found[key] = item(each)
             except ParamsError as error:
-                raise error.within(str(key)[:_SHOWN]) from None
+                raise error.within(_sendable(key)) from None
         return found
 
     return decode_mapping

@@ -24,6 +24,7 @@ from sandboxd_client.wire.messages.wrap import (
     WrapParams,
     WrapResult,
 )
+from sandboxd_client.wire.params import ParamsError
 
 if TYPE_CHECKING:
     from sandboxd.daemon.learning import Lesson
@@ -86,6 +87,8 @@ def _directory(call: Call, params: WrapParams, session: Session | None) -> str:
 def _overrides(record: OverridesRecord | None, cwd: str) -> Overrides:
     if record is None:
         return NO_OVERRIDES
+    if record.settings is not None and (not record.settings.startswith("/") or "\0" in record.settings):
+        raise ParamsError("overrides.settings", "an absolute path without a NUL character", "another text")
     return Overrides(
         allow_domains=record.allow_domains,
         allow_write=tuple(_below(path, cwd) for path in record.allow_write),

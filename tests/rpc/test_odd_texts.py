@@ -1,0 +1,64 @@
+"""Text that no file name, command or file can hold, in every parameter of every method: an error of the caller's."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+
+from sandboxd.rpc.dispatch import METHODS
+from support.daemon import RunningDaemon, running_daemon
+from support.fake_runtime import FakeMachine
+from support.rpc import RawClient
+
+HALF = "/x/\ud800"
+NUL = "/x/a\0b"
+RULES = {"sandbox": {"enabled": True, "excludedCommands": ["docker"]}, "permissions": {"deny": ["Bash(rm:*)"]}}
+NEEDED: dict[str, dict[str, Any]] = {
+    "should_sandbox": {"command": "ls"},
+    "wrap": {"command": "true"},
+    "policy.explain": {"kind": "command", "target": "ls"},
+    "permission.request": {"kind": "network", "host": "a.test", "port": 1},
+    "settings.update": {"changes": [{"act": "add", "key": "excludedCommands", "value": "x"}]},
+    "settings.exclude_command": {"pattern": "x"},
+    "violation.annotate": {"command_id": "x", "stderr": "y"},
+}
+
+
+async def slug(client: RawClient, method: str, params: dict[str, Any]) -> str:
+    answer = await client.call(method, params)
+    return str(answer["error"]["data"]["slug"]) if "error" in answer else ""
+
+
+async def refused(client: RawClient, running: RunningDaemon, method: str) -> None:
+    needed = dict(NEEDED.get(method, {}))
+    fields = typing.get_type_hints(METHODS[method].params)
+    if "cwd" in fields:
+        needed["cwd"] = str(running.around.project)
+    for name in fields:
+        for text in (HALF, NUL):
+            for value in (text, [text], {"a": text}, {text: 1}):
+                found = await slug(client, method, {**needed, name: value})
+                assert found != "internal_error", (method, name, value)
+                assert text != HALF or found == "invalid_params", (method, name, value, found)
+    assert await slug(client, method, {**needed, HALF: 1}) == "invalid_params"
+
+
+async def test_no_text_makes_the_daemon_fail() -> None:
+    async with running_daemon(settings=RULES, assemble=FakeMachine().assemble) as running, running.client() as client:
+        for method in METHODS.keys() - {"shutdown", "restart"}:
+            await refused(client, running, method)
+        project = str(running.around.project)
+        assert await slug(client, "should_sandbox", {"command": "é \U0001f600", "cwd": project}) == ""
+        assert await slug(client, "wrap", {"argv": ["é", "\U0001f600"], "cwd": project}) == ""
+
+
+@pytest.mark.parametrize("path", [NUL, "settings.json", "~/x.json", ""])
+async def test_the_settings_of_one_command_are_named_by_an_absolute_path(path: str) -> None:
+    async with running_daemon(assemble=FakeMachine().assemble) as running, running.client() as client:
+        wish = {"command": "true", "cwd": str(running.around.project), "overrides": {"settings": path}}
+        error = await client.error("wrap", wish)
+        assert error["data"]["slug"] == "invalid_params" and error["data"]["parameter"] == "overrides.settings"
+        wish["overrides"] = {"settings": str(running.around.write(running.around.home / "x.json", {}))}
+        assert await slug(client, "wrap", wish) == ""
