@@ -150,6 +150,10 @@ MANAGED_LISTS = {
 }
 """Lists of which only the managed part counts once the named switch is on."""
 
+_AUDIT = "audit.enabled"
+"""Where managed settings switch it on, they alone say how the log is kept: the other keys of its section would
+otherwise let a user cut it short, move it away, or let commands run without it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
@@ -209,12 +213,19 @@ class Settings:
         if row.sources == MANAGED_ONLY:
             origin = value.origin if isinstance(value, Placed) else None
             return Lock(key, f"{key} counts in managed settings only", origin)
+        if key.startswith("audit.") and self._audit_is_managed():
+            origin = self.scalar(_AUDIT).origin
+            return Lock(key, f"{_AUDIT} is on in managed settings: only managed settings count", origin)
         switch = MANAGED_LISTS.get(key)
         if switch is not None and self.scalar(switch).value:
             return Lock(key, f"{switch} is on: only managed settings count", self.scalar(switch).origin)
         if isinstance(value, Placed) and value.origin.source is Source.MANAGED and row.combine is Combine.REPLACE:
             return Lock(key, "set by managed settings", value.origin)
         return None
+
+    def _audit_is_managed(self) -> bool:
+        on = self.scalar(_AUDIT)
+        return bool(on.value) and on.origin.source is Source.MANAGED
 
     def all_locked(self) -> tuple[Lock, ...]:
         return tuple(lock for key in TABLE if (lock := self.locked(key)) is not None)
@@ -240,7 +251,7 @@ def merge(layers: Iterable[Layer]) -> Settings:
     ignored: list[Ignored] = []
     values: dict[str, Placed | Entries] = {}
     for row in TABLE.values():
-        permitted = [layer for layer in ordered if _may_set(row, layer, ignored)]
+        permitted = [layer for layer in ordered if _may_set(row, layer, ignored, values.get(_AUDIT))]
         if isinstance(row.default, tuple) and row.combine is Combine.UNION:
             result: Placed | Entries | None = _union(row, permitted, values, ignored)
         else:
@@ -257,10 +268,17 @@ def merge(layers: Iterable[Layer]) -> Settings:
     )
 
 
-def _may_set(row: Row, layer: Layer, ignored: list[Ignored]) -> bool:
+def _may_set(row: Row, layer: Layer, ignored: list[Ignored], audit: Placed | Entries | None) -> bool:
     value = layer.values.get(row.key)
     if value is None:
         return False
+    managed = isinstance(audit, Placed) and audit.value and audit.origin.source is Source.MANAGED
+    if managed and row.key.startswith("audit.") and layer.source is Source.USER:
+        strictest = row.combine is Combine.STRICTEST and _whole(row, layer).value == row.order[-1]
+        if not strictest:
+            reason = f"{_AUDIT} is on in managed settings: only managed settings count"
+            ignored.append(Ignored(row.key, _plain(value), _origin(value, layer, row.key), reason))
+        return strictest
     if layer.source in row.sources:
         return True
     who = " or ".join(sorted(source.value for source in row.sources))

@@ -479,3 +479,33 @@ def assert_no_wider(narrow: Settings, wide: Settings) -> None:
         assert {*after[key]} >= {*before[key]}, key
     for key in SHAPING | MANAGED_ONLY:
         assert after[key] == before[key], key
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted", "default"),
+    [
+        ("audit.path", "/home/u/a", None),
+        ("audit.keep", 1, 10),
+        ("audit.keep", 1000, 10),
+        ("audit.maxBytes", 4096, 16 * 1024 * 1024),
+        ("audit.onFull", "drop", "block"),
+    ],
+)
+def test_managed_settings_that_switch_the_audit_log_on_are_alone_to_say_how_it_is_kept(
+    key: str, wanted: object, default: object
+) -> None:
+    mine = layer(Source.USER, ("audit.enabled", True), (key, wanted))
+    assert value(merge([mine]), key) == wanted
+    settings = merge([mine, layer(Source.MANAGED, ("audit.enabled", True))])
+    assert value(settings, key) == default
+    (ignored,) = settings.ignored
+    assert ignored.key == key and "audit.enabled is on in managed settings" in ignored.reason
+    lock = settings.locked(key)
+    assert lock is not None and lock.origin is not None and lock.origin.source is Source.MANAGED
+    assert merge([mine]).locked(key) is None
+
+
+def test_a_user_may_ask_more_of_a_managed_audit_log() -> None:
+    mine, theirs = layer(Source.USER, ("audit.onFull", "block")), [("audit.enabled", True), ("audit.onFull", "drop")]
+    assert value(merge([mine, layer(Source.MANAGED, *theirs)]), "audit.onFull") == "block"
+    assert value(merge([layer(Source.MANAGED, *theirs)]), "audit.onFull") == "drop"
