@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes
-from sandboxd.host.git import git_directories, worktree_of
+from sandboxd.host.git import git_directories, repositories_around, worktree_of
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import close_again, neutralise, open_up
@@ -229,7 +229,11 @@ class HostFacts:
         worktree = worktree_of(root.real, names) if need.follow_worktree else None
         if worktree is not None and not worktree.refused:
             git_dirs += git_directories(worktree.common, needs.git_names, names)
-        return Scan(root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable))
+        top = ""
+        if need.follow_worktree:
+            top, around = repositories_around(root.real, needs.git_names, names)
+            git_dirs += around
+        return Scan(root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable), top)
 
     def _tree(self, key: _ScanKey, stamp: _Stamp) -> TreeScan:
         with self._scans_lock:

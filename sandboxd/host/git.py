@@ -37,6 +37,40 @@ def git_directories(top: str, names: tuple[str, ...], seen: Names) -> Iterator[G
         yield replace(_linked_git_dir(linked, own, seen), worktree_config=main.worktree_config)
 
 
+def repositories_around(root: str, names: tuple[str, ...], seen: Names) -> tuple[str, list[GitDir]]:
+    """For a canonical directory: the nearest one at or above it that has a `.git` (empty when there is none), and the
+    git directories that it lies in or that belong to a repository above it. Of the latter only what their configuration
+    names matters: their hooks may be kept in the directory (`core.hooksPath`), they themselves are not in it."""
+    top, found = "", []
+    for directory in _above(root):
+        entry = resolve(os.path.join(directory, ".git"), seen)
+        if entry.kind is not None and not top:
+            top = directory
+            git_dir = entry.real if entry.kind is Kind.DIRECTORY else _common_of(directory, seen)
+            if git_dir and not f"{root}/".startswith((f"{directory}/.git/", f"{git_dir}/")) and directory != root:
+                found.append(replace(_git_dir(git_dir, (), seen), names=()))
+        if directory != root and _is_git_directory(directory, seen):
+            found.append(_git_dir(directory, names, seen))
+    return top, found
+
+
+def _above(directory: str) -> Iterator[str]:
+    """A canonical directory and those above it, without `/`."""
+    while directory != "/":
+        yield directory
+        directory = os.path.dirname(directory)
+
+
+def _common_of(directory: str, seen: Names) -> str:
+    worktree = worktree_of(directory, seen)
+    return worktree.common if worktree is not None and not worktree.refused else ""
+
+
+def _is_git_directory(path: str, seen: Names) -> bool:
+    """As git sees it (gitrepository-layout(5)): all three have to be there."""
+    return all(resolve(os.path.join(path, name), seen).kind is not None for name in ("HEAD", "objects", "refs"))
+
+
 def worktree_of(root: str, seen: Names) -> Worktree | None:
     """Where the `.git` file of a directory leads. The other side has to point back: a `.git` file is content that
     anyone may have written, and following it opens the place it names."""

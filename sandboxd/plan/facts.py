@@ -100,7 +100,8 @@ class Worktree:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a scan found below one canonical root. `git_entries` are the `.git` files and links seen, `git_dirs` the
-    git directories. `unreadable` are directories that could not be listed although the user might open them up."""
+    git directories. `unreadable` are directories that could not be listed although the user might open them up. `top`
+    is the nearest directory at or above the root that has a `.git`; looked for where commands are started."""
 
     root: str
     names: tuple[Found, ...] = ()
@@ -108,6 +109,7 @@ class Scan:
     git_dirs: tuple[GitDir, ...] = ()
     worktree: Worktree | None = None
     unreadable: tuple[str, ...] = ()
+    top: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

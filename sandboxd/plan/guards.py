@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Resolved, Scan, Worktree
-from sandboxd.plan.mounts import Mark, is_below
+from sandboxd.plan.mounts import Mark, at_and_above, is_below, settled_at
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy
-from sandboxd.policy.protected import SETTINGS_FILE, Absent, ProtectedName, Where, may_lift, rows
+from sandboxd.policy.protected import (
+    SETTINGS_FILE,
+    Absent,
+    ProtectedName,
+    Where,
+    may_lift,
+    names_around,
+    names_begun_by,
+    rows,
+)
 
 MOST_WORKTREES = 16
 """Of one repository, that are guarded one by one: each is two mounts."""
@@ -31,8 +41,10 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -
         for row in rows(Where.HOME):
             _protect(found, facts.paths[posixpath.join(place.home, row.name)], row, home.links)
     for root in writable_roots(files, place):
-        if facts.paths[root].kind is Kind.DIRECTORY and is_workspace(facts.paths[root].real):
-            _protect_workspace(found, root, facts)
+        if facts.paths[root].kind is Kind.DIRECTORY:
+            if is_workspace(root, facts):
+                _protect_workspace(found, root, facts)
+            _protect_by_name(found, root, facts)
     git_rows = {row.name: row for row in rows(Where.GIT_DIR, allow_git_config=files.allow_git_config)}
     linked = {one.path: one for scan in facts.scans.values() for one in scan.git_dirs if one.worktree is not None}
     writable = [facts.paths[root].real for root in writable_roots(files, place)]
@@ -43,6 +55,42 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -
             is_root = scan.root == facts.paths[place.project_root].real
             _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
     _add_lifted(found, files, place, facts)
+    _lift_own_repository(found, place, facts)
+    _warn_of_closed_directories(found, place, facts)
+
+
+def _protect_by_name(found: PointMap, root: str, facts: Facts) -> None:
+    """A writable directory that has a protected name itself, or the beginning of one, by the name the policy has for it
+    or by the one it really has."""
+    resolved = facts.paths[root]
+    for rest, row in (*names_begun_by(root), *names_begun_by(resolved.real)):
+        _protect(found, facts.paths[posixpath.join(root, rest)], row, resolved.links)
+    for path, row in names_around(resolved.real):
+        found.add(path, Kind.DIRECTORY, Reason(Mark.PROTECTED, row.why))
+    if any(path == root for path, _ in names_around(root)):
+        found.add(resolved.real, Kind.DIRECTORY, Reason(Mark.PROTECTED, "it has a protected name"))
+
+
+def _lift_own_repository(found: PointMap, place: Place, facts: Facts) -> None:
+    """A repository inside a protected place is a project of its own, when somebody opens it (`~/.cursor/worktrees/x`).
+    Not one that was only chosen for a command."""
+    scan = facts.scans.get(place.project_root)
+    if scan is None or not scan.top:
+        return
+    around = [path for path, _ in names_around(scan.root)]
+    if around and all(is_below(scan.top, path) and scan.top != path for path in around):
+        found.add(scan.root, Kind.DIRECTORY, Reason(Mark.LIFTED, "it belongs to a repository of its own"))
+
+
+def _warn_of_closed_directories(found: PointMap, place: Place, facts: Facts) -> None:
+    for path in dict.fromkeys((facts.paths[place.project_root].real, facts.paths[place.cwd].real)):
+        if path in found.points and settled_at(found.points, path)[-1].protected:
+            reasons = (one for at in at_and_above(path) for one in found.reasons.get(at, ()))
+            why = next((one.text for one in reasons if one.mark & Mark.PROTECTED), "it is protected")
+            found.warn(
+                f"the working directory {path} is read-only, since programs outside the sandbox obey what is in it "
+                f"({why}); if that is meant: sandboxd allow path {shlex.quote(path)}"
+            )
 
 
 def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:
@@ -130,9 +178,12 @@ def _protect(found: PointMap, resolved: Resolved, row: ProtectedName, way: tuple
     found.add_links(resolved, guard=True, way=way)
 
 
-def is_workspace(root: str) -> bool:
-    """A directory that a person would open as a project: not one that stands below a hidden directory, as caches do."""
-    return not any(part.startswith(".") for part in root.split("/"))
+def is_workspace(root: str, facts: Facts) -> bool:
+    """A writable directory that a person would open as a project: not one that stands below a hidden directory, as
+    caches do, unless it is the top of a repository."""
+    if facts.paths[posixpath.join(root, ".git")].kind is not None:
+        return True
+    return not any(part.startswith(".") for part in facts.paths[root].real.split("/"))
 
 
 def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:

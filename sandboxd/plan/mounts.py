@@ -166,14 +166,14 @@ def is_writable(view: FileView, path: str) -> bool:
     if not view.mounts:
         return True
     shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.SEAL}
-    mount = next((shown[at] for at in _at_and_above(path) if at in shown), None)
+    mount = next((shown[at] for at in at_and_above(path) if at in shown), None)
     return mount is not None and mount.operation is Operation.WRITABLE and mount.source == mount.target
 
 
 def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:
     """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
     same code this way."""
-    return settle({at: points[at] for at in _at_and_above(path) if at in points})
+    return settle({at: points[at] for at in at_and_above(path) if at in points})
 
 
 def settle(points: Mapping[str, Point]) -> list[Node]:
@@ -184,7 +184,8 @@ def settle(points: Mapping[str, Point]) -> list[Node]:
     return nodes
 
 
-def _at_and_above(path: str) -> Iterator[str]:
+def at_and_above(path: str) -> Iterator[str]:
+    """A canonical path, the directories above it, and `/` last."""
     while path != "/":
         yield path
         path = posixpath.dirname(path)

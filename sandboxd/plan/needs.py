@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
 from sandboxd.policy.control_sockets import FINDABLE
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
-from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, rows
+from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, begun_names, rows
 
 ALWAYS_APART = ("/proc", "/sys", "/dev")
 """Never scanned: not file trees that a policy can be about."""
@@ -20,7 +20,8 @@ BARE_NAMES = ("HEAD", "refs", "objects")
 @dataclass(frozen=True, slots=True)
 class ScanNeed:
     """Look below `root` (not yet canonical) for `names`: in the root, and in directories at most `depth` below it.
-    `follow_worktree`: when `.git` leads out of the root, say where to, provided that the other side confirms it."""
+    `follow_worktree`: commands are started there, so when `.git` leads out of the root, say where to, provided that the
+    other side confirms it, and tell of the repository that the root lies in."""
 
     root: str
     depth: int
@@ -73,7 +74,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
 def top_names() -> tuple[str, ...]:
     """Names whose presence or absence at the top of a workspace matters."""
     literal = (row.name for row in rows(Where.WORKSPACE) if "*" not in row.name)
-    return (*literal, ".git", *BARE_NAMES)
+    return (*literal, *begun_names(), ".git", *BARE_NAMES)
 
 
 def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:

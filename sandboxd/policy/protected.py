@@ -6,6 +6,7 @@ Where a row applies:
 - `HOME`: home directories, because shells and desktops read these files only there;
 - `WORKSPACE`: the top of each writable directory a person would open as a project, and, where the name already
   exists, every directory below it that the scan reaches (never inside `node_modules`: packages ship such folders);
+  also where the writable directory itself has such a name or part of one, as when a command is started in `~/.claude`;
 - `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
 
 A name that does not exist is refused as well, as `absent` says. User-scope rules can lift a row by naming its path
@@ -14,6 +15,7 @@ exactly (`plan.rules`); project files never can.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -150,6 +152,37 @@ SKIPPED_DIRECTORIES = frozenset({"node_modules"})
 def rows(where: Where, *, allow_git_config: bool = False) -> tuple[ProtectedName, ...]:
     """The rows of one place that are in force."""
     return tuple(row for row in PROTECTED if row.where is where and not (row.git_config and allow_git_config))
+
+
+def begun_names() -> tuple[str, ...]:
+    """What is left of the names when a directory already has their beginning: `commands` of `.claude/commands`."""
+    literal = (row.parts for row in rows(Where.WORKSPACE) if "*" not in row.name)
+    return tuple("/".join(parts[at:]) for parts in literal for at in range(1, len(parts)))
+
+
+def names_begun_by(directory: str) -> Iterator[tuple[str, ProtectedName]]:
+    """The rows whose beginning is the end of an absolute path (`/p/.claude` begins `.claude/commands`), each with what
+    is left of its name."""
+    parts = _outside_packages(directory)
+    for row in rows(Where.WORKSPACE):
+        for at in range(1, len(row.parts)):
+            if "*" not in row.name and tuple(parts[-at:]) == row.parts[:at]:
+                yield "/".join(row.parts[at:]), row
+
+
+def names_around(directory: str) -> Iterator[tuple[str, ProtectedName]]:
+    """The rows whose names an absolute path ends with or leads through, each with the path up to there:
+    `/p/.vscode` for `/p/.vscode/x`."""
+    parts = _outside_packages(directory)
+    for row in rows(Where.WORKSPACE):
+        for end in range(len(row.parts), len(parts) + 1):
+            if "*" not in row.name and tuple(parts[end - len(row.parts) : end]) == row.parts:
+                yield "/" + "/".join(parts[:end]), row
+
+
+def _outside_packages(directory: str) -> list[str]:
+    parts = [part for part in directory.split("/") if part]
+    return [] if SKIPPED_DIRECTORIES.intersection(parts) else parts
 
 
 def may_lift(rule: PathRule) -> bool:

@@ -16,8 +16,8 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str) -> None:
-    """Remove `path` and all below it. Missing is fine; what cannot be removed (a mount point, another user's file) is
-    left, and raises the OSError that says why."""
+    """Remove `path` and all below it. Missing is fine, also when somebody else removes it at the same time; what cannot
+    be removed (a mount point, another user's file) is left, and raises the OSError that says why."""
     try:
         top = _open_directory(path, None)
     except FileNotFoundError:
@@ -31,7 +31,8 @@ def remove_tree(path: str) -> None:
                 _remove(top, top, name, 1)
     finally:
         os.close(top)
-    os.rmdir(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)
 
 
 def _remove(top: int, parent: int, name: str, depth: int) -> None:
@@ -46,7 +47,10 @@ def _remove(top: int, parent: int, name: str, depth: int) -> None:
         os.close(_open_directory(name, parent))  # moving a directory needs the right to write it: its ".." changes
         os.rename(name, secrets.token_hex(8), src_dir_fd=parent, dst_dir_fd=top)
         return
-    directory = _open_directory(name, parent)
+    try:
+        directory = _open_directory(name, parent)
+    except FileNotFoundError:
+        return
     try:
         for inner in os.listdir(directory):
             _remove(top, directory, inner, depth + 1)

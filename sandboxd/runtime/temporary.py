@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import heapq
 import os
@@ -24,6 +25,7 @@ from sandboxd.runtime.removal import remove_tree
 
 _LOCK = "lock"
 _PREFIX = "d-"
+_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,13 @@ class TemporaryRoot:
         if self._lock >= 0:
             return
         try:
-            os.makedirs(self._base, mode=0o700, exist_ok=True)
-            with _exclusive(self._base):
-                self._sweep()
-                self.path = os.path.join(self._base, _PREFIX + secrets.token_hex(6))
-                os.mkdir(self.path, 0o700)
-                self._lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in reversed(range(_TRIES)):
+                try:
+                    self._make()
+                    break
+                except (FileNotFoundError, FileExistsError):  # the last other daemon in there takes the base away
+                    if not left:
+                        raise
             self.mask = _mask(self.path)
             os.close(os.open(self.mask, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
         except OSError as error:
@@ -92,17 +94,29 @@ class TemporaryRoot:
                 hint=f"check the owner and the free space of {self._base}",
             ) from error
 
+    def _make(self) -> None:
+        os.makedirs(self._base, mode=0o700, exist_ok=True)
+        with _exclusive(self._base):
+            self._sweep()
+            self.path = os.path.join(self._base, _PREFIX + secrets.token_hex(6))
+            os.mkdir(self.path, 0o700)
+            self._lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def _close(self) -> None:
         if self._lock < 0:
             return
         remove_tree(self.path)
         os.close(self._lock)
         self._lock = -1
-        with contextlib.suppress(OSError):  # another daemon of this user still has its own in there
+        # Another daemon of this user may still have its own in there, or be about to.
+        with contextlib.suppress(OSError), _exclusive(self._base, fcntl.LOCK_NB):
             os.rmdir(self._base)
 
     def _sweep(self) -> None:
-        for entry in os.scandir(self._base):
+        with os.scandir(self._base) as found:
+            entries = list(found)
+        for entry in entries:
             if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
                 continue
             if _held(os.path.join(entry.path, _LOCK)):
@@ -142,11 +156,14 @@ def _mask(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _exclusive(directory: str) -> Iterator[None]:
-    """Hold the base directory while sweeping and making: a directory without its lock yet must not look abandoned."""
+def _exclusive(directory: str, flags: int = 0) -> Iterator[None]:
+    """Hold the base directory while sweeping and making: a directory without its lock yet must not look abandoned.
+    Raises FileNotFoundError when it is taken away meanwhile. `flags`: LOCK_NB to raise instead of waiting."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
         yield
     finally:
         os.close(descriptor)

@@ -121,13 +121,47 @@ def test_f013_a_file_reached_through_two_names_is_masked_once(lab: Lab) -> None:
 
 
 def test_f015_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
+    """F015: it runs, its configuration stays closed, and nothing is left of what kept absent names absent."""
     settings = lab.identity.write(lab.home / ".claude" / "settings.json", "{}")
+    lab.identity.write(lab.home / ".claude" / "hooks" / "old", "old")
     cwd = lab.home / ".claude"
     rules: Rules = {"cwd": cwd, "settings_files": [settings, cwd / "settings.local.json"]}
-    assert lab.run("true", **rules).ok
-    assert lab.run("touch free", **rules).ok
-    assert not lab.run("echo x > settings.json", **rules).ok
-    assert not lab.run("echo x > settings.local.json", **rules).ok
+    assert lab.run("true; touch free", **rules).ok
+    attempts = ("settings.json", "settings.local.json", "hooks/new", "hooks/old", "commands/x", "agents/x", "skills/x")
+    both: list[Rules] = [rules, {"allow_write": ["~/.claude"]}]
+    for each in both:
+        for name in attempts:
+            assert not lab.run(f"cd {cwd}; mkdir -p $(dirname {name}); echo x > {name}", **each).ok, name
+    assert not lab.run("mv hooks h", cwd=cwd).ok
+    assert files_below(cwd) == ["free", "hooks", "hooks/old", "settings.json"]
+    assert lab.run("mkdir other; echo x > other/commands", cwd=cwd).ok
+
+
+def test_a_working_directory_inside_a_protected_place_is_read_only(lab: Lab) -> None:
+    """Of the kind of F015: whoever chooses the directory of a command cannot open what programs outside obey."""
+    lab.host("git init -q; mkdir -p .vscode .claude/hooks web/.husky web/src node_modules/p/.vscode; touch web/inc")
+    lab.host("git config core.hooksPath web/.husky; git config include.path ../web/inc; git init -q --bare bare")
+    for name in (".vscode", ".claude/hooks", ".git/hooks", "bare/hooks"):
+        done = lab.run("echo x > file", project=lab.workspace / name)
+        assert not done.ok and any(f"sandboxd allow path {lab.workspace / name}" in one for one in done.warnings), done
+        assert lab.run("echo x > file", project=lab.workspace / name, allow_write=[f"/{lab.workspace / name}"]).ok
+    assert not lab.run("echo x > config", project=lab.workspace / ".git").ok
+    # a part of a repository, which keeps the hooks of the whole
+    for attempt in ("echo x > .husky/pre-commit", "mv .husky h", "echo x > inc"):
+        assert not lab.run(attempt, project=lab.workspace / "web").ok, attempt
+    assert lab.run("echo x > src/free; echo x > free", project=lab.workspace / "web").ok
+    assert lab.run("echo x > free", project=lab.workspace / "node_modules" / "p" / ".vscode").ok
+
+
+def test_a_repository_of_its_own_in_a_protected_place_is_a_project(lab: Lab) -> None:
+    """As editors and agents keep their worktrees."""
+    lab.host("git init -q; git commit -q --allow-empty -m i; mkdir -p ~/.cursor/trees")
+    lab.host("git worktree add -q ~/.cursor/trees/t")
+    tree = lab.home / ".cursor" / "trees" / "t"
+    assert lab.run("mkdir src; touch src/a; git add -A; git commit -qm a", project=tree).ok
+    assert lab.run("touch b", project=tree / "src").ok
+    assert not lab.run("mkdir -p .claude/commands", project=tree).ok
+    assert not lab.run("touch a", project=lab.workspace, cwd=tree.parent).ok
 
 
 def test_f016_and_f019_everything_denied_but_what_programs_need(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -95,3 +96,15 @@ async def test_the_name_of_an_ended_session_is_used_again_and_nothing_else_of_it
         assert root.session("s-3") == first
         assert os.listdir(first) == []
         assert root.session("s-4") not in (first, second)
+
+
+async def test_a_daemon_starts_while_the_last_other_one_ends(tmp_path: Path) -> None:
+    """That one takes the base away, in whichever moment."""
+
+    async def come_and_go() -> None:
+        for _ in range(15):
+            async with TemporaryRoot(str(tmp_path / "base")) as root:
+                assert Path(root.mask).exists()
+
+    await asyncio.gather(*(come_and_go() for _ in range(4)))
+    assert not (tmp_path / "base").exists()

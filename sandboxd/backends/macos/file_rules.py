@@ -190,11 +190,10 @@ def _regex(glob: Glob) -> Match:
 
 def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[Node]) -> Iterator[FileRule]:
     lifted = tuple(Match(How.SUBPATH, node.point.path) for node in nodes if node.point.marks & Mark.LIFTED)
-    roots = {
-        facts.paths[root].real for root in writable_roots(files, place) if facts.paths[root].kind is Kind.DIRECTORY
-    }
+    writable = [root for root in writable_roots(files, place) if facts.paths[root].kind is Kind.DIRECTORY]
+    roots = {facts.paths[root].real for root in writable}
     why = "protected names that do not exist yet: what a program outside would obey"
-    for root in _outermost({root for root in roots if is_workspace(root)}):
+    for root in _outermost({facts.paths[root].real for root in writable if is_workspace(root, facts)}):
         names = tuple(Match(How.REGEX, text) for text in workspace_names(root))
         yield FileRule(False, (WRITE,), names, (Match(How.REGEX, skipped_directories(root)), *lifted), why)
     for root in _outermost(roots):
