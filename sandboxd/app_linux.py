@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from sandboxd.app import Ground, Machine, Succession, own_paths
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
-from sandboxd.backends.linux.backend import LinuxBackend, Tools
+from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.capture import Reach
@@ -22,7 +22,7 @@ from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
 from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unwatched
+from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unbounded, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.plan.network import network_plan
@@ -59,11 +59,12 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     said = Said(ground.log.warning)
 
     unwatched = await asyncio.to_thread(why_unwatched, helper)
+    unbounded = why_unbounded()
 
     async def tools() -> Tools:
         wanted = ground.policy().platform
         try:
-            found = Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, unwatched=unwatched)
+            found = Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, False, unwatched, unbounded)
             said.now("")
             return found
         except HostError as error:
@@ -77,7 +78,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             said.now("no sandbox can be started", error)
             raise
         said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
-        return Tools(helper, bwrap.path, weaker_nesting=True, unwatched=unwatched)
+        return Tools(helper, bwrap.path, True, unwatched, unbounded)
 
     async def steps() -> Sequence[Step]:
         configured = ground.policy().platform.bwrap_path
@@ -127,6 +128,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                 (
                     *PLAN_LAYERS,
                     *LINUX_LAYERS,
+                    *(() if unbounded else (PROCESS_LIMIT,)),
                     *(() if unwatched else (NOTIFICATION,)),
                     *backend.ability.layers(network_plan(ground.policy().network)),
                 )

@@ -227,6 +227,25 @@ def _closed_memory(ptrace_scope: str) -> str:
     return "" if scope < 2 else f"kernel.yama.ptrace_scope is {scope}, so the helper cannot read the arguments of calls"
 
 
+def why_unbounded(release: str | None = None, uid: int | None = None, uid_map: str = "/proc/self/uid_map") -> str:
+    """Why a limit on the processes of a command would not hold here; empty when it does. The kernel counts them for
+    each user namespace since Linux 5.14 (before, a limit would be on all that the user runs), and lets the root of the
+    machine exceed every such limit: copy_process() in kernel/fork.c."""
+    release = os.uname().release if release is None else release
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < (5, 14):
+        return f"Linux {release} counts all processes of the user, not those of a sandbox (5.14)"
+    if (os.geteuid() if uid is None else uid) == 0:
+        try:
+            with open(uid_map, encoding="ascii") as file:
+                outside = file.readline().split()[1:2]
+        except OSError:
+            outside = []
+        if outside in ([], ["0"]):
+            return "the kernel applies no such limit to root"
+    return ""
+
+
 def _is_same(bwrap: Bwrap) -> bool:
     try:
         state = os.stat(bwrap.path)

@@ -19,6 +19,7 @@ from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
 from sandboxd.plan.socket_points import add_sockets
 from sandboxd.policy.policy import Policy
 from sandboxd.policy.socket_decisions import OpenSockets
+from sandboxd.settings.origins import Source
 
 LAYERS = ("filesystem", "namespaces")
 MOST_MOUNTS = 50_000
@@ -49,6 +50,14 @@ class Supervision:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessLimit:
+    """At most so many processes and threads at a time. `wanted_by` is who asked for it, empty for the default."""
+
+    most: int
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """`argv` is what the helper executes; `cwd` is canonical. `layers` are those that mounts and namespaces give; who
     adds a filter or a proxy adds its own."""
@@ -65,6 +74,7 @@ class Plan:
     network: NetworkPlan = field(default_factory=NetworkPlan)
     removed_variables: tuple[str, ...] = ()
     """Patterns of names that the command does not get, whoever sets them: the last to be applied."""
+    processes: ProcessLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -84,6 +94,7 @@ class Layout:
     sockets: OpenSockets | None = None
     """What can be connected to; None where the environment is not to be judged by it."""
     removed_variables: tuple[str, ...] = ()
+    processes: ProcessLimit | None = None
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -121,7 +132,13 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         network_plan(policy.network),
         sockets,
         policy.environment_remove,
+        limit_processes(policy),
     )
+
+
+def limit_processes(policy: Policy) -> ProcessLimit:
+    origin = policy.max_processes_origin
+    return ProcessLimit(policy.max_processes, "" if origin.source is Source.DEFAULT else str(origin))
 
 
 def supervise(policy: Policy, place: Place) -> Supervision:
@@ -156,6 +173,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
         attribution=layout.attribution,
         network=layout.network,
         removed_variables=layout.removed_variables,
+        processes=layout.processes,
     )
 
 

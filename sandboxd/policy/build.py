@@ -104,6 +104,8 @@ class _Builder:
             commands=self.commands(),
             platform=self.platform(),
             environment_remove=self.texts("sandbox.environment.remove"),
+            max_processes=self.value("sandbox.limits.maxProcesses"),
+            max_processes_origin=self.origin("sandbox.limits.maxProcesses"),
             allow_overrides=value("sandbox.allowOverrides"),
             audit=self.audit(),
             report_violations=value("sandbox.reportViolations"),
@@ -113,6 +115,9 @@ class _Builder:
 
     def value(self, key: str) -> Any:
         return self.settings.scalar(key).value
+
+    def origin(self, key: str) -> Origin:
+        return self.settings.scalar(key).origin
 
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(entry.value for entry in self.settings.entries(key))

@@ -153,6 +153,9 @@ class Policy:
     platform: PlatformPolicy = field(default_factory=PlatformPolicy)
     environment_remove: tuple[str, ...] = ()
     """Names of variables that commands do not get; `*` and `?` match."""
+    max_processes: int = 8192
+    """Of one command at a time, threads too."""
+    max_processes_origin: Origin = BUILT_IN
     allow_overrides: bool = True
     """A caller may widen the rules for one command or session, unless somebody said no. Tightening always
     works."""

@@ -125,6 +125,7 @@ TABLE: dict[str, Row] = {
         Row(_F + "allowGitConfig", _R, _OPENS, False),
         Row(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
         Row("sandbox.environment.remove", _U, _CLOSES, ()),
+        Row("sandbox.limits.maxProcesses", _R, _OPENS, 8192),
         Row("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
         Row("sandbox.ignoreViolations", _U, _OPENS, ()),
         Row("sandbox.enableWeakerNestedSandbox", _R, _OPENS, False),

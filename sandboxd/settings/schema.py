@@ -105,6 +105,14 @@ class Environment(Section):
     remove: Texts | None = Field(None, description="Variables that commands do not get; * and ? match (AWS_*)")
 
 
+class Limits(Section):
+    """How much a command may use."""
+
+    maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
+        None, description="Linux: processes and threads of one command at a time; not for a daemon of root"
+    )
+
+
 class Sandbox(Section):
     """The sandbox and what surrounds it."""
 
@@ -129,6 +137,7 @@ class Sandbox(Section):
     network: Network | None = None
     filesystem: Filesystem | None = None
     environment: Environment | None = None
+    limits: Limits | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
         None, description="What is refused is reported as it happens: nothing, writes, or also reads and Unix sockets"
     )

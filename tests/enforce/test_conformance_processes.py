@@ -3,7 +3,6 @@ and at the terminal; another one does the same things with what is its own."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -11,7 +10,8 @@ from typing import Any
 
 from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
 from support.daemons import DaemonProcess, StartDaemon
-from support.processes import is_alive
+from support.processes import descendants, is_alive
+from support.waiting import wait_until
 
 TOOLS = r"""
 import ctypes, errno, json, os, resource, signal, socket, sys
@@ -89,3 +89,43 @@ def test_nobody_elses_process_can_be_looked_at_or_touched(daemon: DaemonProcess)
     assert {name for name in succeeded if " own " not in name} == {"RD-03 init cmdline", "RD-03 init task"}
     # the twin; `stack` is the kernel's, and so are the descriptors of a child that has not executed anything
     assert {name for name in said if " own " in name} - succeeded <= {"RD-03 own stack", "RD-03 own fd"}
+
+
+BOMB = r"""
+import os, sys, threading, time
+open("started", "w").close()
+try:
+    for _ in range(20): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    while True:
+        if os.fork() == 0:  # each of them goes on as well
+            pass
+except (OSError, RuntimeError):
+    open("full", "w").close()
+    time.sleep(1000)
+"""
+FORKS = "import os; print([os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)[1] for _ in range(9)])"
+LIMITED = {"sandbox": {"limits": {"maxProcesses": 64}}}
+
+
+def test_a_fork_bomb_is_bounded(start_daemon: StartDaemon) -> None:
+    """PR-16: by a limit of this one command; the daemon and the next command notice nothing. The kernel applies no such
+    limit to root, which is said."""
+    daemon = start_daemon(settings=LIMITED)
+    wrapping = "from sandboxd_client import Client\nw = Client(autostart=False).wrap(argv=['true'], cwd='.')\n"
+    said = daemon.python(wrapping + "print(*w.layers, *w.warnings)").stdout
+    bounded = daemon.identity.uid != 0
+    assert ("process-limit" in said.split()) is bounded
+    assert ("the kernel applies no such limit to root (sandbox.limits.maxProcesses" in said) is not bounded
+    if not bounded:
+        return
+    command = daemon.popen("run", "--", "python3", "-I", "-S", "-c", BOMB, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (daemon.identity.workspace / "full").exists(), "no more can be started")
+        threads = [len(os.listdir(f"/proc/{one.pid}/task")) for one in descendants(command.pid)]
+        assert 40 < sum(threads) <= 64 + 1  # bubblewrap itself is outside
+        done = daemon.run("run", "--", "python3", "-I", "-S", "-c", FORKS)
+        assert done.stdout == f"{[0] * 9}\n", done.stderr
+    finally:
+        command.terminate()
+        command.wait()
+    assert descendants(command.pid) == []

@@ -142,12 +142,14 @@ def configuration(
     flags: Flags = Flags(0),  # noqa: B008
     watched: Supervision = Supervision(),  # noqa: B008
     asked_ports: tuple[tuple[int, int], ...] = (),
+    processes: int | None = None,
 ) -> bytes:
     """The message of a configuration; without `program` with the filter that sandboxd itself uses."""
     return Configuration(
         arguments=tuple(os.fsencode(word) for word in arguments),
         filter=(build_filter(MACHINE, watched) if program is None else program),
         listeners=tuple(ports),
+        processes=processes,
         grace_ms=grace_ms,
         flags=flags | flags_of(watched),
         asked_ports=asked_ports,

@@ -143,10 +143,23 @@ class TestSurroundings:
         sandbox.send(configuration(["grep", "SigIgn", "/proc/self/status"]))
         assert sandbox.finish() == (0, "SigIgn:\t0000000000000001\n", "")
 
-    def test_the_core_limit_is_the_owners(self, launch: Launcher) -> None:
+    def test_no_cores_unless_the_command_wants_them(self, launch: Launcher) -> None:
+        """RD-11: the owner's own limit counts for nothing; how far it can be raised is still theirs to say."""
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-        _, out, _ = launch.run(["sh", "-c", "ulimit -H -c"])
-        assert out.strip() == ("unlimited" if hard == resource.RLIM_INFINITY else str(hard // 512))
+        sandbox = launch.start(["sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh", *launch.words()])
+        sandbox.accept()
+        sandbox.send(configuration(["sh", "-c", 'ulimit -S -c; ulimit -H -c; ulimit -S -c "$(ulimit -H -c)"']))
+        status, out, _ = sandbox.finish()
+        assert (status, out) == (0, f"0\n{'unlimited' if hard == resource.RLIM_INFINITY else hard // 512}\n")
+
+    @pytest.mark.parametrize("owners", [None, 5000])
+    def test_a_limit_on_processes_is_never_above_the_owners(self, launch: Launcher, owners: int | None) -> None:
+        lowered = "" if owners is None else f"ulimit -u {owners}; "
+        sandbox = launch.start(["bash", "-c", f'{lowered}exec "$@"', "sh", *launch.words()])
+        sandbox.accept()
+        sandbox.send(configuration(["bash", "-c", "ulimit -S -u; ulimit -H -u; ulimit -u 6001"], processes=6000))
+        status, out, _ = sandbox.finish()
+        assert (status, out) == (1, "6000\n6000\n" if owners is None else f"{owners}\n{owners}\n")
 
     def test_init_leaves_no_core(self, launch: Launcher) -> None:
         """It is not dumpable from the beginning, and sets the limit as well, beside the start of the command."""

@@ -17,6 +17,7 @@ from sandboxd.host.features import (
     check_platform,
     explain_failure,
     try_sandbox,
+    why_unbounded,
 )
 from sandboxd.host.tools import find_bwrap
 
@@ -170,6 +171,26 @@ def test_a_sandbox_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("sandboxd.host.features._PATIENCE", 0.1)
     with pytest.raises(HostError, match="did not end"):
         try_sandbox(stub(tmp_path / "bin", "sleep 30") + "/bwrap", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("release", "uid", "uid_map", "said"),
+    [
+        ("5.14.0-1", 1000, "0 0 4294967295", ""),
+        ("6.18.44-fc", 1000, "0 0 4294967295", ""),
+        ("6.1.0", 0, "0 100000 65536", ""),
+        ("6.1.0", 0, "         0          0 4294967295", "applies no such limit to root"),
+        ("6.1.0", 0, "", "applies no such limit to root"),
+        ("5.13.19", 1000, "0 0 4294967295", "counts all processes of the user"),
+        ("4.4.0", 1000, "0 0 4294967295", "counts all processes of the user"),
+        ("strange", 1000, "0 0 4294967295", "counts all processes of the user"),
+    ],
+)
+def test_where_processes_can_be_limited(tmp_path: Path, release: str, uid: int, uid_map: str, said: str) -> None:
+    """PR-16."""
+    (tmp_path / "uid_map").write_text(uid_map)
+    reason = why_unbounded(release, uid, str(tmp_path / "uid_map"))
+    assert said in reason and bool(said) is bool(reason)
 
 
 def test_f263_every_step_in_one_go() -> None:

@@ -98,6 +98,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.filesystem.allowGitConfig": (True, lambda p: p.files.allow_git_config),
     "sandbox.filesystem.allowManagedReadPathsOnly": (True, lambda p: True),
     "sandbox.environment.remove": (["AWS_*"], lambda p: p.environment_remove == ("AWS_*",)),
+    "sandbox.limits.maxProcesses": (64, lambda p: (p.max_processes, p.max_processes_origin.source) == (64, "user")),
     "sandbox.reportViolations": ("all", lambda p: p.report_violations == "all"),
     "sandbox.ignoreViolations": ({"*": ["/usr/bin"]}, lambda p: p.ignore_violations == (("*", ("/usr/bin",)),)),
     "sandbox.enableWeakerNestedSandbox": (True, lambda p: p.platform.weaker_nested_sandbox),

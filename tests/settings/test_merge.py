@@ -37,6 +37,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.allowAppleEvents": (True, False),
     "sandbox.allowPty": (True, False),
     "sandbox.mandatoryDenySearchDepth": (1, 9),
+    "sandbox.limits.maxProcesses": (9000, 100),
     "sandbox.reportViolations": ("off", "all"),
 }
 OPENING: dict[str, list[Any]] = {

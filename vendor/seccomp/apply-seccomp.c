@@ -203,6 +203,7 @@ static int read_before_start(void *to, unsigned long size, int may_wait) {
     }
     return 1;
 }
+static const uint32_t *processes; /* how many the command may have; NULL: as many as its owner */
 static struct configuration *read_configuration(struct sock_fprog *filter, char ***arguments) {
     struct configuration head;
     const uint32_t one = sizeof(struct sock_filter);
@@ -215,7 +216,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         || head.removals >= head.arguments || head.arguments > head.arguments_length
         || head.arguments_length > MAX_ARGUMENTS
         || head.length != sizeof head + head.listeners * sizeof(struct listener)
-                          + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length)
+                          + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length
+                          + !!(head.flags & BOUNDED) * sizeof *processes)
         refuse("the configuration is malformed", 0, restart);
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
@@ -228,6 +230,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     text += given->ports * sizeof(struct ports);
     *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
     text += head.filter_length;
+    if (head.flags & BOUNDED) processes = (void *)text, text += sizeof *processes;
     uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
     for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1)
         (*arguments)[found++] = text;
@@ -261,6 +264,8 @@ static _Noreturn void become_command(
     listens = INIT;
     if (error >= 0 && call(openat, AT_FDCWD, "/dev/tty", O_RDWR) == -ENXIO) error = call(setpgid, 0, 0);
     if (error >= 0) error = call(close_range, REPORT + 1, ~0u);
+    if (error >= 0) error = lower_limit(RLIMIT_CORE, 0, ~0ull); /* whoever wants cores raises it: ulimit -c */
+    if (error >= 0 && processes) error = lower_limit(RLIMIT_NPROC, *processes, *processes);
     if (error >= 0) error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
     if (error >= 0) error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
     if (error < 0) refuse("cannot prepare the command", error, see_check);
@@ -379,7 +384,7 @@ static _Noreturn void init(char **environment) {
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     command = (int)error;
     call(close, report[1]);
-    call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: the command keeps its own limit */
+    call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: a command may still have cores */
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);
 }

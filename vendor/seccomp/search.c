@@ -1,6 +1,7 @@
-/* Finding the program of a command, and what it does not get of its environment. */
+/* Finding the program of a command, and what it does not get of its environment and of its limits. */
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include "bridge.h"
 /* execvp(3): searches PATH, and would rather report the file that may not be executed than those that are not there. */
 long search_and_exec(char **arguments, char **environment) {
@@ -45,4 +46,14 @@ void remove_variables(char **environment, char **patterns, unsigned count) {
         if (n == count) *kept++ = *one;
     }
     *kept = NULL;
+}
+/* Lowers a limit of the calling process, and raises none. Since Linux 5.14 the kernel counts the processes of a user in
+ * each user namespace by itself, so RLIMIT_NPROC is about those of this sandbox (init is one). */
+long lower_limit(int which, uint64_t soft, uint64_t hard) {
+    struct rlimit now;
+    long error = call(prlimit64, 0, which, NULL, &now);
+    if (error) return error;
+    if (now.rlim_cur > soft) now.rlim_cur = soft;
+    if (now.rlim_max > hard) now.rlim_max = hard;
+    return call(prlimit64, 0, which, &now, NULL);
 }

@@ -46,6 +46,8 @@ _LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.
 
 LAYERS = ("seccomp", "network-proxy")
 """What this back end adds to the layers that the mounts and namespaces of a plan give."""
+PROCESS_LIMIT = "process-limit"
+"""Where the kernel counts the processes of a command."""
 WEAKER = {"namespaces": "namespaces-weaker"}
 """What a layer is called where `enableWeakerNestedSandbox` had to be used."""
 WEAKER_WARNING = (
@@ -94,6 +96,8 @@ class Tools:
     weaker_nesting: bool = False
     unwatched: str = ""
     """Why the kernel does not let system calls be watched; empty where it does."""
+    unbounded: str = ""
+    """Why the processes of a command cannot be limited; empty where they can."""
 
 
 class LinuxBackend:
@@ -180,7 +184,11 @@ class LinuxBackend:
             flags=Flags.WAIT | flags_of(supervision),
             removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
+            processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
         )
+        if self._tools.unbounded and plan.processes is not None and plan.processes.wanted_by:
+            because = f"{self._tools.unbounded} (sandbox.limits.maxProcesses, {plan.processes.wanted_by})"
+            missing = (*missing, f"the processes of the command are not limited: {because}")
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
         capture = capture_for(self.ability, plan.network)
@@ -201,7 +209,8 @@ class LinuxBackend:
         stage = "launch-args" if options.needs_file else "launch"
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
-        layers = (*plan.layers, *LAYERS, *layers_of(supervision), *self.ability.layers(plan.network))
+        bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
+        layers = (*plan.layers, *LAYERS, *bounds, *layers_of(supervision), *self.ability.layers(plan.network))
         warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch

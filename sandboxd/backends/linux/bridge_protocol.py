@@ -62,6 +62,7 @@ _MAGIC = 0x43584253  # "SBXC"
 _HEAD = struct.Struct("<11I")
 _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
+_LIMIT = struct.Struct("<I")
 _FRAME = struct.Struct("<II")
 _TICKET = struct.Struct(f"<I{MAX_TICKET}s")
 _AF_INET, _AF_INET6 = 2, 10
@@ -82,17 +83,18 @@ class ProtocolError(LaunchError):
 class Flags(IntFlag):
     """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
     filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
-    connected by the helper, after asking."""
+    connected by the helper, after asking. BOUNDED: there is a limit on processes."""
 
     WAIT = 1
     UNFILTERED = 2
     WATCHED = 4
     INTERNET = 8
     UNIX = 16
+    BOUNDED = 64
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 31
+_KNOWN_FLAGS = 31 | 64
 
 
 def _contradict(flags: int) -> bool:
@@ -123,7 +125,8 @@ class Configuration:
     """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of seccomp.py,
     empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
     ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too. `removals`
-    are patterns of the names of variables that the command does not get.
+    are patterns of the names of variables that the command does not get. `processes`, which needs no flag here, is how
+    many the command may have (RLIMIT_NPROC).
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
     InternalError for the rest, so a configuration that exists can be sent.
@@ -136,6 +139,7 @@ class Configuration:
     flags: Flags = _NO_FLAGS
     asked_ports: tuple[tuple[int, int], ...] = ()
     removals: tuple[bytes, ...] = ()
+    processes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.arguments:
@@ -154,7 +158,7 @@ class Configuration:
             raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
         if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
             raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
-        if _contradict(self.flags):
+        if _contradict(self.flags) or self.flags & Flags.BOUNDED:
             raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
         if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
             raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
@@ -162,18 +166,22 @@ class Configuration:
             raise InternalError("configuration_invalid", f"impossible ports: {self.asked_ports}")
         if not 0 <= self.grace_ms <= 0xFFFFFFFF:
             raise InternalError("configuration_invalid", f"impossible grace: {self.grace_ms} ms")
+        if self.processes is not None and not 0 < self.processes <= 0xFFFFFFFF:
+            raise InternalError("configuration_invalid", f"impossible limit: {self.processes} processes")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, ports, filter, patterns and arguments, these with zero bytes."""
+        """The message for the helper: head, listeners, ports, filter, limit; patterns and arguments, these with zero
+        bytes."""
         texts = (*self.removals, *self.arguments)
         arguments = b"".join(item + b"\0" for item in texts)
         listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
         ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
+        limit = b"" if self.processes is None else _LIMIT.pack(self.processes)
         head = _HEAD.pack(
             _MAGIC,
             VERSION,
-            _HEAD.size + len(listeners) + len(ports) + len(self.filter) + len(arguments),
-            self.flags,
+            _HEAD.size + len(listeners) + len(ports) + len(self.filter) + len(limit) + len(arguments),
+            self.flags | (Flags.BOUNDED if limit else 0),
             self.grace_ms,
             len(self.listeners),
             len(self.filter),
@@ -182,7 +190,7 @@ class Configuration:
             len(self.asked_ports),
             len(self.removals),
         )
-        return head + listeners + ports + self.filter + arguments
+        return head + listeners + ports + self.filter + limit + arguments
 
     @classmethod
     def decode(cls, message: bytes) -> Configuration:
@@ -196,7 +204,9 @@ class Configuration:
             raise ProtocolError("the configuration has another version")
         start_of_ports = _HEAD.size + listeners * _LISTENER.size
         start_of_program = start_of_ports + ports * _PORTS.size
-        start_of_arguments = start_of_program + program
+        start_of_limit = start_of_program + program
+        is_bounded = bool(flags & Flags.BOUNDED)
+        start_of_arguments = start_of_limit + is_bounded * _LIMIT.size
         if (
             flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
@@ -212,15 +222,19 @@ class Configuration:
             or message.count(0, start_of_arguments) != texts
         ):
             raise ProtocolError("the configuration is malformed")
+        processes = _LIMIT.unpack_from(message, start_of_limit)[0] if is_bounded else None
+        if processes == 0:
+            raise ProtocolError("the configuration is malformed")
         items = tuple(message[start_of_arguments:-1].split(b"\0"))
         return cls(
             arguments=items[removals:],
-            filter=message[start_of_program:start_of_arguments],
+            filter=message[start_of_program:start_of_limit],
             listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
             grace_ms=grace_ms,
-            flags=Flags(flags),
+            flags=Flags(flags & ~Flags.BOUNDED),
             asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
             removals=items[:removals],
+            processes=processes,
         )
 
 

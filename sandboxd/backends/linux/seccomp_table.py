@@ -217,8 +217,8 @@ ROWS = (
     _row("iopl ioperm", EPERM, "the ports of the hardware"),
     _row("modify_ldt", ENOSYS, "16-bit segments: an old entry to the kernel that only emulators of old systems use"),
     _row("memfd_secret", ENOSYS,
-         "memory that nobody else can read, so that no debugger and no report could say what a call was given; programs "
-         "take ordinary memory"),
+         "memory that nobody else can read, so that no debugger and no report could say what a call was given; "
+         "programs take ordinary memory"),
     _row("lookup_dcookie nfsservctl", ENOSYS, "gone from current kernels, and not missed"),
     _row("personality", ALLOW, "asks for the current one", Where(0, (_ALL,))),
     _row("personality", ALLOW, "debuggers switch address randomisation off; setarch",

@@ -21,6 +21,7 @@ from sandboxd.plan.planner import Planner
 from sandboxd.plan.points import PointMap
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
 from sandboxd.policy.policy import Policy
+from sandboxd.settings.origins import Source
 
 LAYERS = ("seatbelt",)
 _NOTHING = Profile("")
@@ -147,9 +148,15 @@ def _writable(found: PointMap) -> tuple[str, ...]:
 
 
 def _warnings(policy: Policy) -> tuple[str, ...]:
+    found: list[str] = []
     if policy.network.allow_local_binding:
-        return (
+        found.append(
             "allowLocalBinding: on macOS the command can also connect to every port of this machine's loopback, "
-            "because Seatbelt cannot tell the command's own servers from others",
+            "because Seatbelt cannot tell the command's own servers from others"
         )
-    return ()
+    if policy.max_processes_origin.source is not Source.DEFAULT:
+        found.append(
+            "limits.maxProcesses: macOS counts all processes of the user together, so those of the command are not "
+            f"limited ({policy.max_processes_origin})"
+        )
+    return tuple(found)
