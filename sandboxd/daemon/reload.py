@@ -17,6 +17,9 @@ from sandboxd.errors import HostError
 from sandboxd.sources.locations import Location, SettingsLocations
 from sandboxd.sources.watching import SettingsWatcher
 
+_MORE = 256
+"""Files that may be watched for nothing."""
+
 Watch = Callable[[Iterable[Location]], SettingsWatcher]
 
 
@@ -29,6 +32,7 @@ class Reloading:
         self._log = log
         self._watch = watch
         self._watcher: SettingsWatcher | None = None
+        self._most = _MORE
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -68,7 +72,10 @@ class Reloading:
         """Watch the files of one more project."""
         assert self._watcher is not None
         try:
-            self._watcher.set_locations(_files((*self._policies.locations(), locations)))
+            self._watcher.include(locations.files)
+            if len(self._watcher) > self._most:  # those of projects that are over go now and then, not each time
+                self._watcher.set_locations(_files((*self._policies.locations(), locations)))
+                self._most = 2 * len(self._watcher) + _MORE
         except (HostError, OSError) as error:
             self._give_up(error)
 

@@ -58,6 +58,12 @@ class Inotify:
         Raises `HostError` (`watch_limit`) when the kernel allows no further watch."""
         stale = set(self._names)
         self._names = {}
+        self.watch_also(paths)
+        for watch in stale - set(self._names):
+            self._library.inotify_rm_watch(self._descriptor, watch)
+
+    def watch_also(self, paths: frozenset[WatchedPath]) -> None:
+        """Watch these beside the others. Raises as above."""
         for path in paths:
             watch = self._add(path)
             if watch is None:
@@ -66,8 +72,6 @@ class Inotify:
             everything, names = self._names.setdefault(watch, (False, set()))
             everything = everything or (path.watch is Watch.NAMES and not path.names)
             self._names[watch] = (everything, names | path.names)
-        for watch in stale - set(self._names):
-            self._library.inotify_rm_watch(self._descriptor, watch)
 
     def close(self) -> None:
         if self._descriptor >= 0:

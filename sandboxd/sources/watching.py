@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from sandboxd.sources.locations import Location
@@ -31,6 +31,8 @@ class Feed(Protocol):
 
     def watch(self, paths: frozenset[WatchedPath]) -> None: ...
 
+    def watch_also(self, paths: frozenset[WatchedPath]) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -45,7 +47,7 @@ class SettingsWatcher:
         longest: float = LONGEST,
         feed: Feed | None = None,
     ) -> None:
-        self._locations = tuple(locations)
+        self._locations = dict.fromkeys(locations)
         self._shortest = shortest
         self._longest = longest
         self._feed = feed
@@ -63,8 +65,19 @@ class SettingsWatcher:
 
     def set_locations(self, locations: Iterable[Location]) -> None:
         """Watch these from now on (another project was opened or closed). Read the files after the call, not before."""
-        self._locations = tuple(locations)
+        self._locations = dict.fromkeys(locations)
         self._arm()
+
+    def include(self, locations: Iterable[Location]) -> None:
+        """Watch these as well, at no cost for those that are watched already. Read the files after the call."""
+        new = dict.fromkeys(location for location in locations if location not in self._locations)
+        self._locations |= new
+        assert self._feed is not None
+        self._watch_all(new, self._feed.watch_also)
+
+    def __len__(self) -> int:
+        """How many locations are watched."""
+        return len(self._locations)
 
     async def changes(self) -> AsyncIterator[None]:
         """One item for each burst of changes, for ever."""
@@ -85,14 +98,19 @@ class SettingsWatcher:
             yield
 
     def _arm(self) -> None:
-        """Watch what the file system looks like now; twice, since it may change while we look."""
+        """Watch what the file system looks like now."""
         assert self._feed is not None
+        self._watch_all(self._locations, self._feed.watch)
+
+    @staticmethod
+    def _watch_all(locations: Iterable[Location], watch: Callable[[frozenset[WatchedPath]], None]) -> None:
+        """Twice, since it may change while we look."""
         before: frozenset[WatchedPath] | None = None
         for _ in range(8):
-            paths = watched_paths(self._locations)
+            paths = watched_paths(locations)
             if paths == before:
                 return
-            self._feed.watch(paths)
+            watch(paths)
             before = paths
 
 
@@ -125,6 +143,9 @@ class WatchfilesFeed:
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._follow(paths), name="settings watcher")
+
+    def watch_also(self, paths: frozenset[WatchedPath]) -> None:
+        self.watch(self._paths | paths)
 
     def close(self) -> None:
         if self._task is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -26,6 +27,10 @@ class FakeWatcher:
         self.items: asyncio.Queue[Exception | None] = asyncio.Queue()
         self.closed = False
         self.full = False
+        self.replaced = 0
+
+    def __len__(self) -> int:
+        return len(self.locations)
 
     async def __aenter__(self) -> FakeWatcher:
         return self
@@ -37,6 +42,12 @@ class FakeWatcher:
         if self.full:
             raise HostError("watch_limit", "no more watches")
         self.locations = tuple(locations)
+        self.replaced += 1
+
+    def include(self, locations: Iterable[Location]) -> None:
+        if self.full:
+            raise HostError("watch_limit", "no more watches")
+        self.locations = tuple(dict.fromkeys((*self.locations, *locations)))
 
     async def changes(self) -> AsyncIterator[None]:
         while True:
@@ -100,6 +111,19 @@ async def test_a_new_project_is_watched_as_well(world: World) -> None:
             str(world.home / "p/.claude/settings.local.json"),
         }
         assert len(watcher.locations) == len(set(watcher.locations))
+
+
+async def test_many_projects_cost_no_more_each_than_the_first_and_are_forgotten_again(world: World) -> None:
+    async with world.reloading().following():
+        watcher = world.watchers[0]
+        for number in range(400):
+            world.policies.of_session(str(world.home / f"p{number}"))
+        gc.collect()
+        for number in range(400, 600):
+            world.policies.of_session(str(world.home / f"p{number}"))
+        assert 1 <= watcher.replaced <= 8, "all of them are looked at seldom"
+        assert len(watcher) < 1000, "those of projects that are over are not watched for ever"
+        assert str(world.home / "p599/.claude/settings.json") in {location.path for location in watcher.locations}
 
 
 @pytest.mark.parametrize("error", [HostError("watch_limit", "no inotify left"), OSError(28, "no space")])

@@ -183,6 +183,16 @@ async def test_projects_can_be_exchanged(watched: Watched, tmp_path: Path) -> No
     locations = find_locations({}, str(watched.home), str(other), managed_root=str(tmp_path / "managed"))
     watched.watcher.set_locations(locations.files)
     await watched.notices(write(other / ".claude/settings.json"))
+    third = other.with_name("third")
+    third.mkdir()
+    files = find_locations({}, str(watched.home), str(third), managed_root=str(tmp_path / "managed")).files
+    watched.watcher.include(files)
+    assert len(watched.watcher) == len({*locations.files, *files})
+    await watched.notices((third / ".claude").mkdir, write(third / ".claude/settings.json"))
+    await watched.notices(write(other / ".claude/settings.json"))  # as before
+    watched.watcher.set_locations(locations.files)
+    await watched.notices(write(other / ".claude/settings.json"))
+    assert len(watched.watcher) == len(locations.files)
 
 
 async def test_it_idles_without_waking_up(watched: Watched) -> None:
