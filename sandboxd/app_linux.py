@@ -15,6 +15,9 @@ from sandboxd.backends.linux.bridge import Bridge
 from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.capture import Reach
 from sandboxd.backends.linux.handed_over import BridgeRecord, LaunchRecord
+from sandboxd.backends.linux.landlock import Landlock
+from sandboxd.backends.linux.landlock_probe import REMEDY as LANDLOCK_REMEDY
+from sandboxd.backends.linux.landlock_probe import find_landlock
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.backends.linux.supervision import NOTIFICATION
@@ -60,13 +63,16 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
 
     unwatched = await asyncio.to_thread(why_unwatched, helper)
     unbounded = why_unbounded()
+    landlock = await asyncio.to_thread(find_landlock, helper)
+    if landlock.slug:
+        ground.log.warning("Landlock is not used", why=landlock.reason, slug=landlock.slug)
 
     async def tools() -> Tools:
         wanted = ground.policy().platform
         try:
-            found = Tools(helper, (await probe.ready(wanted.bwrap_path, search_path)).path, False, unwatched, unbounded)
+            bwrap = await probe.ready(wanted.bwrap_path, search_path)
             said.now("")
-            return found
+            return Tools(helper, bwrap.path, False, unwatched, unbounded, landlock)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
                 said.now("no sandbox can be started", error)
@@ -78,14 +84,15 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             said.now("no sandbox can be started", error)
             raise
         said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
-        return Tools(helper, bwrap.path, True, unwatched, unbounded)
+        return Tools(helper, bwrap.path, True, unwatched, unbounded, landlock)
 
     async def steps() -> Sequence[Step]:
         configured = ground.policy().platform.bwrap_path
         found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path)
         with contextlib.suppress(HostError):  # then the steps say why
             await backend.ready()
-        return (*found, _capture_step(backend))
+        tried = await asyncio.to_thread(find_landlock, helper)
+        return (*found, _landlock_step(tried), _capture_step(backend))
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
@@ -129,6 +136,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                     *PLAN_LAYERS,
                     *LINUX_LAYERS,
                     *(() if unbounded else (PROCESS_LIMIT,)),
+                    *landlock.layers,
                     *(() if unwatched else (NOTIFICATION,)),
                     *backend.ability.layers(network_plan(ground.policy().network)),
                 )
@@ -140,6 +148,15 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                 prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited, backend.keep
             ),
         )
+
+
+def _landlock_step(found: Landlock) -> CheckStep:
+    """Tried anew: what is said is what holds now, for commands of a daemon that has found the same at its start."""
+    if found.confinement is not None and not found.reason:
+        return CheckStep("landlock", True, f"version {found.version}: refuses what mounts let pass", required=False)
+    without = "a file given as standard input can be written, and so can FIFOs outside"
+    detail = found.reason if found.confinement is not None else f"not used: {found.reason}; {without}"
+    return CheckStep("landlock", False, detail, LANDLOCK_REMEDY, required=False, slug=found.slug or "landlock_limited")
 
 
 def _capture_step(backend: LinuxBackend) -> CheckStep:

@@ -5,12 +5,12 @@
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
  *     6 a pidfd of itself. `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
- *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, installs the
- *     filter, becomes the command. The parent reaps, forwards signals, looks at system calls that the filter sends it
- *     (notifications.c, connects.c), reports, and ends with the command's status.
+ *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, confines itself
+ *     (landlock.c), installs the filter, becomes the command. The parent reaps, forwards signals, looks at system calls
+ *     that the filter sends it (notifications.c, connects.c), reports, and ends with the command's status.
  * PROMISES
- *  1. The command runs under exactly the filter of the configuration, or not at all. "No filter" must be said with a
- *     flag; every contradiction, excess or shortage of bytes in the configuration is an error.
+ *  1. The command runs under exactly the filter and the confinement of the configuration, or not at all. "No filter"
+ *     must be said with a flag; every contradiction, excess or shortage of bytes in the configuration is an error.
  *  2. What fails before the exec ends with status 125, a line `sandboxd: ...` and a line `hint: ...` on standard error,
  *     and nothing has run (a signal that asked to end during that time: 128+N). The exec itself gives 126 and 127.
  *  3. The command inherits descriptors 0, 1, 2 and no other, an empty signal mask, default dispositions (an ignored
@@ -41,7 +41,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
-_Noreturn void namespaces(void); /* a third stage, in a file of its own */
 enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 /* ---- The machine: where a process begins ------------------------------------------------------------------------ */
@@ -217,7 +216,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         || head.arguments_length > MAX_ARGUMENTS
         || head.length != sizeof head + head.listeners * sizeof(struct listener)
                           + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length
-                          + !!(head.flags & BOUNDED) * sizeof *processes)
+                          + !!(head.flags & BOUNDED) * sizeof *processes + !!(head.flags & CONFINED) * sizeof *confinement)
         refuse("the configuration is malformed", 0, restart);
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
@@ -228,13 +227,14 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     text = (char *)(given->listener + given->listeners);
     ask_about_ports((void *)text, given->ports);
     text += given->ports * sizeof(struct ports);
-    *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
-    text += head.filter_length;
+    *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text}, text += head.filter_length;
     if (head.flags & BOUNDED) processes = (void *)text, text += sizeof *processes;
+    if (head.flags & CONFINED) confinement = (void *)text, text += sizeof *confinement;
     uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
     for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1)
         (*arguments)[found++] = text;
-    if (text != stop || found != head.arguments) refuse("the configuration is malformed", 0, restart);
+    int too_many = confinement && confinement->roots >= found - head.removals;
+    if (text != stop || found != head.arguments || too_many) refuse("the configuration is malformed", 0, restart);
     return given;
 }
 static void hand_out_sockets(const struct configuration *given) {
@@ -269,6 +269,7 @@ static _Noreturn void become_command(
     if (error >= 0) error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
     if (error >= 0) error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
     if (error < 0) refuse("cannot prepare the command", error, see_check);
+    if ((error = confine())) refuse("cannot use Landlock", error, see_check);
     if (filter->len) error = install(filter, flags & WATCHED);
     if (error == -EBUSY)
         refuse("something else watches the system calls of this program already", 0,
@@ -369,7 +370,7 @@ static _Noreturn void init(char **environment) {
     struct sock_fprog filter;
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
-    remove_variables(environment, arguments, given->removals), arguments += given->removals;
+    remove_variables(environment, arguments, given->removals), arguments = take_roots(arguments + given->removals);
     hand_out_sockets(given);
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
         refuse("the daemon called the command off before it was started", 0, try_again);
@@ -392,7 +393,7 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
     if (stack[0] == 2 && after("init", argument[1])) init(environment);
     if (stack[0] == 2 && after("namespaces", argument[1])) namespaces();
-    if (stack[0] == 2 && after("probe", argument[1])) probe();
+    if (stack[0] == 2 && after("probe", argument[1])) after("probe-landlock", argument[1]) ? probe_landlock() : probe();
     if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4]))
         launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
     refuse("wrong arguments for apply-seccomp", 0, not_by_hand);

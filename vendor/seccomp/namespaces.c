@@ -25,7 +25,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include "kernel.h"
+#include "bridge.h"
 enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
 /* Where it failed: before the program, or in which of its steps. */
 enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS,
@@ -85,7 +85,7 @@ static long open_socket(const struct open_step *step, unsigned length) {
     if (!error && step->then == LISTEN) error = call(listen, fd, step->backlog);
     return error == -EINPROGRESS ? 0 : error; /* whoever gets it sees how that ends */
 }
-static long open_path(const char *path, long flags) {
+long open_path(const char *path, long flags) {
     struct open_how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = RESOLVE_NO_SYMLINKS};
     return call(openat2, AT_FDCWD, path, &how, sizeof how);
 }

@@ -26,6 +26,7 @@ from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
 from sandboxd.backends.linux.capture_probe import probe_capture
 from sandboxd.backends.linux.completion import Completion
 from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
+from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
 from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
@@ -98,6 +99,8 @@ class Tools:
     """Why the kernel does not let system calls be watched; empty where it does."""
     unbounded: str = ""
     """Why the processes of a command cannot be limited; empty where they can."""
+    landlock: Landlock = NO_LANDLOCK
+    """What can be asked of it here."""
 
 
 class LinuxBackend:
@@ -185,6 +188,7 @@ class LinuxBackend:
             removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
             processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
+            confinement=self._tools.landlock.confine(options.roots),
         )
         if self._tools.unbounded and plan.processes is not None and plan.processes.wanted_by:
             because = f"{self._tools.unbounded} (sandbox.limits.maxProcesses, {plan.processes.wanted_by})"
@@ -210,7 +214,10 @@ class LinuxBackend:
         tools, bridge = self._tools, self._bridge.path
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
-        layers = (*plan.layers, *LAYERS, *bounds, *layers_of(supervision), *self.ability.layers(plan.network))
+        layers = (
+            *plan.layers, *LAYERS, *bounds, *tools.landlock.layers, *layers_of(supervision),
+            *self.ability.layers(plan.network),
+        )  # fmt: skip
         warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch

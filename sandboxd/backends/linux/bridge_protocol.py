@@ -63,6 +63,7 @@ _HEAD = struct.Struct("<11I")
 _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
 _LIMIT = struct.Struct("<I")
+_CONFINEMENT = struct.Struct("<6I")
 _FRAME = struct.Struct("<II")
 _TICKET = struct.Struct(f"<I{MAX_TICKET}s")
 _AF_INET, _AF_INET6 = 2, 10
@@ -83,18 +84,19 @@ class ProtocolError(LaunchError):
 class Flags(IntFlag):
     """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
     filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
-    connected by the helper, after asking. BOUNDED: there is a limit on processes."""
+    connected by the helper, after asking. BOUNDED: there is a limit on processes. CONFINED: there is a Confinement."""
 
     WAIT = 1
     UNFILTERED = 2
     WATCHED = 4
     INTERNET = 8
     UNIX = 16
+    CONFINED = 32
     BOUNDED = 64
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 31 | 64
+_KNOWN_FLAGS = 127
 
 
 def _contradict(flags: int) -> bool:
@@ -121,12 +123,30 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class Confinement:
+    """What the helper asks of Landlock, in the kernel's numbers: the accesses to files that are `handled`, that is,
+    refused where they are not granted, what is `scoped`, and the `flags` with which it is put in force. `everywhere` is
+    granted below `/`, `granted` below each of the `roots` and to what the standard streams have open for writing."""
+
+    handled: int
+    scoped: int = 0
+    flags: int = 0
+    everywhere: int = 0
+    granted: int = 0
+    roots: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """The numbers; the paths go elsewhere."""
+        return _CONFINEMENT.pack(self.handled, self.scoped, self.flags, self.everywhere, self.granted, len(self.roots))
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of seccomp.py,
     empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
     ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too. `removals`
-    are patterns of the names of variables that the command does not get. `processes`, which needs no flag here, is how
-    many the command may have (RLIMIT_NPROC).
+    are patterns of the names of variables that the command does not get. `processes` is how many the command may have
+    (RLIMIT_NPROC). That and `confinement` need no flag here.
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
     InternalError for the rest, so a configuration that exists can be sent.
@@ -140,15 +160,17 @@ class Configuration:
     asked_ports: tuple[tuple[int, int], ...] = ()
     removals: tuple[bytes, ...] = ()
     processes: int | None = None
+    confinement: Confinement | None = None
 
     def __post_init__(self) -> None:
         if not self.arguments:
             raise CallerError("argv_empty", "there is no command to run", hint="give at least the program's name")
-        if any(b"\0" in item for item in self.removals):
-            raise InternalError("configuration_invalid", "a pattern with a zero byte")
+        roots = () if self.confinement is None else self.confinement.roots
+        if any(b"\0" in item for item in (*self.removals, *roots)):
+            raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
         if any(b"\0" in item for item in self.arguments):
             raise CallerError("argv_nul", "an argument contains a zero byte", hint="no program can be given one")
-        if (size := sum(len(item) + 1 for item in (*self.removals, *self.arguments))) > MAX_ARGUMENTS:
+        if (size := sum(len(item) + 1 for item in (*self.removals, *roots, *self.arguments))) > MAX_ARGUMENTS:
             raise CallerError(
                 "argv_too_large",
                 f"the arguments take {size} bytes, at most {MAX_ARGUMENTS} are possible",
@@ -158,7 +180,7 @@ class Configuration:
             raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
         if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
             raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
-        if _contradict(self.flags) or self.flags & Flags.BOUNDED:
+        if _contradict(self.flags) or self.flags & (Flags.BOUNDED | Flags.CONFINED):
             raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
         if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
             raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
@@ -170,9 +192,12 @@ class Configuration:
             raise InternalError("configuration_invalid", f"impossible limit: {self.processes} processes")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, ports, filter, limit; patterns and arguments, these with zero
-        bytes."""
-        texts = (*self.removals, *self.arguments)
+        """The message for the helper: head, listeners, ports, filter, limit, confinement; patterns, roots and arguments,
+        these with zero bytes."""
+        confinement, roots = b"", tuple[bytes, ...]()
+        if self.confinement is not None:
+            confinement, roots = self.confinement.encode(), self.confinement.roots
+        texts = (*self.removals, *roots, *self.arguments)
         arguments = b"".join(item + b"\0" for item in texts)
         listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
         ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
@@ -180,8 +205,8 @@ class Configuration:
         head = _HEAD.pack(
             _MAGIC,
             VERSION,
-            _HEAD.size + len(listeners) + len(ports) + len(self.filter) + len(limit) + len(arguments),
-            self.flags | (Flags.BOUNDED if limit else 0),
+            _HEAD.size + sum(map(len, (listeners, ports, self.filter, limit, confinement, arguments))),
+            self.flags | (Flags.BOUNDED if limit else 0) | (Flags.CONFINED if confinement else 0),
             self.grace_ms,
             len(self.listeners),
             len(self.filter),
@@ -190,7 +215,7 @@ class Configuration:
             len(self.asked_ports),
             len(self.removals),
         )
-        return head + listeners + ports + self.filter + limit + arguments
+        return head + listeners + ports + self.filter + limit + confinement + arguments
 
     @classmethod
     def decode(cls, message: bytes) -> Configuration:
@@ -205,8 +230,9 @@ class Configuration:
         start_of_ports = _HEAD.size + listeners * _LISTENER.size
         start_of_program = start_of_ports + ports * _PORTS.size
         start_of_limit = start_of_program + program
-        is_bounded = bool(flags & Flags.BOUNDED)
-        start_of_arguments = start_of_limit + is_bounded * _LIMIT.size
+        is_bounded, is_confined = bool(flags & Flags.BOUNDED), bool(flags & Flags.CONFINED)
+        start_of_confinement = start_of_limit + is_bounded * _LIMIT.size
+        start_of_arguments = start_of_confinement + is_confined * _CONFINEMENT.size
         if (
             flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
@@ -226,15 +252,25 @@ class Configuration:
         if processes == 0:
             raise ProtocolError("the configuration is malformed")
         items = tuple(message[start_of_arguments:-1].split(b"\0"))
+        confinement, first = None, removals
+        if is_confined:
+            handled, scoped, restricting, everywhere, granted, roots = _CONFINEMENT.unpack_from(
+                message, start_of_confinement
+            )
+            first += roots
+            if first >= texts:
+                raise ProtocolError("the configuration is malformed")
+            confinement = Confinement(handled, scoped, restricting, everywhere, granted, items[removals:first])
         return cls(
-            arguments=items[removals:],
+            arguments=items[first:],
             filter=message[start_of_program:start_of_limit],
             listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
             grace_ms=grace_ms,
-            flags=Flags(flags & ~Flags.BOUNDED),
+            flags=Flags(flags & ~(Flags.BOUNDED | Flags.CONFINED)),
             asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
             removals=items[:removals],
             processes=processes,
+            confinement=confinement,
         )
 
 

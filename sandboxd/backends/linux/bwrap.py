@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from sandboxd.backends.linux.landlock import writable_roots
 from sandboxd.backends.linux.namespace_program import How, LateMount
 from sandboxd.backends.linux.splitting import split
 from sandboxd.errors import PolicyError
@@ -43,12 +44,13 @@ _NAME_SIZE = "4096"
 class BwrapOptions:
     """`options` are everything before `--`. With `needs_file` they are too many for an argument list that also has to
     hold the command: put them, NUL separated, into a file and pass it with `--args FD`. `mounts` are those in the
-    options, `late` those that have to follow before the command starts."""
+    options, `late` those that have to follow before the command starts. `roots` are where something can be written."""
 
     options: tuple[str, ...]
     needs_file: bool
     mounts: tuple[Mount, ...] = ()
     late: tuple[LateMount, ...] = ()
+    roots: tuple[bytes, ...] = ()
 
 
 _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
@@ -85,7 +87,7 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
     needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
     settings = tuple(LateMount(How.READ_ONLY_IF_THERE, path) for path in KERNEL_SETTINGS if root and not weaker)
-    return BwrapOptions(tuple(options), needs_file, parts.early, (*settings, *parts.late))
+    return BwrapOptions(tuple(options), needs_file, parts.early, (*settings, *parts.late), writable_roots(view))
 
 
 _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
