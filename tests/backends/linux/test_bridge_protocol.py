@@ -19,6 +19,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     TICKET_SIZE,
     VERSION,
     Configuration,
+    Confinement,
     Descriptors,
     Event,
     EventDecoder,
@@ -58,6 +59,12 @@ configurations = st.builds(
         st.tuples(st.integers(0, 65535), st.integers(0, 65535)).map(lambda pair: (min(pair), max(pair))),
         max_size=MAX_PORT_RANGES,
     ).map(tuple),
+    confinement=st.none()
+    | st.builds(
+        Confinement,
+        *[st.integers(0, 0xFFFFFFFF)] * 5,
+        st.lists(items, max_size=4).map(tuple),
+    ),
 )
 
 
@@ -91,6 +98,15 @@ class TestConfiguration:
             + b"AWS_*\0ls\0-l\0"
         )
 
+    def test_the_bytes_of_a_confinement(self) -> None:
+        confinement = Confinement(1, 2, 3, 4, 5, (b"/w", b"/dev"))
+        encoded = Configuration((b"ls",), FILTER, removals=(b"AWS_*",), confinement=confinement).encode()
+        assert encoded[12:16] == struct.pack("<I", 32)
+        assert encoded[44:] == FILTER + struct.pack("<6I", 1, 2, 3, 4, 5, 2) + b"AWS_*\0/w\0/dev\0ls\0"
+        for roots in (3, 0xFFFFFFFF):
+            with pytest.raises(ProtocolError):
+                Configuration.decode(encoded[:72] + struct.pack("<I", roots) + encoded[76:])
+
     def test_an_address_of_ipv6(self) -> None:
         encoded = Configuration((b"x",), FILTER, (Listener(IPv6Address("::1"), 1080, 1),)).encode()
         assert encoded[44:80] == struct.pack("<II", 1, 28) + b"\x0a\0\x04\x38" + bytes(4) + bytes(15) + b"\x01" + bytes(
@@ -111,8 +127,8 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("offset", "value"),
         [
-            (0, 0), (4, 1), (8, 0), (8, 0xFFFFFFFF), (12, 32), (12, 2), (12, 8), (12, 16), (12, 6), (36, 1), (36, 65),
-            (20, 1), (20, 17), (20, 0xFFFFFFFF), (24, 0),
+            (0, 0), (4, 1), (8, 0), (8, 0xFFFFFFFF), (12, 32), (12, 64), (12, 2), (12, 8), (12, 16), (12, 6), (36, 1),
+            (36, 65), (20, 1), (20, 17), (20, 0xFFFFFFFF), (24, 0),
             (24, 7), (24, 16), (24, 0xFFFFFFF8), (28, 0), (28, 2), (28, 0xFFFFFFFF), (32, 4), (32, 0xFFFFFFFF),
         ],
     )  # fmt: skip

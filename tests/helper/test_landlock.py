@@ -1,0 +1,99 @@
+"""Landlock as the helper asks for it: exactly what the configuration says, and otherwise nothing runs."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+from sandboxd.backends.linux.bridge_protocol import Configuration, Confinement, Descriptors, Failed
+from sandboxd.backends.linux.landlock import TABLE, Access
+from sandboxd.backends.linux.landlock_probe import find_landlock
+from sandboxd.backends.linux.seccomp import build_filter
+
+from .conftest import MACHINE, Launcher, Sandbox
+
+ALL = TABLE[0].confinement
+TRY = """
+import os
+pipe = f"/proc/self/fd/{os.pipe()[1]}"
+for path in ("/tmp/new", "/dev/full", "/proc/self/comm", "/dev/stdin", "/dev/stdout", pipe):
+    try: os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)); print(path, flush=True)
+    except PermissionError: pass
+os.makedirs("/tmp/a/d"); os.mkdir("/tmp/b")
+try: os.rename("/tmp/a/d", "/tmp/b/d"); print("renamed")
+except OSError as error: print(error.strerror)
+"""
+
+
+def start(launch: Launcher, confinement: Confinement, **keywords: object) -> Sandbox:
+    message = Configuration(
+        (b"python3", b"-I", b"-S", b"-c", TRY.encode()),
+        build_filter(MACHINE),
+        removals=(b"AWS_*",),
+        confinement=confinement,
+    ).encode()
+    sandbox = launch.start(launch.words(), **keywords)
+    sandbox.accept()
+    sandbox.send(message)
+    return sandbox
+
+
+def tried(launch: Launcher, confinement: Confinement, **keywords: object) -> list[str]:
+    status, out, err = start(launch, confinement, **keywords).finish()
+    assert status == 0, err
+    return out.splitlines()
+
+
+def test_what_is_granted_where(launch: Launcher) -> None:
+    """Pipes are free. A root that is missing, or behind a symbolic link, is left out and changes nothing else."""
+    with (launch.identity.write(launch.identity.workspace / "file", "")).open("rb") as given:
+        own, free = ["/tmp/new", "/dev/full", "/proc/self/comm"], "/proc/self/fd/4"
+        roots = (b"/tmp", b"/dev", b"/proc")
+        assert tried(launch, replace(ALL, roots=roots), stdin=given)[:3] == own
+        some = (b"/tmp", b"/gone", b"/dev/null/x", b"/proc/self", b"/dev/full")
+        assert remaining(tried(launch, replace(ALL, roots=some), stdin=given)) == [*own[:2], free, "renamed"]
+        nowhere = replace(ALL, everywhere=0)
+        assert remaining(tried(launch, nowhere, stdin=given)) == [free, "Invalid cross-device link"]
+
+
+def remaining(said: list[str]) -> list[str]:
+    """Without standard output: whether a pipe of somebody else's can be opened again is not for us to say."""
+    return [one for one in said if one != "/dev/stdout"]
+
+
+def test_what_a_stream_has_open_for_writing_is_granted(launch: Launcher) -> None:
+    path = launch.identity.write(launch.identity.workspace / "file", "")
+    for mode, is_granted in (("rb", False), ("r+b", True)):
+        with path.open(mode) as stream:
+            assert ("/dev/stdin" in tried(launch, ALL, stdin=stream)) is is_granted
+    with path.open("ab") as stream:
+        assert tried(launch, ALL, stdout=stream) == []
+    assert "/dev/stdout" in path.read_text().split()
+
+
+def test_a_kernel_that_refuses(launch: Launcher) -> None:
+    for wrong in (replace(ALL, handled=1 << 31), replace(ALL, flags=1 << 31), replace(ALL, granted=Access(8))):
+        sandbox = start(launch, replace(wrong, roots=(b"/tmp",)))
+        assert [type(event).__name__ for event in sandbox.rest()] == ["Descriptors", "ExecFailed", "Exited"]
+        status, out, err = sandbox.finish()
+        assert (status, out) == (125, "") and err.startswith("sandboxd: cannot use Landlock: Invalid argument\nhint: ")
+
+
+def test_roots_that_leave_no_command(launch: Launcher) -> None:
+    plain = Configuration((b"true",), build_filter(MACHINE), confinement=ALL).encode()
+    place = plain.rindex(b"true\0") - 4
+    for number in (1, 0xFFFFFFFF):
+        sandbox = launch.connect()
+        sandbox.send(plain[:place] + struct.pack("<I", number) + plain[place + 4 :])
+        assert sandbox.next_event() == Failed("the configuration is malformed")
+        assert sandbox.finish()[:2] == (125, "")
+    sandbox = launch.connect()
+    sandbox.send(plain)
+    sandbox.expect(Descriptors(0))
+    assert sandbox.finish() == (0, "", "")
+
+
+def test_the_probe_agrees_with_the_kernel(launch: Launcher) -> None:
+    found = find_landlock(launch.helper)
+    assert found.version >= 6 and found.slug == "" and found.confinement is not None, found
+    assert found.layers == ("landlock", "landlock-signals")
