@@ -154,7 +154,7 @@ def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: St
     argv = [*(() if identity.is_me else as_them), "/bin/bash", "--norc", "--noprofile", "--noediting", "-i"]
     with Terminal(argv, env={**daemon.environment(), "PS1": "%%-", "HISTFILE": ""}, cwd=identity.workspace) as shell:
         for prefix, outcome in (("sandboxd run -- ", "survived=0"), ("", "survived=143")):
-            shell.type(f"{prefix}python3 -c {shlex.quote(JOB)} > said | sleep 1; echo survived''=${{PIPESTATUS[1]}}")
+            shell.type(f"{{ {prefix}python3 -c {shlex.quote(JOB)} > said; }} | cat; echo survived''=${{PIPESTATUS[1]}}")
             shell.expect(outcome)
             shell.expect("%%-")
             assert sorted((identity.workspace / "said").read_text().split()) == ["own", "sent"]

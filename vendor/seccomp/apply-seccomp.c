@@ -214,9 +214,9 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
         || head.removals >= head.arguments || head.arguments > head.arguments_length
         || head.arguments_length > MAX_ARGUMENTS
-        || head.length != sizeof head + head.listeners * sizeof(struct listener)
-                          + head.ports * sizeof(struct ports) + head.filter_length + head.arguments_length
-                          + !!(head.flags & BOUNDED) * sizeof *processes + !!(head.flags & CONFINED) * sizeof *confinement)
+        || head.length != sizeof head + head.listeners * sizeof(struct listener) + head.ports * sizeof(struct ports)
+                          + head.filter_length + !!(head.flags & BOUNDED) * sizeof *processes
+                          + !!(head.flags & CONFINED) * sizeof *confinement + head.arguments_length)
         refuse("the configuration is malformed", 0, restart);
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */

@@ -9,16 +9,17 @@ enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAIL
  * followed by two numbers, the question and an error number. */
 enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q' };
 enum { MAGIC = 0x43584253, VERSION = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
-enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64, KNOWN_FLAGS = 127 };
+enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
+       KNOWN_FLAGS = 127 };
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
 struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
 struct configuration {
     uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports,
         removals;
-    struct listener listener[]; /* then the ports, the filter, with BOUNDED a limit on processes (32 bits), with CONFINED
-                                  * the confinement, and with a zero byte after each: patterns of names of variables to
-                                  * be removed, the roots of the confinement, and the arguments (`arguments` counts all
-                                  * three) */
+    struct listener listener[]; /* then the ports, the filter, with BOUNDED a limit on processes (32 bits), with
+                                  * CONFINED the confinement, and with a zero byte after each: patterns of names of
+                                  * variables to be removed, the roots of the confinement, and the arguments
+                                  * (`arguments` counts all three) */
 };
 /* For Landlock, in its numbers: the accesses to files that it handles, the scopes, the flags with which it is put in
  * force, and the accesses granted below /, and below each root. */

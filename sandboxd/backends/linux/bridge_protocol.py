@@ -192,7 +192,7 @@ class Configuration:
             raise InternalError("configuration_invalid", f"impossible limit: {self.processes} processes")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, ports, filter, limit, confinement; patterns, roots and arguments,
+        """The message for the helper: head, listeners, ports, filter, limit, confinement; patterns, roots, arguments,
         these with zero bytes."""
         confinement, roots = b"", tuple[bytes, ...]()
         if self.confinement is not None:
