@@ -34,8 +34,14 @@ def no_words(parsed: Parsed) -> None:
 
 def print_json(answer: object) -> None:
     value = answer if isinstance(answer, Mapping) else encode(answer)
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
-    sys.stdout.write("\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """JSON that a terminal may show: what is not plainly visible (names of files and sessions can hold anything) is
+    escaped as JSON does it, so that programs read the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def print_rows(rows: list[tuple[str, str]]) -> None:
@@ -59,4 +65,4 @@ def reason_rows(reason: ReasonRecord, hint: str) -> list[tuple[str, str]]:
 
 def as_text(value: Any) -> str:
     """A settings value on one line."""
-    return json.dumps(value, ensure_ascii=False)
+    return json_text(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sandboxd.cli.arguments import JSON, Option, Parsed, UsageError, parse, visible
-from sandboxd.cli.asking import no_words, print_json, show_help
+from sandboxd.cli.asking import json_text, no_words, print_json, show_help
 from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError
@@ -55,8 +55,8 @@ def _show(arguments: Sequence[str]) -> int:
             continue
         if "kind" in parsed and record.get("kind") != parsed.get("kind"):
             continue
-        text = json.dumps(record, ensure_ascii=False) if "json" in parsed else _line(record)
-        sys.stdout.write(visible(text, 20_000) + "\n")
+        text = json_text(record) if "json" in parsed else visible(_line(record), 20_000)
+        sys.stdout.write(text + "\n")
     return 0
 
 

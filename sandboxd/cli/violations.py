@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse, visible
-from sandboxd.cli.asking import client, no_words, print_json, show_help
+from sandboxd.cli.asking import client, json_text, no_words, print_json, show_help
 from sandboxd.cli.output import note, warn
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord
@@ -56,7 +55,7 @@ def _follow(box: Client, session: str | None, *, as_json: bool) -> int:
 
 
 def _print(violation: ViolationRecord, as_json: bool) -> None:
-    text = json.dumps(encode(violation), ensure_ascii=False) if as_json else line_of(violation)
+    text = json_text(encode(violation)) if as_json else line_of(violation)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

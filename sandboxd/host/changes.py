@@ -153,7 +153,7 @@ def _remote_devices(mountinfo: int) -> frozenset[int]:
     while part := os.read(mountinfo, 1 << 20):
         text += part
     found = set()
-    for line in text.decode("utf-8", "surrogateescape").splitlines():
+    for line in text.decode("utf-8", "surrogateescape").split("\n"):
         left, _, right = line.partition(" - ")
         if right.startswith(_REMOTE):
             major, _, minor = left.split()[2].partition(":")

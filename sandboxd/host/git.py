@@ -165,7 +165,7 @@ def _settings(config: str) -> Iterator[tuple[str, str]]:
     if text is None:
         return
     section = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # as git does
         if match := _SECTION.match(line):
             section = match[1].lower() + (f".{match[2]}" if match[2] is not None else "")
             line = line[match.end() :]

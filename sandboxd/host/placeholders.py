@@ -464,7 +464,7 @@ def _mounted_in_sandboxes() -> frozenset[str]:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process}/comm").read_bytes() != _INIT:
                 continue
-            for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines():
+            for line in filter(None, Path(f"/proc/{process}/mountinfo").read_bytes().split(b"\n")):
                 point = _ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
                 found.add(os.fsdecode(point))
     return frozenset(found)

@@ -32,6 +32,10 @@ def test_status(cli: CommandLine, fake: FakeDaemon) -> None:
     assert "/h/settings.json (user, loaded)" in done.stdout and "/etc/x" not in done.stdout
     answer = json.loads(cli.run("status", "--json").stdout)
     assert answer["running"] is True and answer["sessions"][0]["session_id"] == "s1"
+    session["name"] = "\x1b[31mé\x9b31m\x7f\u202e\U000e0041"
+    for shown in (cli.run("status").stdout, raw := cli.run("status", "--json").stdout):
+        assert all(c.isprintable() or c == "\n" for c in shown) and "é" in shown
+    assert json.loads(raw)["sessions"][0]["name"] == session["name"]
 
 
 @pytest.fixture

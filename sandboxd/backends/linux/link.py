@@ -34,7 +34,7 @@ from sandboxd.backends.linux.handed_over import LinkRecord
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_notified import call_name
 from sandboxd.backends.linux.stragglers import end_stragglers
-from sandboxd.errors import LaunchError, SandboxdError
+from sandboxd.errors import InternalError, LaunchError, SandboxdError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
@@ -181,6 +181,9 @@ class Link:
         except (OSError, ProtocolError) as error:
             self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
             self._fail(f"its helper failed: {error}")
+        except Exception as error:  # our own fault: the launch must hear of it now, and not when its patience is over
+            self._bridge.log("bridge_link_failed", error=repr(error), ticket=self.ticket, exc_info=True)
+            self._fail("a fault of sandboxd; the log has the details")
 
     def _read_ticket(self) -> None:
         data = self._connection.recv(TICKET_SIZE - len(self._opening))
@@ -331,6 +334,9 @@ class Link:
             await more
         except (SandboxdError, OSError) as error:
             self._give_up(error)
+        except Exception:
+            self._give_up(InternalError("internal_error", "a fault of sandboxd; the log has the details"))
+            raise
         else:
             self._go()
 

@@ -12,7 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -300,6 +300,31 @@ async def test_a_stranger_is_hung_up_on_and_nobody_is_killed(setting: Setting, o
     assert await other.receive(1) == b""
     other.hang_up()
     assert is_alive(setting.peer.pid)
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: bool) -> None:
+    """Nobody waits for the end of the helper's patience, and the command does not start."""
+
+    async def fault() -> None:
+        raise ZeroDivisionError
+
+    def begin(pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+        if later:
+            return fault()
+        raise ZeroDivisionError
+
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, begin))
+    helper = Helper(setting)
+    await helper.send(encode_ticket(TICKET))
+    await helper.receive(len(CONFIGURATION.encode()))
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await wait_until_async(lambda: "failed" in str(recorder.heard), "it is told")
+    assert await helper.receive(1) == b""
+    assert await hang_up_and_see(helper, recorder)
+    assert len(setting.logged) == 1
 
 
 async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:

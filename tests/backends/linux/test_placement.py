@@ -29,6 +29,7 @@ def bind(path: str, source: str | None = None) -> Mount:
         (bind("/w"), line("8:2", "/volumes/w", "/w")),
         (bind("/w/a"), line("8:2", "/volumes/w/a", "/w/a")),
         (bind("/home/p/x y"), line("0:30", "/@home/p/x\\040y", "/home/p/x\\040y")),
+        (bind("/home/p/x\r1 \x0b\x85y"), line("0:30", "/@home/p/x\r1\\040\x0b\x85y", "/home/p/x\r1\\040\x0b\x85y")),
         (bind("/tmp", "/var/t"), line("8:1", "/tmp", "/tmp") + line("8:1", "/var/t", "/tmp")),
         (bind("/"), b""),
         (Mount(Operation.MASK_FILE, "/w/f", "/var/denied"), line("8:1", "/var/denied", "/w/f")),
