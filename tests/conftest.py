@@ -20,10 +20,11 @@ from hypothesis import settings as hypothesis_settings
 
 from support import processes
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
+from support.lab import close_runners
 from support.origin import Origin, serve_origin
 from support.snapshot import HostWatch
 from support.turns import close_turns, open_turns, turn
-from support.users import Code, Identity, code_for, identity_names, make_identity
+from support.users import CHECKOUT, Code, Identity, code_for, compile_code, identity_names, make_identity
 
 # Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
 hypothesis_settings.register_profile("people", deadline=None)
@@ -38,11 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if not hasattr(config, "workerinput"):  # not in a worker: before everything else, and once
+        compile_code(CHECKOUT)
     if config.getoption("numprocesses", None):  # the process that starts the workers
         open_turns()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    close_runners()
     if config.getoption("numprocesses", None):
         close_turns()
 

@@ -1,7 +1,11 @@
 """Plans and runs commands in real sandboxes, without a daemon, as whoever starts it: one JSON request a line in, one
 answer a line out. A request has `tree` (a case of the reference model) or `shell` (a command with its rules).
 
-Uses nothing of the tests, because it is copied to where an ordinary user can read it.
+Its argument is a directory of its own. Or, because importing our code takes longer than most cases: the number of a
+socket, over which come connections, each with the directory, the environment and the working directory of a runner for
+that connection alone.
+
+Uses nothing of the tests, because an ordinary user may not be able to read them.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sandboxd.backends.linux.bwrap import render
 from sandboxd.backends.linux.completion import programs_of
@@ -295,18 +300,38 @@ class Runner:
         return (await self.planner.explain(policy, place, full, write=verb == "write")).allowed
 
 
-async def main() -> None:
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
-    )  # as the daemon does
-    runner = Runner(sys.argv[1])
-    for line in sys.stdin:
+async def answer_requests(base: str, requests: TextIO, answers: TextIO) -> None:
+    runner = Runner(base)
+    for line in requests:
         request = json.loads(line)
         answer = await (runner.shell(request) if "shell" in request else runner.run(request))
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
     runner.placeholders.close()
     runner.late.close()
 
 
+def fork_runners(control: socket.socket) -> None:
+    """Until the other end is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    while (received := socket.recv_fds(control, 65536, 1))[0]:
+        message, (descriptor,), *_ = received
+        with socket.socket(fileno=descriptor) as connection:
+            if os.fork() == 0:
+                control.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                base, environment, cwd = json.loads(message)
+                os.environ.clear()
+                os.environ.update(environment)
+                os.chdir(cwd)
+                with connection.makefile("r") as requests, connection.makefile("w") as answers:
+                    asyncio.run(answer_requests(base, requests, answers))
+                return
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # as the daemon does
+    if sys.argv[1].isdigit():
+        fork_runners(socket.socket(fileno=int(sys.argv[1])))
+    else:
+        asyncio.run(answer_requests(sys.argv[1], sys.stdin, sys.stdout))

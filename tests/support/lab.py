@@ -10,6 +10,7 @@ Rules are written as in settings: `~`, `./`, `//x` or `/x`, patterns. They are r
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from sandboxd.policy.rule_paths import Scope, expand_rule_path
+from support import processes
 from support.users import Identity
 
 RUNNER = Path(__file__).with_name("file_runner.py")
@@ -66,6 +68,18 @@ class Rules(TypedDict, total=False):
     env: dict[str, str]
 
 
+_runners: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
+"""For each user the process that has our code loaded and forks a runner for each laboratory, and how to ask it."""
+
+
+def close_runners() -> None:
+    """When the tests have ended."""
+    for process, control in _runners.values():
+        control.close()
+        process.wait(timeout=30)
+    _runners.clear()
+
+
 class Lab:
     """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm."""
 
@@ -73,11 +87,13 @@ class Lab:
         self.identity = identity
         self.home = identity.home
         self.workspace = identity.workspace
-        script = identity.write(identity.base / "file_runner.py", RUNNER.read_text())
-        self._base = _make(identity)
-        self._process = identity.popen(
-            identity.python(str(script), str(self._base)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            theirs.setblocking(True)
+            place = [str(_make(identity)), identity.environment(), str(identity.workspace)]
+            socket.send_fds(_runners_of(identity), [json.dumps(place).encode()], [theirs.fileno()])
+        self._requests = self._connection.makefile("w")
+        self._answers = self._connection.makefile("r")
 
     def __enter__(self) -> Lab:
         return self
@@ -85,10 +101,12 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
+        self._connection.shutdown(socket.SHUT_WR)
+        self._connection.settimeout(30)
+        rest = self._answers.read()  # to its end
+        for stream in (self._requests, self._answers, self._connection):
+            stream.close()
+        assert not rest or kind, rest
 
     def run(self, shell: str, **rules: Unpack[Rules]) -> Done:
         cwd = rules.get("cwd") or rules.get("project") or self.workspace
@@ -108,10 +126,8 @@ class Lab:
             "daemon_paths": [str(path) for path in rules.get("daemon_paths", ())],
             "env": {**GIT, "HOME": str(self.home), **rules.get("env", {})},
         }  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        print(json.dumps(request), file=self._requests, flush=True)
+        line = self._answers.readline()
         assert line, "the runner died"
         return Done(**json.loads(line))
 
@@ -121,6 +137,22 @@ class Lab:
         done = self.identity.run(["/bin/sh", "-ec", shell], cwd=cwd or self.workspace, env=environment)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
+
+
+def _runners_of(identity: Identity) -> socket.socket:
+    if identity.uid not in _runners:
+        # Each message is one request; without a file, because nothing of this person outlives the test.
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = identity.popen(
+                identity.python("-c", RUNNER.read_text(), str(theirs.fileno())),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        processes.residents.add(process.pid)
+        _runners[identity.uid] = process, control
+    return _runners[identity.uid][1]
 
 
 def _make(identity: Identity) -> Path:

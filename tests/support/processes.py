@@ -15,6 +15,9 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+residents: set[int] = set()
+"""Processes that serve more than one test: no test has started them, so none finds or ends them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -56,7 +59,7 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(of: int | None = None) -> list[Process]:
-    """Every living process below `of` (this process by default), zombies left out but their children included."""
+    """Every living process below `of` (this process by default), zombies and residents left out, not their children."""
     below: dict[int, list[Process]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (process := read_process(int(entry))) is not None:
@@ -66,7 +69,7 @@ def descendants(of: int | None = None) -> list[Process]:
     while open_pids:
         for process in below.get(open_pids.pop(), []):
             open_pids.append(process.pid)
-            if process.state not in "ZX":
+            if process.state not in "ZX" and process.pid not in residents:
                 found.append(process)
     return found
 
