@@ -96,7 +96,7 @@ def make_proxies_of(
         gate = Gate(
             lambda: policy().network,
             None if never else asking(prompts, session, command),
-            resolver,
+            resolver.share(),
             resolver.pins,
             own_addresses=own_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import errno
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
@@ -44,29 +46,45 @@ Connector = Callable[[IPAddress, int], Awaitable[socket.socket]]
 
 class SystemResolver:
     """getaddrinfo(3), each call in a thread of its own: a look-up cannot be cancelled, and a thread that hangs in one
-    must hold up neither the event loop nor the end of the daemon. `lookups` bounds the threads."""
+    must hold up neither the event loop nor the end of the daemon. `lookups` bounds the threads, `each` those of one
+    share."""
 
-    def __init__(self, limits: Limits = DEFAULT, *, lookups: int = 16) -> None:
+    def __init__(self, limits: Limits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
         self._timeout = limits.resolve_s
         self._slots = asyncio.Semaphore(lookups)
+        self._each = each
 
-    async def resolve(self, host: str) -> Sequence[IPAddress]:
+    def share(self) -> Resolver:
+        """The same for one command. A look-up that nobody waits for any more counts until its thread has ended: whoever
+        runs a name server that does not answer must not take all of them from everybody."""
+        return _Share(self, asyncio.Semaphore(self._each))
+
+    async def resolve(self, host: str, own: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
+        taken: list[asyncio.Semaphore] = []
         try:
             async with asyncio.timeout(self._timeout):
-                await self._slots.acquire()
-                found = await self._look_up(host)
+                for slots in filter(None, (own, self._slots)):
+                    await slots.acquire()
+                    taken.append(slots)
+                look_up = self._look_up(host, tuple(taken))
+                taken.clear()  # its thread gives them back
+                found = await look_up
         except TimeoutError:
             raise DialError("dns_timeout", f"no answer from the name service for {host}") from None
         except OSError as error:
             raise DialError("dns_failed", f"{host} does not resolve: {error.strerror or error}") from error
+        finally:
+            for slots in taken:
+                slots.release()
         return found
 
-    def _look_up(self, host: str) -> asyncio.Future[Sequence[IPAddress]]:
+    def _look_up(self, host: str, slots: tuple[asyncio.Semaphore, ...]) -> asyncio.Future[Sequence[IPAddress]]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sequence[IPAddress]] = loop.create_future()
 
         def finish(found: Sequence[IPAddress], error: OSError | None) -> None:
-            self._slots.release()
+            for one in slots:
+                one.release()
             if not future.done():
                 future.set_result(found) if error is None else future.set_exception(error)
 
@@ -85,6 +103,15 @@ class SystemResolver:
         except RuntimeError as error:
             finish((), OSError(errno.EAGAIN, str(error)))
         return future
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    whole: SystemResolver
+    slots: asyncio.Semaphore
+
+    async def resolve(self, host: str) -> Sequence[IPAddress]:
+        return await self.whole.resolve(host, self.slots)
 
 
 def _getaddrinfo(host: str) -> Sequence[IPAddress]:
@@ -112,6 +139,13 @@ class PinnedResolver:
             if host.address is not None or not addresses:
                 raise CallerError("resolve_invalid", f"cannot pin {name!a}", hint="write --resolve NAME=ADDRESS")
             self.pins[host.name] = addresses
+
+    def share(self) -> PinnedResolver:
+        """The same for one command."""
+        mine = copy.copy(self)
+        if isinstance(self._fallback, SystemResolver):
+            mine._fallback = self._fallback.share()
+        return mine
 
     async def resolve(self, host: str) -> Sequence[IPAddress]:
         pinned = self.pins.get(host)

@@ -68,6 +68,26 @@ async def test_a_look_up_without_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
     await SystemResolver(lookups=1).resolve("ok.test")
 
 
+async def test_look_ups_that_hang_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hang(host: bytes, *_: object, **__: object) -> list[object]:
+        if host.startswith(b"evil"):
+            asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
+        return [(0, 0, 0, "", ("192.0.2.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    whole = PinnedResolver({}, SystemResolver(Limits(resolve_s=0.05), lookups=4, each=3))
+    evil, other = whole.share(), whole.share()
+    for number in range(3):  # nobody waits any more after this, and each time there would be more
+        hanging = (evil.resolve(f"evil{number}{n}.test") for n in range(3))
+        for outcome in await asyncio.gather(*hanging, return_exceptions=True):
+            assert isinstance(outcome, DialError) and outcome.slug == "dns_timeout"
+        assert await other.resolve("ok.test") == (ip_address("192.0.2.1"),)
+    go.set()
+
+
 async def test_far_connections_are_kept_alive_and_near_ones_need_no_care() -> None:
     """Idle tunnels: a far end that vanished is noticed after three minutes, not never."""
     far = [one for one in read_interface_addresses() if one.version == 4 and not one.is_loopback]
