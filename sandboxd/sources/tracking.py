@@ -10,7 +10,10 @@ import os
 import stat
 import struct
 
-MAX_INDEX = 512 * 1024 * 1024
+MAX_INDEX = 128 * 1024 * 1024
+MAX_ENTRIES = 500_000
+"""Read one by one, which keeps everybody waiting: half a second."""
+_SLASH = ord("/")
 _ENTRY = 62
 _EXTENDED = 0x4000
 _DIRECTORY_MODE = 0o040000
@@ -41,10 +44,16 @@ def _tracked(path: str) -> bool:
 
 
 def index_lists(index: bytes, name: bytes) -> bool:
-    """Whether an index lists `name`, or a directory above it (sparse index). Raises ValueError for another format."""
+    """Whether an index lists `name`, or a directory above it (sparse index). Raises ValueError for another format, and
+    for one that would take long to read."""
     signature, version, count = struct.unpack_from(">4sII", index)
     if signature != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("not an index that we know")
+    if count > MAX_ENTRIES:
+        above = [name[:at] + b"/" for at, letter in enumerate(name) if letter == _SLASH]
+        if version < 4 and all(index.find(one + b"\0") < 0 for one in (name, *above)):
+            return False  # there the names stand as they are
+        raise ValueError("too many entries")
     offset, previous = 12, b""
     for _ in range(count):
         mode = struct.unpack_from(">I", index, offset + 24)[0]
@@ -101,10 +110,11 @@ def _repository(directory: str) -> tuple[str | None, str | None]:
 def _linked(pointer: str, directory: str) -> str | None:
     """Where the `.git` file of a worktree or submodule points."""
     try:
-        with open(pointer, "rb") as file:
-            text = file.read(8192)
-    except OSError:
+        descriptor = _opened(pointer)
+    except (OSError, ValueError):
         return None
+    with open(descriptor, "rb") as file:
+        text = file.read(8192)
     if not text.startswith(b"gitdir:"):
         return None
     return os.path.join(directory, os.fsdecode(text[7:].strip()))
@@ -113,15 +123,19 @@ def _linked(pointer: str, directory: str) -> str | None:
 def _read_index(path: str) -> bytes | None:
     """The index, or None when there is none: nothing has been added yet."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _opened(path)
     except FileNotFoundError:
         return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_INDEX:
-            raise ValueError("not a file of sensible size")
-    except BaseException:
-        os.close(descriptor)
-        raise
     with open(descriptor, "rb") as file:
-        return file.read()
+        return file.read(MAX_INDEX)  # not mapped: whoever shortens it meanwhile would end us
+
+
+def _opened(path: str) -> int:
+    """A descriptor of a file that somebody else has put there: a named pipe is not waited for. Raises OSError,
+    ValueError for what is no file, or too large."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_INDEX:
+        os.close(descriptor)
+        raise ValueError("not a file of sensible size")
+    return descriptor

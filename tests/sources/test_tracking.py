@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from sandboxd.sources.tracking import index_lists, tracked_by_git
+from sandboxd.sources.tracking import MAX_ENTRIES, MAX_INDEX, index_lists, tracked_by_git
 
 NAME = ".claude/settings.local.json"
 
@@ -63,6 +65,39 @@ def test_all_index_versions(repository: Path, version: str) -> None:
     assert tracked_by_git(str(repository / NAME))
     git(repository, "commit", "-q", "-m", "x")
     assert tracked_by_git(str(repository / NAME))
+
+
+@pytest.mark.parametrize("place", [".git", ".git/index"])
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path, place: str) -> None:
+    """What a project, or a command in it, has put there would otherwise hold the daemon for ever."""
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / place)
+    code = "import sys; from sandboxd.sources.tracking import tracked_by_git; print(tracked_by_git(sys.argv[1]))"
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / NAME)],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, timeout=60, text=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == "True"
+
+
+def test_an_index_that_takes_long_to_read_is_not_read(tmp_path: Path) -> None:
+    """Every doubt is answered with "tracked"; where the name does not even occur there is none."""
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".git").mkdir()
+    index = tmp_path / ".git" / "index"
+    head = struct.pack(">4sII", b"DIRC", 4, MAX_ENTRIES + 1)
+    index.write_bytes(head + bytes(100))
+    assert tracked_by_git(str(tmp_path / NAME))
+    head = struct.pack(">4sII", b"DIRC", 2, MAX_ENTRIES + 1)
+    index.write_bytes(head + bytes(100))
+    assert not tracked_by_git(str(tmp_path / NAME))
+    for listed in (NAME, ".claude/"):
+        index.write_bytes(head + bytes(100) + listed.encode() + b"\0")
+        assert tracked_by_git(str(tmp_path / NAME))
+    with index.open("r+b") as file:
+        file.truncate(MAX_INDEX + 1)
+    assert tracked_by_git(str(tmp_path / NAME))
 
 
 def test_a_worktree_has_its_own_index(repository: Path, tmp_path: Path) -> None:
