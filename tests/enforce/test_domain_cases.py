@@ -33,6 +33,7 @@ async def get(proxies: Proxies, name: str, port: int) -> int:
 
 
 async def test_f125_a_wildcard_denial_holds_on_every_port() -> None:
+    """F125: a wildcard denial holds on every port."""
     async with (
         scripted_origin(answer) as origin,
         running_proxies("*", denied=["*.no.test"], pinned=("a.no.test", "ok.test")) as proxies,
@@ -50,6 +51,7 @@ async def test_f125_a_wildcard_denial_holds_on_every_port() -> None:
     ("*", {"ok.test": True, "a.b.ok.test": True, "ok.test.no.test": True}),
 ])  # fmt: skip
 async def test_f121_one_table_for_every_pattern(table: tuple[str, dict[str, bool] | None]) -> None:
+    """F121: one table for every pattern."""
     pattern, expected = table
     names = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
     expected = expected if expected is not None else dict.fromkeys(names, True)
@@ -75,7 +77,7 @@ class Alternating:
 
 @pytest.mark.parametrize("address", LOCAL)
 async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: str) -> None:
-    """NW-15."""
+    """F127, NW-15."""
     async with scripted_origin(answer) as origin, running_proxies("ok.test", pinned=()) as proxies:
         names = Alternating(address)
         proxies.names.resolve = names.resolve  # type: ignore[method-assign]
@@ -84,7 +86,7 @@ async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: st
 
 
 async def test_f127_what_was_checked_is_what_is_dialled() -> None:
-    """NW-14."""
+    """F127, NW-14."""
     dialled: list[tuple[str, int]] = []
 
     async def connect(address: IPAddress, port: int) -> socket.socket:
@@ -100,6 +102,7 @@ async def test_f127_what_was_checked_is_what_is_dialled() -> None:
 
 
 async def test_f127_a_listed_literal_may_be_reached_and_private_ranges_are_by_choice() -> None:
+    """F127: a listed literal may be reached and private ranges are by choice."""
     async with scripted_origin(answer) as origin:
         async with running_proxies("ok.test", f"127.0.0.1:{origin.port}", pinned=()) as proxies:
             proxies.names.resolve = Alternating("127.0.0.1").resolve  # type: ignore[method-assign]
@@ -118,7 +121,7 @@ async def test_f127_a_listed_literal_may_be_reached_and_private_ranges_are_by_ch
     ],
 )
 async def test_f128_what_a_command_names_is_no_ground_for_its_decision(command: str) -> None:
-    """Text says little about what a program will connect to: the proxies decide, when it does."""
+    """F128: Text says little about what a program will connect to: the proxies decide, when it does."""
     settings = {"sandbox": {"enabled": True, "network": {"deniedDomains": ["no.test"]}}}
     async with (
         running_daemon(settings=settings, assemble=FakeMachine().assemble) as running,
@@ -131,6 +134,7 @@ async def test_f128_what_a_command_names_is_no_ground_for_its_decision(command: 
 
 
 async def test_f278_without_a_back_end_the_answer_is_an_error_at_once() -> None:
+    """F278: without a back end the answer is an error at once."""
     machine = FakeMachine()
     machine.backend.unavailable = "no user namespaces"
     settings = {"sandbox": {"enabled": True}}

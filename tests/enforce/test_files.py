@@ -197,6 +197,7 @@ def test_f024_every_session_has_a_temporary_directory_of_its_own(lab: Lab) -> No
 
 
 def test_f173_writable_means_readable_too(lab: Lab) -> None:
+    """F173: writable means readable too."""
     lab.identity.write(lab.home / "w" / "target", "t")
     (lab.home / "w" / "link").symlink_to("target")
     done = lab.run("echo a > ~/w/f && cat ~/w/f ~/w/link", deny_read=["~"], allow_write=["~/w"])
@@ -232,6 +233,7 @@ def test_f292_settings_of_an_agent_in_four_disguises(lab: Lab) -> None:
     ],
 )
 def test_f294_other_names_of_a_denied_file(lab: Lab, attempt: str) -> None:
+    """F294: other names of a denied file."""
     secret = lab.identity.write(lab.workspace / "secret", "s3cret")
     (lab.workspace / "p").symlink_to("secret")
     (lab.workspace / "x").mkdir()

@@ -93,7 +93,7 @@ def test_a_user_with_capabilities(identity: Identity) -> None:
 
 
 def test_f251_a_container_that_masks_proc(identity: Identity) -> None:
-    """With root in it, who needs CAP_SETFCAP to map itself, and with a user."""
+    """F251: With root in it, who needs CAP_SETFCAP to map itself, and with a user."""
     capability = ["--cap-add", "CAP_SETFCAP"] if identity.uid == 0 else []
     container = within(identity, *capability, "--ro-bind", "/dev/null", "/proc/interrupts")
     seen = look(identity, container)
@@ -107,12 +107,12 @@ def test_f251_a_container_that_masks_proc(identity: Identity) -> None:
 
 
 def test_f252_nested_user_namespaces_refused(identity: Identity) -> None:
-    """As with user.max_user_namespaces=0 and kernel.unprivileged_userns_clone=0."""
+    """F252: As with user.max_user_namespaces=0 and kernel.unprivileged_userns_clone=0."""
     assert_nothing_runs(look(identity, within(identity, "--disable-userns")), "namespaces_disabled")
 
 
 def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
-    """A bubblewrap that says its version and then fails, as under AppArmor on Ubuntu."""
+    """F252, F257: A bubblewrap that says its version and then fails, as under AppArmor on Ubuntu."""
     stub = identity.write(
         identity.base / "stub" / "bwrap",
         'case "$*" in --version) echo "bubblewrap 0.9.0";;'
@@ -127,6 +127,7 @@ def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
 
 
 def test_f255_nothing_is_installed(identity: Identity) -> None:
+    """F255: nothing is installed."""
     few = identity.base / "few"
     few.mkdir()
     for program in ("sh", "touch", "env"):

@@ -61,6 +61,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("text", "slug", "root"), KNOWN)
 def test_f252_and_f254_known_failures_have_a_cause_and_a_remedy(text: str, slug: str, root: bool | None) -> None:
+    """F252, F254: known failures have a cause and a remedy."""
     for is_root in (True, False) if root is None else (root,):
         error = explain_failure(text + "\n", 1, is_root=is_root)
         assert error.slug == slug and error.hint and error.data["output"] == text
@@ -81,6 +82,7 @@ def test_every_row_of_the_table_is_tried_above() -> None:
     ],
 )
 def test_f253_versions(tmp_path: Path, body: str, slug: str) -> None:
+    """F253: versions."""
     with pytest.raises(HostError) as caught:
         find_bwrap(None, stub(tmp_path / "bin", body))
     assert caught.value.slug == slug and caught.value.hint
@@ -92,6 +94,7 @@ def test_newer_versions_are_fine(tmp_path: Path) -> None:
 
 
 def test_f262_no_bubblewrap_is_one_cause_of_three(tmp_path: Path) -> None:
+    """F262: no bubblewrap is one cause of three."""
     for search_path in ("", str(tmp_path), f"relative:{tmp_path}/none"):
         with pytest.raises(HostError) as caught:
             find_bwrap(None, search_path)
@@ -107,6 +110,7 @@ def test_f262_no_bubblewrap_is_one_cause_of_three(tmp_path: Path) -> None:
 
 
 def test_f262_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F262: a setuid build is another."""
     path = Path(stub(tmp_path / "bin", "echo bubblewrap 0.8.0")) / "bwrap"
     real = os.stat
 
@@ -133,6 +137,7 @@ def test_f262_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_f260_platforms(system: str, kernel: str, slug: str | None) -> None:
+    """F260: platforms."""
     if slug is None:
         return check_platform(system, kernel)
     with pytest.raises(HostError) as caught:
@@ -141,6 +146,7 @@ def test_f260_platforms(system: str, kernel: str, slug: str | None) -> None:
 
 
 async def test_f256_a_version_is_no_proof(tmp_path: Path) -> None:
+    """F256: a version is no proof."""
     probe = SandboxProbe(OPTIONS)
     with pytest.raises(HostError) as caught:
         await probe.ready(None, stub(tmp_path / "bin", fails("bwrap: loopback: Failed RTM_NEWADDR: x")))

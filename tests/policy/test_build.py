@@ -143,6 +143,7 @@ def test_f290_empty_or_absent_allows_nothing() -> None:
 
 
 def test_f134_f140_read_rules_become_denied_reads() -> None:
+    """F134, F140: read rules become denied reads."""
     policy = build({"permissions": {"deny": ["Read(./.idea/**)", "Read(./.env)", "Read(**/id_rsa)", "Read(./.env.*)"]}})
     assert [(rule.path, rule.glob, rule.text) for rule in policy.files.deny_read] == [
         ("/home/u/p/.idea", False, "./.idea/**"),
@@ -164,6 +165,7 @@ def test_edit_and_write_rules() -> None:
 
 
 def test_f122_f139_web_rules_and_the_key_that_separates_them() -> None:
+    """F122, F139: web rules and the key that separates them."""
     rules = {"allow": ["WebFetch(domain:docs.ok.test)"], "deny": ["WebFetch(domain:no.test)"]}
     joined = build({"permissions": rules})
     assert [rule.pattern.text for rule in joined.network.allowed] == ["docs.ok.test"]
@@ -175,6 +177,7 @@ def test_f122_f139_web_rules_and_the_key_that_separates_them() -> None:
 
 
 def test_f138_a_deny_of_either_kind_beats_every_allow() -> None:
+    """F138: a deny of either kind beats every allow."""
     for tree in (
         {
             "permissions": {"deny": ["WebFetch(domain:ok.test)"]},
@@ -196,6 +199,7 @@ def test_f138_a_deny_of_either_kind_beats_every_allow() -> None:
 
 
 def test_f135_spellings_of_home() -> None:
+    """F135: spellings of home."""
     spelled = ["~", "~/", "$HOME", "/home/u/", "//home/u"]
     assert paths(build(filesystem(denyRead=spelled)).files.deny_read) == ["/home/u"] * 5
 
@@ -272,6 +276,7 @@ def test_f273_what_happens_to_unlisted_hosts_is_an_explicit_choice() -> None:
 
 
 def test_f124_a_url_in_the_list_does_not_break_the_others() -> None:
+    """F124: a url in the list does not break the others."""
     tree = network(allowedDomains=["https://ok.test/path", "ok.test/", "http://*.ok.test", " ok.test ", "fine.test"])
     policy = build(tree)
     assert [rule.pattern.text for rule in policy.network.allowed] == ["fine.test"]
@@ -286,6 +291,7 @@ def test_f077_overlapping_entries_are_fine() -> None:
 
 
 def test_f133_a_broken_file_gives_no_policy() -> None:
+    """F133: a broken file gives no policy."""
     for text in ("", "{", '{"sandbox": {"enabled": "x"}}', '{"permissions": {"deny": ["Read("]}}'):
         settings = merge([parse_layer(text, Source.USER, "/s.json"), parse_layer("{}", Source.LOCAL, "/l.json")])
         with pytest.raises(SettingsError):
@@ -293,6 +299,7 @@ def test_f133_a_broken_file_gives_no_policy() -> None:
 
 
 def test_f131_an_ignored_key_is_shown() -> None:
+    """F131: an ignored key is shown."""
     strict = build(network(strictAllowlist=True), Source.PROJECT)
     assert strict.network.strict_allowlist  # it only tightens, so it counts
     loose = build({"sandbox": {"excludedCommands": ["docker"]}}, Source.PROJECT)
@@ -311,6 +318,7 @@ def test_f070_an_unreachable_allow_list_is_reported() -> None:
 
 
 def test_f121_broad_patterns_warn() -> None:
+    """F121: broad patterns warn."""
     assert warned(network(allowedDomains=["*"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.github.io"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.ok.test", "ok.test"], deniedDomains=["*.com", "*"]))[:1] != [
@@ -378,6 +386,7 @@ def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
 
 
 def test_f308_the_credentials_preset_closes_well_known_files() -> None:
+    """F308: the credentials preset closes well known files."""
     closed = set(paths(build({"sandbox": {"presets": ["credentials"]}}).files.deny_read))
     assert {"/home/u/.ssh/id_*", "/home/u/.aws/credentials", "/home/u/.config/gh/hosts.yml", "/home/u/.netrc"} <= closed
 

@@ -40,6 +40,7 @@ def commands(*patterns: str) -> tuple[CommandRule, ...]:
 
 @pytest.mark.parametrize(("pattern", "command", "matches"), rows("Patterns"))
 def test_f150_patterns(pattern: str, command: str, matches: str) -> None:
+    """F150: patterns."""
     (simple,) = read_line(code(command)).commands
     words = [word.text for word in simple.words]
     assert parse_command_pattern(code(pattern)).matches(words) is (matches == "yes")
@@ -47,6 +48,7 @@ def test_f150_patterns(pattern: str, command: str, matches: str) -> None:
 
 @pytest.mark.parametrize(("command", "runs", "because"), rows("Excluded commands"))
 def test_f150_f152_excluded_commands(command: str, runs: str, because: str) -> None:
+    """F150, F152: excluded commands."""
     exclusion = decide_exclusion(commands("docker", "gh *", "npm run build"), code(command))
     assert exclusion.excluded is (runs == "outside"), exclusion.why
     assert because
@@ -54,6 +56,7 @@ def test_f150_f152_excluded_commands(command: str, runs: str, because: str) -> N
 
 @pytest.mark.parametrize(("command", "behaviour"), rows("Rules about commands"))
 def test_f147_f155_rules(command: str, behaviour: str) -> None:
+    """F147, F155: rules."""
     policy = Policy(
         enabled=True,
         commands=CommandPolicy(

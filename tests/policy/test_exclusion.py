@@ -26,6 +26,7 @@ def excluded(text: str) -> bool:
 
 
 def test_f152_one_excluded_word_does_not_lift_the_sandbox_for_a_line() -> None:
+    """F152: one excluded word does not lift the sandbox for a line."""
     for text in (
         "touch ~/probe; gh --version",
         "cat ~/.ssh/id; gh x",

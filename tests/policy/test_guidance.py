@@ -37,6 +37,7 @@ def path(text: str) -> PathRule:
 
 
 def test_f279_what_a_model_needs_to_know() -> None:
+    """F279: what a model needs to know."""
     policy = replace(
         ON,
         files=FilePolicy(
@@ -95,6 +96,7 @@ def test_the_variant_where_nobody_can() -> None:
 
 
 def test_f308_the_default_for_reading_is_stated() -> None:
+    """F308: the default for reading is stated."""
     assert "Every file that the user can read can be read" in describe(ON, AROUND).text
 
 

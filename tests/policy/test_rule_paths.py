@@ -79,6 +79,7 @@ def test_literal_paths(text: str, path: str) -> None:
     ],
 )
 def test_f140_patterns(text: str, path: str) -> None:
+    """F140: patterns."""
     assert expand_rule_path(text, SCOPE) == RulePath(path, True)
 
 
@@ -112,6 +113,7 @@ def test_special_characters_of_a_directory_mean_themselves_inside_a_pattern() ->
     ],
 )
 def test_f172_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
+    """F172: what cannot be expanded is refused."""
     with pytest.raises(RulePathError) as caught:
         expand_rule_path(text, SCOPE)
     assert caught.value.slug == slug
@@ -122,6 +124,7 @@ def test_f172_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
     st.sampled_from(["", "/", "//", "/**", "/**/", "/."]),
 )
 def test_f135_all_spellings_of_a_directory_are_equal(parts: list[str], tail: str) -> None:
+    """F135: all spellings of a directory are equal."""
     scope = Scope("/home/u", "/home/u/p", {"HOME": "/home/u"})
     path = "/".join(parts)
     spelled = {

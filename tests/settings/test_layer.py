@@ -23,6 +23,7 @@ def problems(text: str, source: Source = Source.USER) -> list[str]:
 
 
 def test_f130_an_unknown_key_names_the_nearest_one_and_its_place() -> None:
+    """F130: an unknown key names the nearest one and its place."""
     text = '{\n  "sandbox": {"network": {"allow": ["ok.test"]}}\n}'
     assert problems(text) == [
         "/s.json:2:27: warning: unknown key sandbox.network.allow, it has no effect "
@@ -115,6 +116,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"a":1,"a":2}', b"{\0}", b'{"\xff":1}', b"\xff\xfe{\0}\0"])
 def test_f133_a_broken_file_is_a_broken_layer_and_never_an_empty_one(data: bytes) -> None:
+    """F133: a broken file is a broken layer and never an empty one."""
     layer = parse_layer(data, Source.USER, "/s.json")
     assert layer.broken and not layer.values
     assert layer.problems[0].origin.file == "/s.json" and layer.problems[0].origin.line == 1
@@ -122,6 +124,7 @@ def test_f133_a_broken_file_is_a_broken_layer_and_never_an_empty_one(data: bytes
 
 @pytest.mark.parametrize("data", [b'\xef\xbb\xbf{"sandbox":{"enabled":true,},}', b'{"sandbox":{"enabled":true}}//x'])
 def test_f133_what_people_write_is_fine(data: bytes) -> None:
+    """F133: what people write is fine."""
     layer = parse_layer(data, Source.USER, "/s.json")
     assert not layer.problems and "sandbox.enabled" in layer.values
 

@@ -163,6 +163,7 @@ def test_the_higher_source_wins(key: str, higher: Source, lower: Source) -> None
 
 @pytest.mark.parametrize("key", SCALARS)
 def test_f132_a_project_file_may_tighten_and_not_loosen(key: str) -> None:
+    """F132: a project file may tighten and not loosen."""
     loose, strict = SCALARS[key]
     assert value(merge([layer(Source.PROJECT, (key, strict))]), key) == strict
 
@@ -250,6 +251,7 @@ def test_lists_are_joined_highest_first_each_entry_once(key: str) -> None:
 
 @pytest.mark.parametrize("key", OPENING)
 def test_f132_a_project_file_opens_nothing(key: str) -> None:
+    """F132: a project file opens nothing."""
     one, two = OPENING[key]
     settings = merge([layer(Source.USER, (key, [one])), layer(Source.PROJECT, (key, [one, two]))])
     assert value(settings, key) == [one]
