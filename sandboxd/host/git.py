@@ -6,6 +6,7 @@ very configuration that is in question.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -190,9 +191,10 @@ def _entries(directory: str, seen: Names) -> Iterator[str]:
     seen.visit(directory, "*")
     try:
         names = sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except PermissionError as error:  # git does not have to list it to use what is there
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # nor does git get there
+            return
+        # git does not have to list it to use what is there
         raise PolicyError(
             "scan_failed",
             f"cannot search {directory} for git directories: {error.strerror}",

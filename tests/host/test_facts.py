@@ -284,3 +284,19 @@ async def test_a_name_that_goes_while_it_is_looked_at(
 
     monkeypatch.setattr("sandboxd.host.facts.found_at", and_gone)
     assert names(await host.answer(needs(tmp_path)), tmp_path) == []
+
+
+async def test_links_that_lead_nowhere_in_a_git_directory_are_nothing_there(host: HostFacts, tmp_path: Path) -> None:
+    """A project that was unpacked may hold anything; and what comes in their place is noticed."""
+    for name in ("HEAD", "config"):
+        write(tmp_path / ".git" / name)
+    for name in ("modules", "worktrees", "hooks"):
+        (tmp_path / ".git" / name).symlink_to(name)
+    facts = await host.answer(needs(tmp_path))
+    assert [one.path for one in facts.scans[str(tmp_path)].git_dirs] == [f"{tmp_path}/.git"]
+    (tmp_path / ".git" / "modules").unlink()
+    write(tmp_path / ".git" / "modules" / "sub" / "HEAD")
+    assert not host.unchanged(facts)
+    facts = await host.answer(needs(tmp_path))
+    found = [one.path for one in facts.scans[str(tmp_path)].git_dirs]
+    assert found == [f"{tmp_path}/.git", f"{tmp_path}/.git/modules/sub"]
