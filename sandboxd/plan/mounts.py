@@ -86,10 +86,11 @@ class Mount:
 class Point:
     """A canonical path that something is to be said about.
 
-    `kind` is None for a path that does not exist; then `missing` are the placeholders to make (see `FileView`), the
-    path itself last. `link` is the text of a symlink that stands here, `guard` says that it must not be
-    replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows` what it shows. `force` masks a
-    file although the place it is in is private. `sealed`: a mask here becomes read-only."""
+    `kind` is None for a path that does not exist. `missing` are the placeholders to make (see `FileView`), the path
+    itself last: to keep it absent, or with a `kind` to have it there. `link` is the text of a symlink that stands here,
+    `guard` says that it must not be replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows`
+    what it shows. `force` masks a file although the place it is in is private. `sealed`: a mask here becomes
+    read-only."""
 
     path: str
     kind: Kind | None = Kind.DIRECTORY
@@ -302,6 +303,7 @@ class _Emitter:
             if hidden and not node.opens_below and not point.force:
                 return
             self._way_to(point.path, parent)
+            self._make(point)
             if point.kind is Kind.DIRECTORY:
                 self._add(Mount(Operation.MASK_DIRECTORY, point.path, passage=node.opens_below))
                 if point.sealed:
@@ -310,6 +312,7 @@ class _Emitter:
                 self._add(Mount(Operation.MASK_FILE, point.path, self._mask_file))
             return
         self._way_to(point.path, parent)
+        self._make(point)
         operation = Operation.WRITABLE if node.shows is Shows.HOST_WRITABLE else Operation.READ_ONLY
         if operation is Operation.WRITABLE and point.path.startswith("/dev/"):
             operation = Operation.DEVICE
@@ -319,13 +322,16 @@ class _Emitter:
         parent, point = node.parent, node.point
         if parent is None or parent.shows is not Shows.HOST_WRITABLE or node.shows is not Shows.NOTHING:
             return
-        for path in point.missing:
-            self.placeholders[path] = None
+        self._make(point)
         self._way_to(point.path, parent)
         if point.missing[-1].endswith("/"):
             self._add(Mount(Operation.REFUSE_NAME, point.path))
         else:
             self._add(Mount(Operation.READ_ONLY, point.path, point.path))
+
+    def _make(self, point: Point) -> None:
+        for path in point.missing:
+            self.placeholders[path] = None
 
     def _link(self, point: Point, parent: Node | None) -> None:
         if parent is None or point.link is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
-from sandboxd.policy.control_sockets import FINDABLE
+from sandboxd.policy.control_sockets import FINDABLE, usual_places
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
 from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, begun_names, rows
 
@@ -51,7 +51,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     own = [place.cwd, place.project_root, place.home, "/tmp"]
     own += [place.temporary_base, place.runtime_dir, *place.private]
     own += [path for path, _ in place.name_files if place.captured]
-    own += _socket_paths(policy.network)
+    own += _socket_paths(policy.network, place)
     at_home = [posixpath.join(place.home, row.name) for row in rows(Where.HOME)]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
     return Needs(
@@ -92,10 +92,15 @@ def writable_roots(files: FilePolicy, place: Place) -> tuple[str, ...]:
     return _unique([place.project_root, place.cwd, *named])
 
 
-def _socket_paths(network: NetworkPolicy) -> tuple[str, ...]:
+def _socket_paths(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
     """Where the listed sockets lead, and with every socket allowed, where those do that stay closed."""
-    closed = network.control_sockets if network.allow_all_unix_sockets else ()
+    closed = closed_sockets(network, place) if network.allow_all_unix_sockets else ()
     return (*(rule.path for rule in network.allow_unix_sockets), *closed)
+
+
+def closed_sockets(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
+    """Sockets that act outside, by their whole names."""
+    return (*network.control_sockets, *usual_places(place.home, place.uid))
 
 
 def _socket_patterns(network: NetworkPolicy) -> tuple[str, ...]:

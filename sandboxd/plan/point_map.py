@@ -51,16 +51,18 @@ class PointMap:
             self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, "nothing can be made in it"))
             self.locked.add(resolved.existing)
             return
-        missing = []
-        path = resolved.existing
-        for name in resolved.real[len(path) :].strip("/").split("/"):
-            path = posixpath.join(path, name)
-            missing.append(path + "/")
-            if top_only:
-                break
+        missing = _missing(resolved)
+        if top_only:
+            del missing[1:]
+        path = missing[-1].rstrip("/")
         if file and path == resolved.real:
             missing[-1] = path
         self.add(path, None, reason, tuple(missing))
+
+    def add_made(self, resolved: Resolved, reason: Reason) -> None:
+        """A directory that is opened and made for it, where the user can make it."""
+        if not resolved.problem and resolved.obstacle is None:
+            self.add(resolved.real, Kind.DIRECTORY, reason, tuple(_missing(resolved)))
 
     def add_links(self, resolved: Resolved, *, guard: bool, way: tuple[Link, ...] = ()) -> None:
         """The symlinks on the way to a path. `guard`: they must not be replaced. `way`: links that lead to the place
@@ -80,3 +82,12 @@ class PointMap:
     def add_guard(self, path: str) -> None:
         """A symlink that must not be replaced."""
         self.points.setdefault(path, Point(path, link="")).guard = True
+
+
+def _missing(resolved: Resolved) -> list[str]:
+    """What would have to be made for a path to exist, outermost first, each with a slash at its end."""
+    path, missing = resolved.existing, []
+    for name in resolved.real[len(path) :].strip("/").split("/"):
+        path = posixpath.join(path, name)
+        missing.append(path + "/")
+    return missing

@@ -12,7 +12,7 @@ from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
-from sandboxd.policy.policy import FilePolicy, PathRule
+from sandboxd.policy.policy import FilePolicy, Missing, PathRule
 
 __all__ = ["DEVICES", "PROCESSES", "TMP", "PointMap", "Reason", "is_workspace", "make_points"]
 
@@ -100,10 +100,14 @@ def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: 
             found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
     elif mark & _DENIES:
         found.add_absent(resolved, reason)
+    elif rule.missing is Missing.MAKE:
+        found.add_made(resolved, reason)
+    elif rule.missing is Missing.IGNORE:
+        pass
     elif resolved.problem:
         found.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
     else:
-        found.warn(f"{reason.text}: {resolved.real} does not exist, so nothing was opened")
+        found.warn(f"{reason.text}: {resolved.real} does not exist, so nothing was opened; make it first")
     found.add_links(resolved, guard=bool(mark & _DENIES))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.facts import Facts, Kind
 from sandboxd.plan.mounts import Mark, Shows, is_below, settled_at
+from sandboxd.plan.needs import closed_sockets
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.control_sockets import FINDABLE
@@ -33,7 +34,7 @@ def add_sockets(found: PointMap, network: NetworkPolicy, place: Place, facts: Fa
             _add_listed(found, rule, real, resolved.kind)
     sockets = open_sockets(network, ends, own)
     if network.allow_all_unix_sockets:
-        _mask_control_sockets(found, network, facts, sockets)
+        _mask_control_sockets(found, closed_sockets(network, place), facts, sockets)
     return sockets
 
 
@@ -48,9 +49,11 @@ def _add_listed(found: PointMap, rule: SocketRule, real: str, kind: Kind) -> Non
         found.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
 
 
-def _mask_control_sockets(found: PointMap, network: NetworkPolicy, facts: Facts, sockets: OpenSockets) -> None:
+def _mask_control_sockets(
+    found: PointMap, named: tuple[str, ...], facts: Facts, sockets: OpenSockets
+) -> None:
     matches = [(one.real, one.kind) for pattern in FINDABLE for one in facts.globs[pattern]]
-    matches += [(facts.paths[path].real, facts.paths[path].kind) for path in network.control_sockets]
+    matches += [(facts.paths[path].real, facts.paths[path].kind) for path in named]
     for real, kind in matches:
         if kind is Kind.OTHER and not decide_socket(real, sockets).allowed:
             found.add(real, kind, Reason(Mark.DENY_READ, "it acts outside the sandbox"))

@@ -23,6 +23,7 @@ from sandboxd.policy.policy import (
     CommandRule,
     FilePolicy,
     HostRule,
+    Missing,
     NetworkPolicy,
     PathRule,
     PlatformPolicy,
@@ -170,8 +171,11 @@ class _Builder:
         entries = list(self.settings.entries(key))
         if kind is not None and feeds is not None:
             entries += self.rules(kind, feeds)
-        entries += self.preset_paths(feeds)
-        return tuple(self.collect(tuple(entries), self.path_rule, opens=opens))
+        presets = tuple(self.preset_paths(feeds))
+        return (
+            *self.collect(tuple(entries), self.path_rule, opens=opens),
+            *self.collect(presets, self.preset_rule, opens=opens),
+        )
 
     def files_with_passwords(self) -> Iterator[PathRule]:
         """Settings files in which the password of a parent proxy stands: no command may read one."""
@@ -202,6 +206,10 @@ class _Builder:
     def path_rule(self, text: str, origin: Origin) -> PathRule:
         expanded = expand_rule_path(text, self.scope)
         return PathRule(expanded.path, origin, expanded.glob, text)
+
+    def preset_rule(self, text: str, origin: Origin) -> PathRule:
+        missing = Missing.MAKE if text.endswith("/") else Missing.IGNORE
+        return replace(self.path_rule(text, origin), missing=missing)
 
     # --- network ---
 

@@ -28,10 +28,15 @@ CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
     ControlSocket("*/docker.sock", _CONTAINERS),
     ControlSocket("*/podman.sock", _CONTAINERS),
     ControlSocket("*/containerd*.sock", _CONTAINERS),
+    ControlSocket("*/containerd*.sock.ttrpc", _CONTAINERS),
+    ControlSocket("/run/user/*/containerd-rootless/api.sock", _CONTAINERS),
+    ControlSocket("*/cri-dockerd.sock", _CONTAINERS),
     ControlSocket("*/buildkitd.sock", _CONTAINERS),
     ControlSocket("*/crio.sock", _CONTAINERS),
     ControlSocket("/var/lib/lxd/unix.socket", _CONTAINERS),
+    ControlSocket("/var/snap/lxd/common/lxd/unix.socket", _CONTAINERS),
     ControlSocket("/var/lib/incus/unix.socket", _CONTAINERS),
+    ControlSocket("/run/incus/unix.socket", _CONTAINERS),
     ControlSocket("/run/libvirt/*", "controls virtual machines on this host"),
     ControlSocket("/run/user/*/libvirt/*", "controls virtual machines on this host"),
     ControlSocket("/run/user/*/bus", _SESSION_BUS),
@@ -49,17 +54,42 @@ CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
     ControlSocket("/run/user/*/keyring/*", _AGENT),
     ControlSocket("/run/user/*/openssh_agent", _AGENT),
     ControlSocket("*/ssh-agent*", _AGENT),
+    ControlSocket("/run/user/*/gcr/ssh", _AGENT),
+    ControlSocket("*/.1password/agent.sock", _AGENT),
     ControlSocket("/tmp/tmux-*/*", _EDITOR),
     ControlSocket("/run/screen/*", _EDITOR),
     ControlSocket("*/vscode-ipc-*.sock", _EDITOR),
     ControlSocket("*/vscode-git-*.sock", _EDITOR),
     ControlSocket("*/emacs/server", _EDITOR),
+    ControlSocket("*/.emacs.d/server/*", _EDITOR),
     ControlSocket("*/nvim.*", _EDITOR),
     ControlSocket("/run/WSL/*_interop", "starts Windows programs"),
 )
 
 FINDABLE = tuple(known.pattern for known in CONTROL_SOCKETS if not known.pattern.startswith(("*", "/tmp/")))
-"""Those that a look at the host finds: the others may be anywhere, or in a `/tmp` that no sandbox sees."""
+"""Patterns by which a look at the host finds them. The others may be anywhere, or in a `/tmp` that no sandbox sees."""
+
+_PLACES = (
+    "/run/docker/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock",
+    "/run/containerd/containerd.sock.ttrpc", "/run/docker/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock",
+    "/run/buildkit/buildkitd.sock", "/run/libvirt/libvirt-sock", "/run/systemd/private", "/run/snapd.socket",
+    "{run}/docker.sock", "{run}/podman/podman.sock", "{run}/buildkit/buildkitd.sock",
+    "{run}/containerd-rootless/api.sock", "{run}/bus", "{run}/systemd/private", "{run}/gnupg/S.gpg-agent",
+    "{run}/gnupg/S.gpg-agent.ssh", "{run}/gnupg/S.gpg-agent.extra", "{run}/gnupg/S.gpg-agent.browser",
+    "{run}/gcr/ssh", "{run}/keyring/ssh", "{run}/keyring/control", "{run}/openssh_agent", "{run}/ssh-agent.socket",
+    "{run}/emacs/server", "{home}/.docker/run/docker.sock", "{home}/.docker/desktop/docker.sock",
+    "{home}/.colima/docker.sock", "{home}/.colima/default/docker.sock", "{home}/.rd/docker.sock",
+    "{home}/.orbstack/run/docker.sock", "{home}/.lima/default/sock/docker.sock", "{home}/.gnupg/S.gpg-agent",
+    "{home}/.gnupg/S.gpg-agent.ssh", "{home}/.gnupg/S.gpg-agent.extra", "{home}/.gnupg/S.gpg-agent.browser",
+    "{home}/.1password/agent.sock", "{home}/.emacs.d/server/server",
+)  # fmt: skip
+
+
+def usual_places(home: str, uid: int) -> tuple[str, ...]:
+    """Where these sockets are known to be, by their whole names. A directory that cannot be listed (`/run/containerd`
+    is 0711) hides them from a pattern, and not from who connects."""
+    return tuple(place.format(run=f"/run/user/{uid}", home=home) for place in _PLACES)
 
 
 def control_socket(path: str, environment: Mapping[str, str] | None = None) -> str | None:

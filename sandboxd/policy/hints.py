@@ -78,9 +78,18 @@ _CACHE_TEXT = (
     "a cache of a package manager: sandboxd allow path {path}, or all of them: "
     """sandboxd settings set sandbox.presets '["caches"]'"""
 )
+_SHARED_STORES = (
+    (r"\.jj/repo", "the pointer file .jj/repo"),
+    (r"\.hg", "the pointer file .hg/sharedpath"),
+)
+"""Of version control other than git, whose worktrees are followed: what a workspace may share with others."""
+_CACHES_TEXT = (
+    "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
+    """sandboxd settings set sandbox.presets '["caches"]'"""
+)
 _CACHES = (
     (r"~/\.npm", "~/.npm"),
-    (r"~/\.cargo/(registry|git|\.package-cache.*)", "~/.cargo/registry"),
+    (r"~/\.cargo/(registry|git|\.package-cache.*|\.global-cache.*)", "~/.cargo/registry"),
     (r"~/\.m2", "~/.m2/repository"),
     (r"~/\.gradle", "~/.gradle/caches"),
     (r"~/\.(yarn|bun|nuget|ivy2|gem|pnpm-store)", "{path}"),
@@ -147,27 +156,44 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _WRITE, _ANY,
+        "an empty directory keeps this protected name from being made, and goes when the command has ended: leave it "
+        "(git clean -e {name}), or if the name may be made: sandboxd allow path {path}",
+        operation="rmdir", reasons=(Reason.PATH_PROTECTED,),
+    ),
+    Hint(
+        _WRITE, _ANY,
         "it is protected, because a program outside the sandbox obeys it: change it outside, or if that is meant: "
         "sandboxd allow path {path}",
         reasons=(Reason.PATH_PROTECTED,),
     ),
+    # rules
+    Hint(
+        _WRITE, _ANY,
+        "take out the rule {rule}: denyWrite beats every allowWrite, denyRead every one that is not more specific",
+        reasons=(Reason.PATH_DENIED,),
+    ),
     # caches
     *(Hint(_WRITE, rf"{pattern}(/.*)?", _CACHE_TEXT.replace("{path}", rule)) for pattern, rule in _CACHES),
     Hint(_WRITE, r"~/(?P<path>\.cache(/[^/]+)?)(/.*)?", _CACHE_TEXT),
-    # rules
-    Hint(
-        _WRITE, _ANY, "take out the rule {rule}; a deny beats every allowWrite",
-        reasons=(Reason.PATH_DENIED,),
-    ),
+    Hint(_WRITE, r"~/(\.cargo|\.gradle|\.m2|go)", _CACHES_TEXT),
     Hint(_READ, _ANY, "if it may be read: sandboxd allow path --read {path}", reasons=(Reason.PATH_DENIED,)),
-    # places
-    Hint(
-        _WRITE, r"/(var/)?tmp(/.*)?",
-        "temporary files belong in $TMPDIR, which is writable; for this one: sandboxd allow path {path}",
+    # stores that a pointer file of another directory leads to
+    *(
+        Hint(
+            _WRITE, rf"(?P<path>.*/{store})(/.*)?",
+            f"it is a store that {pointer} of another directory leads to, which is not followed, since a command could "
+            "have written it; if commands may write the store: sandboxd allow path {path}",
+        )
+        for store, pointer in _SHARED_STORES
     ),
+    # places
     Hint(
         _WRITE, r"~/.*",
         "the home directory is read-only in the sandbox: sandboxd allow path {path}",
+    ),
+    Hint(
+        _WRITE, r"/(var/)?tmp(/.*)?",
+        "temporary files belong in $TMPDIR, which is writable; for this one: sandboxd allow path {path}",
     ),
     Hint(
         _WRITE, r"/(usr|etc|opt|bin|sbin|lib[^/]*|boot)(/.*)?",
@@ -259,6 +285,7 @@ def _filled(text: str, found: re.Match[str], symptom: Symptom) -> str:
         text.replace("{rule}", rule or "that says so")
         .replace("{host}", _word(host, symptom.home))
         .replace("{path}", _word(path, symptom.home))
+        .replace("{name}", _word(posixpath.basename(path), symptom.home))
     )
 
 

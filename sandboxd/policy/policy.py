@@ -8,10 +8,22 @@ expanded. Nobody edits one; a reload makes a new one with the next generation nu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.policy.upstream import ParentProxy
 from sandboxd.settings.origins import BUILT_IN, Origin
+
+
+class Missing(StrEnum):
+    """What an `allowWrite` rule means for a path that does not exist."""
+
+    TELL = "tell"
+    """It opens nothing, and people are told."""
+    IGNORE = "ignore"
+    """It opens nothing."""
+    MAKE = "make"
+    """It is a directory, and there for as long as a command runs. It stays when something has been put into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,7 @@ class PathRule:
     origin: Origin
     glob: bool = False
     text: str = ""
+    missing: Missing = Missing.TELL
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

@@ -13,6 +13,8 @@ class Preset:
     opens: bool
     why: str
     allow_write: tuple[str, ...] = ()
+    """Those that end in a slash are directories that a command may make: who has never used a program has no cache of
+    it yet. The others are opened where they exist."""
     deny_read: tuple[str, ...] = ()
 
 
@@ -21,25 +23,27 @@ PRESETS: dict[str, Preset] = {
         opens=True,
         why="package managers keep downloads in the home directory; these paths hold no configuration and no tokens",
         allow_write=(
-            "~/.cache",
-            "~/.npm/_cacache",
-            "~/.npm/_logs",
-            "~/.npm/_npx",
-            "~/.yarn/berry/cache",
-            "~/.local/share/pnpm/store",
-            "~/.bun/install/cache",
-            "~/.cargo/registry",
-            "~/.cargo/git",
+            "~/.cache/",
+            "~/.npm/_cacache/",
+            "~/.npm/_logs/",
+            "~/.npm/_npx/",
+            "~/.yarn/berry/cache/",
+            "~/.local/share/pnpm/store/",
+            "~/.bun/install/cache/",
+            "~/.cargo/registry/",
+            "~/.cargo/git/",
             "~/.cargo/.package-cache",
-            "~/go/pkg",
-            "~/.gradle/caches",
-            "~/.gradle/wrapper",
-            "~/.m2/repository",
-            "~/.ivy2/cache",
-            "~/.nuget/packages",
-            "~/.gem/ruby",
-            "~/.local/share/gem/ruby",
-            "~/.local/share/uv",
+            "~/.cargo/.package-cache-mutate",
+            "~/.cargo/.global-cache",
+            "~/go/pkg/",
+            "~/.gradle/caches/",
+            "~/.gradle/wrapper/",
+            "~/.m2/repository/",
+            "~/.ivy2/cache/",
+            "~/.nuget/packages/",
+            "~/.gem/ruby/",
+            "~/.local/share/gem/ruby/",
+            "~/.local/share/uv/",
             "~/Library/Caches",
         ),
     ),
