@@ -379,7 +379,10 @@ def test_fs13_a_denied_file_cannot_be_made_again(lab: Lab) -> None:
     assert lab.run("rm d/f; echo new > d/f").ok
 
 
-@pytest.mark.parametrize("name", ["a b", "percent%41", "new\nline", "tab\t", "ü", "u\u0308", "quote'\"", "[x]", "*"])
+@pytest.mark.parametrize(
+    "name",
+    ["a b", "percent%41", "new\nline", "return\r", "tab\t", "ü", "u\u0308", "quote'\"", "[x]", "*"],
+)
 def test_fs22_odd_names(lab: Lab, name: str) -> None:
     lab.identity.write(lab.workspace / name / "f", "s")
     quoted = "".join(f"[{c}]" if c in "*[" else c for c in name)
