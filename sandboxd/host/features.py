@@ -71,7 +71,7 @@ FAILURES: tuple[Failure, ...] = (
         _APPARMOR + "; in a container, allow user namespaces in its seccomp and AppArmor profiles",
     ),
     _failure(
-        r"max_user_namespaces|namespace failed: No space left|unshare.*No space left", "namespaces_disabled",
+        r"max_(user|\*)_namespaces|namespace failed: No space left|unshare.*No space left", "namespaces_disabled",
         "the limit on user namespaces is reached or zero", "raise it: sysctl user.max_user_namespaces=15000",
     ),
     _failure(

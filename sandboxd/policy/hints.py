@@ -124,6 +124,10 @@ HINTS: tuple[Hint, ...] = (
         _AGENT_TEXT,
     ),
     Hint(
+        _SOCKET, r"(/var)?/run/WSL/.*",
+        "it starts Windows programs, which run outside the sandbox; if that is meant: sandboxd allow socket {path}",
+    ),
+    Hint(
         _SOCKET, r"(/var)?/run/(user/[0-9]+/(bus|systemd/.*)|systemd/.*|dbus/.*)",
         "it starts services outside the sandbox; most programs do without it "
         "(DBUS_SESSION_BUS_ADDRESS=disabled:); if that is meant: sandboxd allow socket {path}",

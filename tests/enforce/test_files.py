@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_f001_a_dotfile_that_is_a_link_stays_one(lab: Lab) -> None:
 
 
 def test_f003_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
+    """F003: the command runs, the names cannot be made, and nothing is left."""
     assert lab.run("true").ok
     assert not lab.run("mkdir -p .claude/commands && echo x > .claude/commands/a.md").ok
     assert not lab.run("mkdir .vscode").ok
@@ -49,6 +51,7 @@ def test_f003_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
 
 
 def test_f004_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
+    """F004: nothing that is written there seems to succeed."""
     lab.identity.write(lab.home / ".ssh" / "id", "key")
     for allow in ([], ["~"]):
         done = lab.run("echo k > ~/.ssh/authorized_keys", deny_read=["~/.ssh"], allow_write=allow)
@@ -61,6 +64,7 @@ def test_f004_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
 
 @pytest.mark.parametrize("below_tmp", [True, False])
 def test_f005_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
+    """F005: below a denied directory a readable one, in it a writable one. Random trees: test_files_model."""
     top = Path(tempfile.mkdtemp()) / "t" if below_tmp else lab.identity.base / "t"
     if below_tmp:
         assert top.parts[1] == "tmp"
@@ -80,15 +84,19 @@ def test_f005_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
 
 
 def test_f006_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
+    """F006: the more specific rule counts, and of two for the same path the deny."""
     secret = lab.identity.write(lab.workspace / "secret.txt", "s")
     rules: Rules = {"deny_read": ["./secret.txt"], "allow_read": ["."], "allow_write": ["."]}
     for attempt in ("cat secret.txt", "echo > secret.txt", "rm secret.txt", "mv secret.txt x", "ln secret.txt x"):
         assert not lab.run(attempt, **rules).ok, attempt
     assert secret.read_text() == "s"
+    same: Rules = {"deny_read": ["./secret.txt"], "allow_read": ["./secret.txt"], "allow_write": ["./secret.txt"]}
+    assert not lab.run("cat secret.txt", **same).ok and not lab.run("echo > secret.txt", **same).ok
     assert lab.run("cat secret.txt").stdout == "s"
 
 
 def test_f007_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
+    """F007: parents are mounted before children, in whatever lists they stand."""
     child = lab.identity.write(lab.home / "p" / "old", "old").parent
     done = lab.run("touch ~/p/f; ls ~/p", deny_read=["~"], allow_read=["~/p"], allow_write=["~/p"])
     assert done.stdout.split() == ["f", "old"]
@@ -96,28 +104,60 @@ def test_f007_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
 
 
 def test_f009_a_trailing_pattern_means_the_directory(lab: Lab) -> None:
+    """F009: and patterns that open nothing are reported."""
     lab.identity.write(lab.identity.base / "d" / "x", "")
     assert lab.run(f"echo x > {lab.identity.base}/d/f", allow_write=[f"/{lab.identity.base}/d/**"]).ok
     assert not lab.run(f"echo x > {lab.identity.base}/d/g").ok
+    done = lab.run("true", allow_write=["~/none/**", "~/none*"])
+    assert done.ok and [one for one in done.warnings if "nothing was opened" in one] == done.warnings[:2]
 
 
 def test_f010_patterns_match_files_directories_and_links(lab: Lab) -> None:
+    """F010: each by its kind, links where they lead, and what leads nowhere keeps no command from starting."""
     lab.identity.write(lab.home / ".ssh" / "id_rsa", "key")
     lab.identity.write(lab.home / ".ssh" / "id_dir" / "inner", "key")
     lab.identity.write(lab.home / "elsewhere" / "k", "key")
     (lab.home / ".ssh" / "id_link").symlink_to("../elsewhere")
+    (lab.home / ".ssh" / "id_nowhere").symlink_to("gone")
+    (lab.home / ".ssh" / "id_round").symlink_to("id_round")
+    os.mkfifo(lab.home / ".ssh" / "id_pipe")
     done = lab.run(
         "cd ~/.ssh; cat id_rsa id_dir/inner id_link/k ../elsewhere/k; echo ok > /tmp/x; cat /tmp/x; ls",
         deny_read=["~/.ssh/id_*"],
     )
-    assert done.stdout.split() == ["ok", "id_dir", "id_link", "id_rsa"]
+    assert done.stdout.split() == ["ok", "id_dir", "id_link", "id_nowhere", "id_pipe", "id_round", "id_rsa"]
 
 
 def test_f013_a_file_reached_through_two_names_is_masked_once(lab: Lab) -> None:
+    """F013: found by a pattern, below a link, below a link to a link, and named."""
     lab.identity.write(lab.workspace / "real" / ".env", "secret")
     (lab.workspace / "link").symlink_to("real")
-    done = lab.run("cat real/.env link/.env", deny_read=["**/.env", "./link/.env", "./real/.env"])
+    (lab.workspace / "second").symlink_to("link")
+    (lab.workspace / "real" / "self").symlink_to("../real")
+    assert lab.run("true").ok
+    done = lab.run("cat real/.env second/self/.env", deny_read=["**/.env", "./second/.env", "./real/.env"])
     assert done.stdout == "" and done.stderr.count("Permission denied") == 2
+
+
+def test_f014_a_secret_on_a_disk_that_cannot_be_written(lab: Lab) -> None:
+    """F014: a file system of its own, mounted read-only by root. As a user can see it: test_hosts_that_resist."""
+    if os.geteuid() != 0:
+        return
+    store = lab.identity.base / "store"
+    store.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(store)], check=True)
+    try:
+        for name in (".env.example", "open"):
+            (store / name).write_text(name)
+        subprocess.run(["mount", "-o", "remount,ro", str(store)], check=True)
+        (lab.workspace / "flake").symlink_to(store)
+        assert lab.run("true").ok
+        for rule in ("./flake/.env*", f"/{store}/.env.example"):
+            attempt = "cat flake/open flake/.env.example; touch flake/new"
+            done = lab.run(attempt, deny_read=[rule], allow_write=["./flake"])
+            assert done.stdout == "open" and "Permission denied" in done.stderr and "Read-only" in done.stderr, done
+    finally:
+        subprocess.run(["umount", str(store)], check=True)
 
 
 def test_f015_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
@@ -165,6 +205,7 @@ def test_a_repository_of_its_own_in_a_protected_place_is_a_project(lab: Lab) -> 
 
 
 def test_f016_and_f019_everything_denied_but_what_programs_need(lab: Lab) -> None:
+    """F016, F019: what the sandbox itself needs is there. With a network: test_field_messages."""
     rules: Rules = {"deny_read": ["//"], "allow_read": ["/usr", "/lib", "/lib64", "/bin", "/etc", "."]}
     done = lab.run("cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; ls; touch z", **rules)
     assert done.ok and done.stdout.split()[1:] == ["x"], done
@@ -185,12 +226,14 @@ def test_f018_a_git_link_that_leads_out(lab: Lab) -> None:
 
 @pytest.mark.parametrize("name", [".vscode/settings.json", ".idea/x", ".mcp.json"])
 def test_f023_folders_of_editors_in_packages_are_free(lab: Lab, name: str) -> None:
+    """F023: as packages ship them, and not at the top of a workspace."""
     assert lab.run(f"mkdir -p $(dirname node_modules/p/{name}) && touch node_modules/p/{name}").ok
     assert not lab.run(f"mkdir -p $(dirname {name}) && echo > {name}").ok
     assert lab.run(f"touch node_modules/p/{name}").ok
 
 
 def test_f024_every_session_has_a_temporary_directory_of_its_own(lab: Lab) -> None:
+    """F024: kept between its commands. Two at once: test_field_messages."""
     assert lab.run("mkdir /tmp/pytest-of-x; echo a > /tmp/pytest-of-x/f").ok
     assert lab.run('cat $TMPDIR/pytest-of-x/f; mv $TMPDIR/pytest-of-x /tmp/y; test -d "$TMPDIR/y"').stdout == "a\n"
     assert not Path("/tmp/pytest-of-x").exists()
@@ -288,6 +331,7 @@ def test_a_directory_that_cannot_be_searched_is_read_only(lab: Lab) -> None:
 
 
 def test_explicit_rules_of_the_user_lift_a_protection(lab: Lab) -> None:
+    """F041: exactly named, and by a file that no command could have written."""
     lab.host("git init -q; mkdir .vscode; echo old > .vscode/tasks.json")
     assert lab.run("touch .git/hooks/pre-commit", allow_write=["./.git/hooks"]).ok
     assert lab.run("echo x > .vscode/tasks.json", allow_write=["./.vscode/tasks.json"]).ok
@@ -413,7 +457,7 @@ def test_fs42_and_fs43_devices_and_shared_memory_are_private(lab: Lab) -> None:
 
 
 def test_f021_a_listed_device_can_be_used(lab: Lab) -> None:
-    """A node of its own where one can be made; otherwise one that every Linux has and the sandbox's /dev has not."""
+    """F021: a node of its own where one can be made, else one that every Linux has and the sandbox's /dev has not."""
     if os.geteuid() == 0:
         node = Path(f"/dev/sandboxd-test-{os.getpid()}")
         os.mknod(node, 0o20666, os.makedev(1, 3))

@@ -74,6 +74,7 @@ def without(*capabilities: str) -> list[str]:
 
 
 def test_f250_root_without_the_capability_to_mount(identity: Identity) -> None:
+    """F059, F250: as in a container without CAP_SYS_ADMIN."""
     if identity.uid == 0:  # nobody else has it
         assert_sandboxed(look(identity, without("sys_admin", "net_admin", "sys_ptrace")))
 
@@ -139,7 +140,7 @@ def test_f255_nothing_is_installed(identity: Identity) -> None:
 
 
 def test_f014_a_secret_on_a_file_system_that_cannot_be_written(identity: Identity) -> None:
-    """As in a store of packages, which a workspace links to."""
+    """F014: as in a store of packages, which a workspace links to."""
     store, seen_at = identity.base / "store", identity.base / "ro"
     identity.write(store / ".env.example", "secret\n")
     identity.write(store / "open", "open\n")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,25 @@ def server(identity: Identity, path: Path) -> Iterator[Path]:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def windows(identity: Identity) -> Iterator[str | None]:
+    """The bridge to Windows programs as WSL has it; only root can make its directory."""
+    if os.geteuid() != 0:
+        yield None
+        return
+    directory = Path("/run/WSL")
+    directory.mkdir(exist_ok=True)
+    with server(identity, directory / f"{os.getpid()}_interop") as path:
+        yield str(path)
+    with suppress(OSError):  # real ones may be in there
+        directory.rmdir()
+
+
+def _allowing(identity: Identity, path: str) -> Path:
+    settings = {"sandbox": {"network": {"allowUnixSockets": [path]}}}
+    return identity.write(identity.base / "allowing.json", json.dumps(settings))
 
 
 CONNECT = """
@@ -137,7 +156,7 @@ with Client(autostart=False) as box, Client(autostart=False) as listener:
 
 
 def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F050, F053, F057, F061, F301, IP-01, IP-03, IP-06."""
+    """F050, F053, F057, F061, F064, F301, IP-01, IP-03, IP-06."""
     directory = identity.own(_made(identity.base / "socks"))
     links = identity.own(_made(identity.base / "links"))
     agent = identity.home / "agent"
@@ -148,6 +167,7 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
     with (
         server(identity, at_tmp), server(identity, directory / "a"), server(identity, identity.base / "real"),
         server(identity, identity.base / "docker.sock"), server(identity, identity.workspace / "other"),
+        windows(identity) as interop,
     ):  # fmt: skip
         (links / "named").symlink_to(identity.base / "real")
         (identity.workspace / "planted").symlink_to(identity.base / "docker.sock")
@@ -169,6 +189,12 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         for mine, said in (("/tmp/mine.sock", "own\n"), ("mine/server", "own\n"), ("elsewhere", "")):
             done = daemon.run("run", "--", "/usr/bin/python3", "-c", OWN_SERVER, mine)
             assert done.stdout == said, done.stderr
+        if interop is not None:
+            assert daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, interop).stdout == "Permission denied\n"
+            (told,) = [violation["hint"] for violation in blocked(daemon) if violation["target"] == interop]
+            assert "starts Windows programs" in told and told.endswith(f"sandboxd allow socket {interop}")
+            with_it = ("run", "--settings", str(_allowing(identity, interop)), "--", "/usr/bin/python3", "-c", CONNECT)
+            assert daemon.run(*with_it, interop).stdout == "hello\n"
     _agent(daemon, identity, agent)
 
 
@@ -189,16 +215,21 @@ def _agent(daemon: DaemonProcess, identity: Identity, agent: Path) -> None:
 
 
 def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: StartDaemon) -> None:
-    """F051, F307: an agent that the environment names, and the daemon itself."""
+    """F051, F307: an agent that the environment names, one in a directory that cannot be listed, and the daemon
+    itself."""
     agent = Path(f"/var/tmp/sdt-agent-{os.getpid()}")
     settings = {"sandbox": {"network": {"allowAllUnixSockets": True}}}
     daemon = start_daemon(settings=settings, env={"SSH_AUTH_SOCK": str(agent)})
     identity = daemon.identity
-    with server(identity, agent), server(identity, identity.workspace / "other"):
-        paths = [str(identity.workspace / "other"), str(agent), str(daemon.socket)]
+    hidden = identity.own(_made(identity.home / ".docker")) / "run"
+    hidden.mkdir()
+    docker = hidden / "docker.sock"
+    with server(identity, agent), server(identity, identity.workspace / "other"), server(identity, docker):
+        hidden.chmod(0o711)  # whose it is: root's, where root runs the tests
+        paths = [str(identity.workspace / "other"), str(agent), str(docker), str(daemon.socket)]
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, *paths)
         said = done.stdout.splitlines()
-        assert said[0] == "hello" and "hello" not in said[1:] and len(said) == 3, done.stderr
+        assert said[0] == "hello" and "hello" not in said[1:] and len(said) == 4, done.stderr
 
 
 def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon, origin: Origin) -> None:

@@ -97,6 +97,7 @@ def test_sockets(launch: Launcher, garbage: int) -> None:
 
 
 def test_unix_sockets_without_the_filter_and_where_they_are_allowed(launch: Launcher) -> None:
+    """F056: io_uring, which could make and connect them, does not exist either way."""
     calls = [(number_of("socket"), UNIX, kind, 0) for kind in (STREAM, DGRAM)]
     assert probe(launch, calls, filtered=False) == ["0", "0"]
     allowing = build_filter(MACHINE, Supervision(unix_sockets=UnixSockets.ALL))
@@ -181,6 +182,7 @@ if MACHINE == "x86_64":
 
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_the_32_bit_entry_kills(launch: Launcher, name: str) -> None:
+        """F056: the 32-bit way to the system calls."""
         program, expected = PROGRAMS[name]
         path: Path = launch.identity.workspace / "program"
         path.write_bytes(program)

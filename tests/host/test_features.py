@@ -49,6 +49,8 @@ KNOWN = [
     ("bwrap: Creating new namespace failed: Operation not permitted", "namespaces_disabled", None),
     ("bwrap: Creating new namespace failed, likely because /proc/sys/user/max_user_namespaces is 0",
      "namespaces_disabled", None),
+    ("bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)",
+     "namespaces_disabled", None),
     ("bwrap: Failed to make / slave: Permission denied", "mounts_restricted", None),
     ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "proc_masked", None),
     ("bwrap: Unknown option --size", "bwrap_too_old", None),

@@ -205,6 +205,7 @@ def test_f135_spellings_of_home() -> None:
 
 
 def test_f009_trailing_stars_mean_the_directory() -> None:
+    """F009."""
     policy = build(filesystem(allowWrite=["/tmp/d/**"]))
     assert [(rule.path, rule.glob) for rule in policy.files.allow_write] == [("/tmp/d", False)]
 
@@ -375,6 +376,7 @@ def test_problems_come_in_order_of_place() -> None:
 
 
 def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
+    """F022."""
     policy = build({"sandbox": {"presets": ["caches"]}})
     opened = set(paths(policy.files.allow_write))
     assert {"/home/u/.cache", "/home/u/.cargo/registry", "/home/u/.npm/_cacache"} <= opened

@@ -63,6 +63,7 @@ CASES = [
     (SOCKET, "connect", "/var/tmp/ssh-Xy/agent.7", because(Reason.SOCKET_NOT_LISTED), "signs with your keys"),
     (SOCKET, "connect", "/home/me/.gnupg/S.gpg-agent", because(Reason.SOCKET_NOT_LISTED), "socket ~/.gnupg/S."),
     (SOCKET, "connect", "/run/user/1/bus", because(Reason.SOCKET_NOT_LISTED), "DBUS_SESSION_BUS_ADDRESS"),
+    (SOCKET, "connect", "/run/WSL/1_interop", because(Reason.SOCKET_CONTROL), "starts Windows programs"),  # F064
     (SOCKET, "connect", "/tmp/.X11-unix/X0", because(Reason.SOCKET_CONTROL), "every window"),
     (SOCKET, "connect", "/run/sandboxd/x.sock", because(Reason.SOCKET_OWN), "no setting opens"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_REDIRECTED), "list /p/x.sock"),

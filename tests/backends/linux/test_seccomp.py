@@ -268,6 +268,7 @@ class TestShape:
 
     @pytest.mark.parametrize("number", [0, 1, 41, 53, 425, 512, 520, 546])
     def test_x32_calls_do_not_exist(self, machine: str, options: Supervision, number: int) -> None:
+        """F056: the numbers of x32."""
         assert outcome(machine, options, 0x40000000 | number) == "ENOSYS"
 
     @pytest.mark.parametrize("number", [LAST_REVIEWED + 1, 500, 1000, 0x3FFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE])
