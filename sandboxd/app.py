@@ -340,6 +340,7 @@ async def run_daemon(
             session_ended=prompts.end_session,
             violations=feed,
             events=events,
+            proxies=proxies,
         )
         keeping: Keeping | None = None
         if store is not None and machine.succession is not None:

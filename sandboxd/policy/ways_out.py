@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sandboxd.policy.policy import NetworkPolicy
-from sandboxd.policy.upstream import EnvironmentProxies, ParentProxy, Protocol
+from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies, ParentProxy, Protocol
 
 OURS: Final = "network-proxy"
 THEIRS: Final = "own-proxy"
@@ -24,8 +24,24 @@ def actual_layers(network: NetworkPolicy, layers: Iterable[str]) -> tuple[str, .
     return (*(layer for layer in layers if layer != OURS), THEIRS)
 
 
-def own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
-    """One sentence for each listener on which somebody else decides."""
+def way_out_warnings(network: NetworkPolicy, environment: EnvironmentProxies = NO_PROXIES) -> tuple[str, ...]:
+    """One sentence for each listener on which somebody else decides, and for a rule that a proxy keeps from being
+    looked at."""
+    return (*_own_proxy_warnings(network), *_unchecked(network, environment))
+
+
+def _unchecked(network: NetworkPolicy, environment: EnvironmentProxies) -> Iterator[str]:
+    if not network.denied_addresses:
+        return
+    chosen = (network.parent_proxy,) if network.parent_proxy is not None else (environment.plain, environment.other)
+    for parent in dict.fromkeys(parent for parent in chosen if parent is not None and parent.takes_names):
+        yield (
+            f"names that go through {parent} ({parent.place}) are resolved there: what they lead to is not compared"
+            " with sandbox.network.deniedResolvedAddresses (a proxy with socks5:// gets addresses that were)"
+        )
+
+
+def _own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
     return tuple(
         f"what comes through the {name} goes to your own proxy on port {port}, which alone decides where it leads "
         f"(sandbox.network.{key}): the rules of sandboxd do not count there"
@@ -47,7 +63,7 @@ def describe_ways_out(network: NetworkPolicy, environment: EnvironmentProxies) -
     else:
         found = {"http:// URLs": environment.plain, "other connections": environment.other}
         lines += [f"allowed {what} go {_through(parent)}" for what, parent in found.items() if parent is not None]
-    return tuple(lines)
+    return (*lines, *_unchecked(network, environment))
 
 
 def _through(parent: ParentProxy) -> str:

@@ -20,7 +20,8 @@ from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
 from sandboxd.policy.publication import check_publications
-from sandboxd.policy.ways_out import actual_layers, own_proxy_warnings
+from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
+from sandboxd.policy.ways_out import actual_layers, way_out_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command, CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
@@ -137,6 +138,7 @@ class SessionParts:
     session_ended: Callable[[str], None] = lambda session_id: None
     """Called once for each session that ends, when its commands are about to."""
     events: Events = field(default_factory=Events)
+    proxies: EnvironmentProxies = NO_PROXIES
 
 
 class Session:
@@ -258,7 +260,7 @@ class Session:
             env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
             layers=actual_layers(policy.network, launch.layers),
-            warnings=(*plan.warnings, *launch.warnings, *own_proxy_warnings(policy.network)),
+            warnings=(*plan.warnings, *launch.warnings, *way_out_warnings(policy.network, self._parts.proxies)),
             expires_in_s=launch.expires_in_s,
             generation=policy.generation,
             published=command.publications,

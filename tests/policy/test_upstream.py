@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.policy.hosts import parse_host
+from sandboxd.policy.policy import NetworkPolicy
 from sandboxd.policy.upstream import (
     NO_PROXIES,
     ParentProxy,
@@ -18,6 +21,7 @@ from sandboxd.policy.upstream import (
     read_environment,
     without_password,
 )
+from sandboxd.policy.ways_out import describe_ways_out, way_out_warnings
 
 
 @pytest.mark.parametrize(
@@ -187,3 +191,23 @@ def test_the_way_out(setting: ParentProxy | None, host: str, plain: bool, expect
 
 def test_without_settings_and_variables_everything_goes_straight_out() -> None:
     assert choose_parent(None, NO_PROXIES, parse_host("a.test"), 443, plain=False) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "environment", "warned"),
+    [
+        ("http://p.test:1", {}, 1), ("socks5h://p.test", {"HTTPS_PROXY": "http://q.test"}, 1),
+        ("socks5://p.test", {"HTTPS_PROXY": "http://q.test"}, 0), ("direct", {"HTTPS_PROXY": "http://q.test"}, 0),
+        ("", {"HTTPS_PROXY": "http://q.test"}, 1), ("", {"ALL_PROXY": "http://q.test"}, 1), ("", {}, 0),
+        ("", {"http_proxy": "http://a.test", "ALL_PROXY": "socks5h://q.test"}, 2),
+    ],
+)  # fmt: skip
+def test_a_rule_that_a_proxy_keeps_from_being_looked_at_is_told(
+    setting: str, environment: dict[str, str], warned: int
+) -> None:
+    parent = parse_parent(setting, "parentProxy") if setting else None
+    network = NetworkPolicy(denied_addresses=("10.0.0.0/8",), parent_proxy=parent)
+    found = way_out_warnings(network, read_environment(environment))
+    assert len(found) == warned and all("deniedResolvedAddresses" in text for text in found)
+    assert set(found) <= set(describe_ways_out(network, read_environment(environment)))
+    assert not way_out_warnings(replace(network, denied_addresses=()), read_environment(environment))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandboxd.errors import PolicyError
-from support.daemon import RunningDaemon
+from support.daemon import RunningDaemon, running_daemon, surroundings
 from support.fake_runtime import FakeMachine
 from support.rpc import RawClient
 from support.waiting import wait_until_async
@@ -225,3 +225,19 @@ async def test_commands_and_environments_are_not_in_the_log(client: RawClient, r
     await client.result("wrap", in_project(running, command="echo topsecretword", env={"TOKEN": "topsecretvalue"}))
     await client.error("wrap", in_project(running, argv="echo topsecretword"))
     assert "topsecret" not in running.around.log.text
+
+
+async def test_a_rule_that_a_proxy_keeps_from_being_looked_at_is_a_warning() -> None:
+    settings = {"sandbox": {"network": {"deniedResolvedAddresses": ["10.0.0.0/8"]}}}
+    async with surroundings() as around:
+        environment = {"HOME": str(around.home), "PATH": "/usr/bin:/bin", "HTTPS_PROXY": "http://proxy.test:3128"}
+        async with (
+            running_daemon(
+                settings=settings, around=around, assemble=FakeMachine().assemble, environment=environment
+            ) as running,
+            running.client() as client,
+        ):
+            wrapped = await client.result("wrap", {"argv": ["true"], "cwd": str(around.project)})
+            told = [text for text in wrapped["warnings"] if "deniedResolvedAddresses" in text]
+            assert len(told) == 1 and "http://proxy.test:3128 (HTTPS_PROXY)" in told[0]
+            assert told[0] in (await client.result("status"))["network"]
