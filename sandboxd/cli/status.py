@@ -44,6 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _enabled(status: StatusResult) -> str:
+    place = status.enabled_origin
+    where = f", by {place.file}:{place.line or 1} ({place.source})" if place is not None and place.file else ""
+    return f"on{where}" if status.enabled else f"off in the settings{where} (run and wrap use it all the same)"
+
+
 def _rows(status: StatusResult) -> list[tuple[str, str]]:
     """First what is asked most: does it run, does anything need attention, what is going on."""
     since = datetime.datetime.fromtimestamp(status.started_at).astimezone()
@@ -57,7 +63,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
     rows += _listed("warnings", list(status.warnings))
     busy = f"{status.commands} running" if status.commands else "none running"
     rows += [
-        ("sandbox", "on" if status.enabled else "off in the settings (run and wrap use it all the same)"),
+        ("sandbox", _enabled(status)),
         ("layers", ", ".join(status.layers) or "none"),
         ("commands", f"{busy}, in {counted(len(status.sessions), 'session')}"),
     ]

@@ -16,6 +16,7 @@ from sandboxd.errors import SettingsError
 from sandboxd.policy.command_patterns import CommandPatternError, parse_command_pattern, parse_exclusion
 from sandboxd.policy.control_sockets import canonical_socket_path, control_socket
 from sandboxd.policy.display import neutralise
+from sandboxd.policy.host_decisions import is_local_name
 from sandboxd.policy.hosts import HostPattern, HostPatternError
 from sandboxd.policy.policy import (
     AuditPolicy,
@@ -31,7 +32,7 @@ from sandboxd.policy.policy import (
     PortRange,
     SocketRule,
 )
-from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path
+from sandboxd.policy.rule_paths import RulePathError, Scope, doubt, expand_rule_path
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
 from sandboxd.policy.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
@@ -205,6 +206,9 @@ class _Builder:
 
     def path_rule(self, text: str, origin: Origin) -> PathRule:
         expanded = expand_rule_path(text, self.scope)
+        found = doubt(text)
+        if found is not None:
+            self.problems.append(warning("path_doubtful", found[0], origin, hint=found[1]))
         return PathRule(expanded.path, origin, expanded.glob, text)
 
     def preset_rule(self, text: str, origin: Origin) -> PathRule:
@@ -266,6 +270,10 @@ class _Builder:
         if pattern.is_broad:
             message = f"{text!r} allows hosts of unrelated owners" if pattern.host else f"{text!r} allows every host"
             self.problems.append(warning("host_pattern_broad", message, origin, hint="list the hosts that are needed"))
+        if pattern.host is not None and is_local_name(pattern.host):
+            message = f"{text!r} opens no port of this machine: inside, it is the sandbox's own loopback"
+            hint = f"list the ports that are needed in {_N}allowLocalPorts"
+            self.problems.append(warning("host_pattern_local", message, origin, hint=hint))
         return HostRule(pattern, origin)
 
     def denied_host(self, text: str, origin: Origin) -> HostRule:

@@ -28,6 +28,7 @@ from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange
 from sandboxd.settings.origins import Origin
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_PORTS = "sandbox.network.allowLocalPorts"
 """What `allowLocalPorts` speaks of."""
 
 
@@ -67,7 +68,7 @@ def decide_host(
             Behavior.DENY,
             Reason.LOCAL_ADDRESS,
             _text(host, port, "names this machine, which is not reachable from the sandbox"),
-            hint="list the port in sandbox.network.allowLocalPorts",
+            hint=f"list the port in {_PORTS}",
         )
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
     hint = f"add it with: sandboxd allow domain {host.uri}"
@@ -178,7 +179,9 @@ def _refused_literal(host: Host, port: int | None, refusal: AddressRefusal) -> D
         Behavior.DENY,
         Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
         f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
-        hint=f"if that is meant, allow exactly this address: sandboxd allow domain {target}",
+        hint=f"if this machine is meant, list the port in {_PORTS}"
+        if host.name in LOCAL_HOSTS
+        else f"if that is meant, allow exactly this address: sandboxd allow domain {target}",
     )
 
 

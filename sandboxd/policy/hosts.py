@@ -362,7 +362,19 @@ def _pattern_error(text: str, error: HostSyntaxError) -> HostPatternError:
             f"host rule could be an IPv6 address or an address with a port: {quote(text)}",
             hint=f"write [{text}] for that address{with_port}",
         )
-    hint = error.hint
-    if "*" in text:
-        hint = "* stands alone or as the first label: * or *.example.test"
-    return HostPatternError("host_pattern_invalid", f"host rule is not valid, {error.message}", hint=hint)
+    hint = next((hint for pattern, hint in _SPELLINGS if pattern.search(text)), error.hint)
+    return HostPatternError("host_pattern_invalid", f"host rule is not valid, {error.reason}: {quote(text)}", hint=hint)
+
+
+_SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\A[0-9.]+\.\*\Z"), "addresses are named one by one; networks only in deniedResolvedAddresses"),
+    (re.compile(r":\*\Z|:\Z"), "leave out what follows the name: a rule without a port is for every port"),
+    (re.compile(r":[0-9]+-[0-9]+\Z"), "write one rule for each port, or none for every port"),
+    (re.compile(r"\Adomain:"), "write the host alone; domain: belongs into WebFetch(domain:…)"),
+    (re.compile(r"@"), "write the host alone, without user and path"),
+    (re.compile(r"[\s,;|]"), "write one host in each entry"),
+    (re.compile(r"\*"), "* stands alone or as the first label: * or *.example.test"),
+    (re.compile(r"[\^$()\[\]?+!~\\]"), "write a name, or *.example.test for those below it; expressions are no names"),
+    (re.compile(r":[^0-9]*\Z|:0*\Z|:[0-9]{5,}\Z"), "write HOST or HOST:PORT, the port as a number from 1 to 65535"),
+)
+"""What is frequently written in lists of hosts, and what to write instead; the first that fits is told."""

@@ -140,3 +140,21 @@ def _check_classes(text: str) -> None:
 def _quoted(value: str) -> str:
     """A directory's name inside a pattern: its own special characters mean themselves."""
     return _MAGIC.sub(lambda match: f"[{match[0]}]", value)
+
+
+_DOUBTS: tuple[tuple[re.Pattern[str], str, str], ...] = (
+    (re.compile(r"\A\s|\s\Z"), "has white space around it, which is taken as part of the name", "take it away"),
+    (re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://"), "looks like a URL, and is read as a path", "write the path alone"),
+    (re.compile(r"\{[^{}/]*,[^{}/]*\}"), "has braces, which are not expanded", "write one rule for each"),
+    (re.compile(r"\A!"), "begins with '!', which negates nothing here", "use the opposite list"),
+    (re.compile(r"\\"), "has a backslash, which is part of the name", "write / between names, and [*] for a star"),
+)
+
+
+def doubt(text: str) -> tuple[str, str] | None:
+    """What makes it likely that a rule means another path than it says, and what to do; None when nothing does. Such a
+    name may exist, so the rule stands."""
+    for pattern, message, hint in _DOUBTS:
+        if pattern.search(text):
+            return f"{text!r} {message}", hint
+    return None

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from sandboxd.settings.jsonc import Document, JsoncError, Node, parse_jsonc
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
-from sandboxd.settings.rules import FEEDS, Kind, RuleSyntaxError, parse_rule
+from sandboxd.settings.rules import FEEDS, Kind, RuleSyntaxError, meant_tool, parse_rule
 from sandboxd.settings.schema import FOREIGN_KEYS, FOREIGN_PERMISSION_KEYS, SettingsFile, all_keys, section_of
 
 
@@ -200,6 +200,11 @@ def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
                 problems.append(error("rule_syntax", fault.message, entry.origin, hint=fault.hint, fatal=fatal))
                 continue
             good.append(entry)
+            tool = meant_tool(rule)
+            if tool is not None:
+                message = f"{entry.value!r} is a rule for no tool that exists, so it has no effect"
+                hint = f"did you mean {tool}{rule.text.strip()[len(rule.tool):]}?"
+                problems.append(warning("rule_unknown_tool", message, entry.origin, hint=hint))
             if kind is Kind.DENY and rule.content is None and rule.tool in FEEDS and rule.tool != "Bash":
                 example = f"{rule.tool}({'domain:*' if rule.tool == 'WebFetch' else '//**'})"
                 message = f"{entry.value!r} closes the tool and not the sandbox: shell commands are not concerned"

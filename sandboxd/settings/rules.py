@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 
 _TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\*?")
@@ -93,7 +94,8 @@ def parse_rule(text: str) -> Rule:
     elif rest[0] == ":":
         content = rest[1:]
     else:
-        raise RuleSyntaxError(f"{text!r} has {rest[0]!r} after the tool's name", f"write {tool}({rest.strip()})")
+        inner = rest.strip().removeprefix("(").removesuffix(")")
+        raise RuleSyntaxError(f"{text!r} has {rest[0]!r} after the tool's name", f"write {tool}({inner})")
     content = content.strip()
     if not content:
         raise RuleSyntaxError(f"{text!r} says nothing in its parentheses", f"write {tool} alone for the whole tool")
@@ -107,3 +109,12 @@ def _host_of(content: str, text: str) -> str:
     if name != "domain" or not colon or not host.strip():
         raise RuleSyntaxError(f"{text!r} names no domain", "write WebFetch(domain:example.com)")
     return host.strip()
+
+
+def meant_tool(rule: Rule) -> str | None:
+    """The tool that a rule most likely means when it names none that we know: `bash`, `WebFech`. A rule for a tool that
+    is nobody's closes nothing, and looks as if it did."""
+    if rule.tool in FEEDS:
+        return None
+    exact = next((tool for tool in FEEDS if tool.lower() == rule.tool.lower()), None)
+    return exact or next(iter(get_close_matches(rule.tool, FEEDS, 1, 0.85)), None)

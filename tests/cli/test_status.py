@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sandboxd.cli.status import SESSIONS_SHOWN, _rows, counted, duration
+from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
 from sandboxd_client.wire.messages.status import PhaseRecord, StatusResult
 from support.daemons import DaemonProcess
@@ -53,6 +54,15 @@ def test_what_needs_attention_comes_first_and_busy_sessions_before_others() -> N
     assert len(listed) == SESSIONS_SHOWN and listed[0].startswith("s-40")
     assert "and 40 more (--json has them all)" in [value for _, value in rows]
     assert ("commands", "1 running, in 50 sessions") in rows
+
+
+def test_f146_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
+    """F146: also one that a variable of the environment brought in."""
+    place = OriginRecord("flag", "sandbox.enabled", "/org/flag.json", 3, 5)
+    assert dict(_rows(status(enabled_origin=place)))["sandbox"] == "on, by /org/flag.json:3 (flag)"
+    off = dict(_rows(status(enabled=False, enabled_origin=place)))["sandbox"]
+    assert off.startswith("off in the settings, by /org/flag.json:3 (flag)")
+    assert dict(_rows(status(enabled_origin=OriginRecord("default", "sandbox.enabled"))))["sandbox"] == "on"
 
 
 def test_how_it_was_started() -> None:

@@ -327,6 +327,51 @@ def test_f121_broad_patterns_warn() -> None:
     ]
 
 
+TABLE = {
+    "ok.test": (True, False, False, False, False),
+    "*.ok.test": (False, True, True, False, False),
+    ".ok.test": (True, True, True, False, False),
+    "*.test": (True, True, True, True, True),
+    "*": (True, True, True, True, True),
+}
+NAMES = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
+
+
+@pytest.mark.parametrize("pattern", TABLE)
+def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
+    """F121, F122, F125: in allowedDomains, deniedDomains and web rules of both kinds, with and without a port."""
+    for host, listed in zip(NAMES, TABLE[pattern], strict=True):
+        web = f"WebFetch(domain:{pattern})"
+        for allowing in (network(allowedDomains=[pattern]), {"permissions": {"allow": [web]}}):
+            assert decide_host(build(allowing).network, parse_host(host), 8443).allowed is listed, host
+        by_list = network(allowedDomains=["*"], deniedDomains=[pattern])
+        for denying in (by_list, {**network(allowedDomains=["*"]), "permissions": {"deny": [web]}}):
+            assert decide_host(build(denying).network, parse_host(host), 8443).allowed is not listed, host
+        with_port = build(network(allowedDomains=[pattern + ":443"])).network
+        assert decide_host(with_port, parse_host(host), 443).allowed is listed
+        assert not decide_host(with_port, parse_host(host), 8443).allowed
+
+
+@pytest.mark.parametrize("name", ["localhost", "*.localhost", "a.localhost:3000"])
+def test_f084_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None:
+    """F084: the way to a port of the host is another key, and the warning names it."""
+    assert "host_pattern_local" in warned(network(allowedDomains=[name]))
+    assert any("allowLocalPorts" in warning for warning in build(network(allowedDomains=[name])).warnings)
+    refused = decide_host(build(network()).network, parse_host("localhost"), 3002)
+    assert not refused.allowed and "allowLocalPorts" in refused.hint
+    assert decide_host(build(network(allowLocalPorts=[3002])).network, parse_host("localhost"), 3002).allowed
+
+
+@pytest.mark.parametrize(
+    "text", [" ./x", "./x\n", "file:///etc/passwd", "*.{pem,key}", "!./x", "C:\\x", "secrets\\*"]
+)  # fmt: skip
+def test_paths_that_likely_mean_something_else_stand_with_a_warning(text: str) -> None:
+    """F134, F140: a denial that can hardly match anything looks as if it closed something."""
+    for key in ("denyRead", "denyWrite", "allowWrite", "allowRead"):
+        assert warned(filesystem(**{key: [text]})) == ["path_doubtful"], key
+    assert warned(filesystem(denyRead=["./a b", "{x}", "a!b", "~/x y/z"])) == []
+
+
 @pytest.mark.parametrize(
     "path",
     ["/var/run/docker.sock", "/run/docker.sock", "/run/user/1000/docker.sock", "/run/user/1000/bus",

@@ -318,6 +318,9 @@ def test_rules_with_a_port(rule: str, host: str, port: int | None, matched: bool
     assert HostPattern.parse(rule).matches(parse_host(host), port) is matched
 
 
+PORT = "write HOST or HOST:PORT, the port as a number from 1 to 65535"
+
+
 @pytest.mark.parametrize(
     ("text", "slug", "hint"),
     [
@@ -344,18 +347,24 @@ def test_rules_with_a_port(rule: str, host: str, port: int | None, matched: bool
         ("*.*.ok.test", "host_pattern_invalid", "* stands alone or as the first label: * or *.example.test"),
         ("**.ok.test", "host_pattern_invalid", "* stands alone or as the first label: * or *.example.test"),
         ("*ok.test", "host_pattern_invalid", "* stands alone or as the first label: * or *.example.test"),
-        ("ok.test:0", "host_pattern_invalid", ""),
-        ("ok.test:99999", "host_pattern_invalid", ""),
+        ("ok.test:0", "host_pattern_invalid", PORT),
+        ("ok.test:99999", "host_pattern_invalid", PORT),
         ("ok..test", "host_pattern_invalid", ""),
-        ("user@ok.test", "host_pattern_invalid", ""),
+        ("user@ok.test", "host_pattern_invalid", "write the host alone, without user and path"),
+        ("git@ok.test:x", "host_pattern_invalid", "write the host alone, without user and path"),
+        ("ok.test,no.test", "host_pattern_invalid", "write one host in each entry"),
+        ("ok.test no.test", "host_pattern_invalid", "write one host in each entry"),
+        ("ok.test:443-450", "host_pattern_invalid", "write one rule for each port, or none for every port"),
+        ("ok.test:http", "host_pattern_invalid", PORT),
         ("☃.test", "host_pattern_invalid", "write its ASCII (xn--) form"),
     ],
 )
 def test_rules_that_cannot_work_say_what_was_meant(text: str, slug: str, hint: str) -> None:
-    """NW-09."""
+    """NW-09, F124."""
     with pytest.raises(HostPatternError) as caught:
         HostPattern.parse(text)
     assert (caught.value.slug, caught.value.hint) == (slug, hint)
+    assert quote(text) in caught.value.message or not text.strip()
 
 
 def test_a_network_is_not_a_host() -> None:

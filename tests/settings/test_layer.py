@@ -145,6 +145,19 @@ def test_a_bare_deny_says_that_it_does_not_reach_the_shell() -> None:
     assert problems('{"permissions": {"deny": ["Bash", "SomethingElse"]}}') == []
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("bash(rm:*)", "Bash(rm:*)"), ("READ(./x)", "Read(./x)"), ("WebFech(domain:a.test)", "WebFetch(domain:a.test)"),
+     ("Multiedit(x)", "MultiEdit(x)"), ("write", "Write")],
+)  # fmt: skip
+def test_a_rule_for_no_tool_says_which_is_meant(text: str, meant: str) -> None:
+    """F130: it closes nothing, and looks as if it did."""
+    for kind in ("allow", "deny", "ask"):
+        (found,) = problems(json.dumps({"permissions": {kind: [text]}}))
+        assert found.startswith("/s.json:1:") and "has no effect" in found and f"(did you mean {meant}?)" in found
+    assert problems('{"permissions": {"deny": ["Grep(x)", "mcp__a__b", "TodoWrite", "Task(x)", "BashOutput"]}}') == []
+
+
 def test_settings_of_a_call_have_no_position() -> None:
     layer = layer_from_values({"sandbox": {"enabled": 1}}, Source.CLI)
     (problem,) = layer.problems

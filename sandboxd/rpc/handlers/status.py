@@ -9,6 +9,7 @@ from sandboxd import __version__
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
+from sandboxd.rpc.records import origin_record
 from sandboxd_client.wire.messages.hello import PROTOCOL
 from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, RestartRecord, StatusParams, StatusResult
 
@@ -56,4 +57,5 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             tuple(map(neutralise, restarted.lost)),
             restarted.crashed,
         ),
+        enabled_origin=origin_record(own.now.policy.enabled_origin),
     )

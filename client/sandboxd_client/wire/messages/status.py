@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
 from sandboxd_client.wire.messages.settings import SettingsFile
 
@@ -74,6 +75,8 @@ class StatusResult:
     restarts: int = 0
     """How often it has gone on in another program since then."""
     restarted: RestartRecord | None = None
+    enabled_origin: OriginRecord | None = None
+    """Where `enabled` stands, also when the environment brought that file in."""
 
 
 @dataclass(frozen=True, slots=True)
