@@ -327,7 +327,7 @@ def test_f121_broad_patterns_warn() -> None:
     ]
 
 
-TABLE = {
+MATCHED = {
     "ok.test": (True, False, False, False, False),
     "*.ok.test": (False, True, True, False, False),
     ".ok.test": (True, True, True, False, False),
@@ -337,10 +337,10 @@ TABLE = {
 NAMES = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
 
 
-@pytest.mark.parametrize("pattern", TABLE)
+@pytest.mark.parametrize("pattern", MATCHED)
 def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
     """F121, F122, F125: in allowedDomains, deniedDomains and web rules of both kinds, with and without a port."""
-    for host, listed in zip(NAMES, TABLE[pattern], strict=True):
+    for host, listed in zip(NAMES, MATCHED[pattern], strict=True):
         web = f"WebFetch(domain:{pattern})"
         for allowing in (network(allowedDomains=[pattern]), {"permissions": {"allow": [web]}}):
             assert decide_host(build(allowing).network, parse_host(host), 8443).allowed is listed, host
