@@ -162,6 +162,7 @@ class Restarting:
         self._program = program
         self.supported = supported
         self._broken = broken
+        self._trial: asyncio.Task[str] | None = None
 
     async def prepared(self) -> str:
         """The version of the program that would take over. Raises HostError `restart_unsupported`, `restart_failed`."""
@@ -177,4 +178,12 @@ class Restarting:
                 f"settings are broken, and only this process knows the last good ones: {reason}",
                 hint="mend the file (sandboxd settings lint), then restart",
             )
-        return await self._program.tried()
+        if self._trial is None:  # else several asked at once, and one trial answers them
+            self._trial = asyncio.get_running_loop().create_task(self._program.tried(), name="restart-trial")
+            self._trial.add_done_callback(self._tried)
+        return await asyncio.shield(self._trial)
+
+    def _tried(self, trial: asyncio.Task[str]) -> None:
+        self._trial = None
+        if not trial.cancelled():
+            trial.exception()  # whoever asked may be gone
