@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from dataclasses import replace
 
 from sandboxd.backends.linux.bridge_protocol import Configuration, Confinement, Descriptors, Failed
 from sandboxd.backends.linux.landlock import TABLE, Access
 from sandboxd.backends.linux.landlock_probe import find_landlock
+from sandboxd.backends.linux.notifications import RefusedCall
 from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.supervision import flags_of
+from sandboxd.plan.plan import Supervision
 
 from .conftest import MACHINE, Launcher, Sandbox
 
@@ -97,3 +102,31 @@ def test_the_probe_agrees_with_the_kernel(launch: Launcher) -> None:
     found = find_landlock(launch.helper)
     assert found.version >= 6 and found.slug == "" and found.confinement is not None, found
     assert found.layers == ("landlock", "landlock-signals")
+
+
+FIFOS = """
+import os, sys
+for path in sys.argv[1:]:
+    try: os.close(os.open(path, os.O_RDWR)); print("written", os.path.basename(path))
+    except PermissionError: print("refused", os.path.basename(path))
+"""
+
+
+def test_a_refused_fifo_is_reported(launch: Launcher) -> None:
+    """And only one that Landlock refuses: not one below a root, nor one whose mode is in the way."""
+    places = [launch.identity.workspace / name for name in ("outside", "inside/fifo", "closed")]
+    places[1].parent.mkdir()
+    for path in places:
+        os.mkfifo(path, 0o600)
+        launch.identity.own(path)
+    places[2].chmod(0o400)
+    confinement = replace(ALL, roots=(b"/dev", os.fsencode(places[1].parent)))
+    watched = Supervision(writes=True)
+    argv = (b"python3", b"-I", b"-S", b"-c", FIFOS.encode(), *map(os.fsencode, places))
+    program = build_filter(MACHINE, watched)
+    sandbox = launch.start(launch.words())
+    sandbox.accept()
+    sandbox.send(Configuration(argv, program, flags=flags_of(watched), confinement=confinement).encode())
+    refused = [event for event in sandbox.rest() if isinstance(event, RefusedCall)]
+    assert [(event.path, event.errno) for event in refused] == [(str(places[0]), errno.EACCES)]
+    assert sandbox.finish()[1].split() == ["refused", "outside", "written", "fifo", "refused", "closed"]

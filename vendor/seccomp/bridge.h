@@ -28,6 +28,7 @@ struct confinement { uint32_t handled, scoped, flags, everywhere, granted, roots
 extern const struct confinement *confinement; /* NULL where there is none */
 char **take_roots(char **from);               /* returns what comes after them */
 long confine(void);
+int holds_back(const char *path); /* whether that may not be written */
 _Noreturn void probe_landlock(void);
 /* namespaces.c, a third stage */
 long open_path(const char *path, long flags); /* which follows no symbolic link */

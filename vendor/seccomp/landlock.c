@@ -43,6 +43,14 @@ long confine(void) {
     call(close, set);
     return error;
 }
+int holds_back(const char *path) {
+    if (!confinement) return 0;
+    for (uint32_t n = 0; n < confinement->roots; n++) {
+        const char *rest = after(root[n], path);
+        if (rest && (!*rest || *rest == '/' || rest == path + 1)) return 0;
+    }
+    return 1;
+}
 /* For the daemon, once: standard input is a file with a struct confinement in it, open for reading, and output another,
  * open for writing. Output gets what became of it: of the confinement, of writing to the first file, of emptying it, of
  * writing to the other, of a signal to the parent. Without a struct: the version of Landlock. 0 or more is success. */

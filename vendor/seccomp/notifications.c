@@ -231,9 +231,11 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
     if (kind == S_IFDIR) return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
-    if (kind != S_IFREG || !at->read_only) return 0; /* what is behind a device is not on the mount */
-    if (flags & O_TRUNC) return EROFS;
+    if (kind == S_IFIFO ? !(flags & O_ACCMODE) : kind != S_IFREG) return 0; /* a device is not on the mount */
+    if (!at->read_only) return 0;
+    if (kind == S_IFREG && flags & O_TRUNC) return EROFS;
     long error = call(faccessat2, fd, "", 2 /* W_OK */, AT_EMPTY_PATH | AT_EACCESS);
+    if (kind == S_IFIFO) return !error && name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0;
     return error == -EROFS || at->cover ? -error : 0; /* otherwise its mode would have been enough */
 }
 /* The error number that the mounts are the reason of, or 0; then `found` is where. */
