@@ -9,6 +9,7 @@ import shlex
 
 from support.daemons import StartDaemon
 from support.terminal import Terminal
+from support.waiting import wait_until
 
 PROGRAM = """
 import ctypes, json, os, shutil, signal, socket, struct, sys, tempfile
@@ -153,8 +154,11 @@ def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: St
     as_them = ["setpriv", f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"]
     argv = [*(() if identity.is_me else as_them), "/bin/bash", "--norc", "--noprofile", "--noediting", "-i"]
     with Terminal(argv, env={**daemon.environment(), "PS1": "%%-", "HISTFILE": ""}, cwd=identity.workspace) as shell:
+        said = identity.workspace / "said"
         for prefix, outcome in (("sandboxd run -- ", "survived=0"), ("", "survived=143")):
             shell.type(f"{{ {prefix}python3 -c {shlex.quote(JOB)} > said; }} | cat; echo survived''=${{PIPESTATUS[1]}}")
             shell.expect(outcome)
             shell.expect("%%-")
-            assert sorted((identity.workspace / "said").read_text().split()) == ["own", "sent"]
+            # whoever has started it may be gone before it is
+            wait_until(lambda: sorted(said.read_text().split()) == ["own", "sent"])
+            said.unlink()
