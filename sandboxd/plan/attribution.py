@@ -8,14 +8,19 @@ refuses it as well, or the program made a mistake.
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_left
+from itertools import takewhile
 
 from sandboxd.plan.facts import Resolved
-from sandboxd.plan.mounts import Shows, settled_at
+from sandboxd.plan.mounts import Mark, Shows, settled_at
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.standing import standing_at
-from sandboxd.policy.decision import Decision
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.display import neutralise
 from sandboxd.policy.path_decisions import decide_path
 
+_CLOSES = Mark.PROTECTED | Mark.DENY_READ | Mark.DENY_WRITE
+_MOVES = (Shows.HOST_WRITABLE, Shows.PRIVATE)
 _PATH_MAX = 4096  # limits.h: nothing longer can have been opened
 
 
@@ -26,6 +31,7 @@ class Attribution:
     def __init__(self, points: PointMap) -> None:
         self._found = points
         self._known: dict[tuple[str, bool], Decision] = {}
+        self._order: list[str] = []
 
     def decide(self, path: str, *, write: bool) -> Decision:
         """The decision on an absolute path without symbolic links. Its text may speak of a directory above; reason,
@@ -35,6 +41,25 @@ class Attribution:
         if known is None:
             known = self._known[at, write] = decide_path(standing_at(self._found, at, Resolved(at)), write=write)
         return known
+
+    def decide_removal(self, path: str) -> Decision:
+        """The same for removing a name, by unlink(2), rmdir(2) or rename(2). What can be written cannot be moved when
+        it is a mount point (EBUSY): because something in it is closed, or as a symbolic link at a closed name."""
+        decision = self.decide(path, write=True)
+        kept = self._kept_at(path) if decision.allowed else None
+        if kept is None:
+            return decision
+        shown = neutralise(kept)
+        if kept == path:
+            text = f"{shown} stays where it is"
+            link = self._found.points[path].link is not None
+            why = "a symbolic link at a protected or denied name" if link else "it was opened as a whole"
+            return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=f"{why}: change it outside the sandbox")
+        closed = [one.text for one in self._found.reasons.get(kept, ()) if one.mark & _CLOSES]
+        why = f" ({neutralise(closed[0])})" if closed else ""
+        text = f"it stays where it is because {shown} in it is closed{why}"
+        hint = f"{shown} in it is kept in its place{why}: move what else is in it, or do it outside the sandbox"
+        return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=hint)
 
     def closed_at(self, path: str) -> str:
         """The path of the rule that keeps this one from being read; empty when none does."""
@@ -57,6 +82,22 @@ class Attribution:
         """Where a path of a rule leads, and whether that can be trusted: the command made none of the symbolic links on
         the way."""
         return resolved.real, not any(self.can_change(link.path) for link in resolved.links)
+
+    def _kept_at(self, path: str) -> str | None:
+        """What keeps a writable path in its place: itself or something in it."""
+        points = self._found.points
+        own = points.get(path)
+        if own is not None and own.link is not None and own.guard:
+            return path
+        if own is not None and own.link is None and settled_at(points, posixpath.dirname(path))[-1].shows not in _MOVES:
+            return path
+        if not self._order:
+            self._order = sorted(points)
+        below = self._order[bisect_left(self._order, path + "/") :]
+        for at in takewhile(lambda one: one.startswith(path + "/"), below):
+            if points[at].guard or (points[at].link is None and settled_at(points, at)[-1].shows not in _MOVES):
+                return at
+        return None
 
     def _nearest(self, path: str) -> str:
         points = self._found.points

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     PATH_NOT_WRITABLE = "pathNotWritable"
     PATH_DENIED = "pathDenied"
     PATH_PROTECTED = "pathProtected"
+    PATH_KEPT = "pathKept"
     READ_DEFAULT = "readDefault"
     WORKING_DIRECTORY = "workingDirectory"
     SESSION_TMP = "sessionTmp"

@@ -271,6 +271,8 @@ def hint_for(symptom: Symptom) -> str:
     if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
         # opening it would take the protection back as well
         symptom = replace(symptom, decision=replace(decision, reason=Reason.PATH_PROTECTED))
+    if decision is not None and decision.reason is Reason.PATH_KEPT:
+        return decision.hint  # what can be written, and only stays where it is: no rule is in the way
     for row in HINTS:
         found = row.match(symptom)
         if found is not None:

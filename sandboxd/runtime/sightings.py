@@ -10,6 +10,7 @@ from sandboxd.proxy.server import BlockedConnection
 from sandboxd.runtime.violations import Sighting
 
 _FILES = (ViolationKind.READ, ViolationKind.WRITE)
+_REMOVALS = frozenset({"rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"})
 
 
 def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, generation: int) -> Sighting | None:
@@ -17,7 +18,10 @@ def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, gen
     program made a mistake, and neither is the sandbox's doing. Seatbelt reports only what it refused itself."""
     decision = None
     if attribution is not None and refusal.kind in _FILES and refusal.target.startswith("/"):
-        decision = attribution.decide(refusal.target, write=refusal.kind is ViolationKind.WRITE)
+        if refusal.operation in _REMOVALS:
+            decision = attribution.decide_removal(refusal.target)
+        else:
+            decision = attribution.decide(refusal.target, write=refusal.kind is ViolationKind.WRITE)
         if decision.allowed:
             if refusal.source is ViolationSource.SECCOMP:
                 return None

@@ -102,6 +102,8 @@ def _a_checkout_of_protected_files(daemon: DaemonProcess, identity: Identity) ->
 
 def _clean(daemon: DaemonProcess, identity: Identity) -> None:
     """git cannot remove what keeps names absent, and the hint says how to do without."""
+    status, said, found = run(daemon, "mv .git g")
+    assert status and f"{identity.workspace}/.git/config in it is kept" in found[f"{identity.workspace}/.git"]
     status, said, found = run(daemon, "touch new; git clean -fdxq -e o.git")
     assert status == 1 and "git clean -e .vscode" in found[f"{identity.workspace}/.vscode"]
     excluded = " ".join(f"-e {Path(target).name}" for target in found)

@@ -105,3 +105,17 @@ def test_what_a_command_could_have_put_there(attribution: Attribution) -> None:
     assert not attribution.can_change("/srv/link") and not attribution.can_change("/srv/data/fixed/link")
     assert attribution.is_private_socket("/tmp/x.sock") and attribution.is_private_socket("/dev/shm/x")
     assert not attribution.is_private_socket("/home/u/work/x.sock") and not attribution.is_private_socket("/proc/1/x")
+
+
+def test_what_is_kept_in_its_place(attribution: Attribution) -> None:
+    """F036: a rename that ends with EBUSY is explained by what is closed in the directory."""
+    for path, inside in (
+        ("/home/u/work/.git", "/home/u/work/.git/config"),
+        ("/home/u/work", "/home/u/work/.claude in it"),
+        ("/srv/data", ""),
+    ):
+        assert attribution.decide(path, write=True).allowed
+        kept = attribution.decide_removal(path)
+        assert kept.reason is Reason.PATH_KEPT and inside in kept.hint and "outside the sandbox" in kept.hint
+    assert attribution.decide_removal("/home/u/work/src").allowed
+    assert attribution.decide_removal("/home/u/.ssh/id") == attribution.decide("/home/u/.ssh/id", write=True)
