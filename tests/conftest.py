@@ -59,10 +59,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(scope="session")
 def world_directory() -> Iterator[Path]:
-    """A directory that every user can reach, outside /tmp, removed when the run ends. Short, for socket paths."""
+    """A directory that every user can reach, outside /tmp. Short, for socket paths.
+
+    It is removed when the run ends, and what single tests leave in it not before: ext4 looks at every inode that was
+    deleted in the last minutes before it hands out one, and took half of the run for that."""
     path = Path(tempfile.mkdtemp(prefix="sdt-", dir="/var/tmp"))
     path.chmod(0o755)
     yield path
+    for directory, names, _ in os.walk(path):  # an ordinary user cannot remove what a test has closed
+        for name in names:
+            below = os.path.join(directory, name)
+            if not os.path.islink(below) and os.lstat(below).st_mode & 0o700 != 0o700:
+                os.chmod(below, 0o700)
     shutil.rmtree(path)
 
 
@@ -91,12 +99,6 @@ def identity(
     for process in processes.descendants():
         if process.pid not in before:
             processes.end(process.pid)
-    for directory, names, _ in os.walk(base):  # an ordinary user cannot remove what a test has closed
-        for name in names:
-            path = os.path.join(directory, name)
-            if not os.path.islink(path) and os.lstat(path).st_mode & 0o700 != 0o700:
-                os.chmod(path, 0o700)
-    shutil.rmtree(base)
 
 
 @pytest.fixture
