@@ -87,7 +87,7 @@ def test_f250_root_that_cannot_map_itself(identity: Identity) -> None:
 
 
 def test_a_user_with_capabilities(identity: Identity) -> None:
-    """As in a container that runs as a user and is given some; bubblewrap does not start for one."""
+    """F252: As in a container that runs as a user and is given some; bubblewrap does not start for one."""
     if identity.uid != 0:
         seen = look(identity, within(identity, "--cap-add", "CAP_SETFCAP"))
         assert_nothing_runs(seen, "capabilities_restricted")

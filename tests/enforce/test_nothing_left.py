@@ -51,6 +51,7 @@ def chain(client: subprocess.Popen[bytes]) -> list[int]:
 
 
 def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
+    """F191: whoever is killed."""
     identity = daemon.identity
     identity.run(["git", "init", "-q", str(identity.workspace)])
     run_once(daemon)
@@ -66,7 +67,7 @@ def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> N
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_the_daemon_is_killed(start_daemon: StartDaemon, host_snapshot: HostWatch, power: str) -> None:
-    """With a power cut everything dies at once, and what is in memory (the runtime directory) is gone."""
+    """F087, F191: With a power cut everything dies at once, and what is in memory (the runtime directory) is gone."""
     with host_snapshot.assert_unchanged():
         daemon = start_daemon()
         identity = daemon.identity

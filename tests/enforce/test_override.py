@@ -42,6 +42,7 @@ INSIDE = ["inside\n403", False]
 
 
 def test_only_a_yes_lets_a_command_out(start_daemon: StartDaemon, origin: Origin) -> None:
+    """F309: only a yes lets a command out."""
     daemon = start_daemon()
     done = daemon.python(PROGRAM, str(origin.port), "nobody,deny,allow")
     assert done.returncode == 0, done.stderr

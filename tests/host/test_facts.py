@@ -139,6 +139,7 @@ async def test_a_placeholder_is_nothing_and_no_change(host: HostFacts, tmp_path:
 async def test_the_same_question_is_answered_once(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F213: the same question is answered once."""
     looks: list[Needs] = []
     look = host._look
 
@@ -154,6 +155,7 @@ async def test_the_same_question_is_answered_once(
 async def test_a_later_scan_lists_only_what_changed(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F213: a later scan lists only what changed."""
     for number in range(50):
         write(tmp_path / str(number) / "file")
     await host.answer(needs(tmp_path))
@@ -173,6 +175,7 @@ async def test_a_later_scan_lists_only_what_changed(
 async def test_what_cannot_be_complete_is_an_error(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F215: what cannot be complete is an error."""
     for number in range(5):
         write(tmp_path / str(number) / "x.json")
     monkeypatch.setattr(scan, "MAX_DIRECTORIES", 3)

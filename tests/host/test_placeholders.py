@@ -49,6 +49,7 @@ def test_the_last_user_removes_them(work: Path, placeholders: Placeholders) -> N
 
 
 def test_another_daemon_keeps_what_it_needs(work: Path, placeholders: Placeholders, tmp_path: Path) -> None:
+    """F198: whether another daemon lives is told by its lock, and never by a pid."""
     other = Placeholders(str(tmp_path / "other-journal"), linger=0)
     mine, theirs = placeholders.hold((f"{work}/a/",)), other.hold((f"{work}/a/",))
     mine.release()
@@ -196,6 +197,7 @@ def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_comes_and_goes_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
+    """F198: what is locked is somebody's who lives, whoever that is."""
     journal = str(tmp_path / "journal")
     path = f"{work}/.vscode/"
     subprocess.run([sys.executable, "-c", _WITH_ANOTHER, journal, path], env={"PYTHONPATH": os.pathsep.join(sys.path)})

@@ -23,6 +23,7 @@ def change(caller: dict[str, str] | None = None, **place_changes: object) -> Env
 
 
 def test_everything_that_is_set() -> None:
+    """F170, F176: everything that is set."""
     values = dict(change().set)
     java, ssh = values.pop("JAVA_TOOL_OPTIONS"), values.pop("GIT_SSH_COMMAND")
     assert values == {
@@ -57,6 +58,7 @@ def test_capture_makes_help_for_ssh_needless() -> None:
     ],
 )
 def test_java_options_of_the_caller_are_kept(own: str, kept: str) -> None:
+    """F177: java options of the caller are kept."""
     value = change({"JAVA_TOOL_OPTIONS": own}).set["JAVA_TOOL_OPTIONS"]
     assert value.startswith(kept + "-Dhttp.proxyHost=127.0.0.1")
     assert value.count("proxyHost") == 2 and "corp.test" not in value

@@ -527,6 +527,7 @@ async def test_an_override_has_no_wider_scope(client: RawClient, person: Person,
 async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
     client: RawClient, running: RunningDaemon, person: Person, session_id: str
 ) -> None:
+    """F309: where no command may leave the sandbox nobody is asked."""
     running.around.write(running.around.user_settings, {"sandbox": {"allowUnsandboxedCommands": False}})
     running.daemon.policies.reload()
     wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}

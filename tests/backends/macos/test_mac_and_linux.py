@@ -85,6 +85,7 @@ def worlds(draw: st.DrawFn) -> tuple[FilePolicy, dict[str, str]]:
 @given(worlds())
 @example((FilePolicy(allow_write=rules(f"{PROJECT}/HEAD")), {f"{PROJECT}/HEAD": FILE}))
 def test_what_exists_is_decided_alike(world: tuple[FilePolicy, dict[str, str]]) -> None:
+    """F232: what exists is decided alike."""
     files, host = world
     layout, mac = both(files, host)
     for path in host:
@@ -184,6 +185,7 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_each_difference_is_as_described(name: str) -> None:
+    """F232: each difference is as described."""
     seen, on_linux, on_mac = DIFFERENCES[name]
     assert seen() == (on_linux, on_mac)
 
