@@ -131,7 +131,7 @@ class Project:
     @property
     def complaints(self) -> tuple[str, ...]:
         """What a person should know, one line each: a broken file first, then doubtful rules that are in force."""
-        broken = () if self.error is None else (f"{self.error.message}; the last good settings stay in force",)
+        broken = () if self.error is None else (_last_good(self.error),)
         return (*broken, *self.now.policy.warnings)
 
     def with_layers(self, layers: tuple[Layer, ...]) -> Snapshot:
@@ -192,6 +192,11 @@ class SessionPolicy:
         if overrides.settings is not None:
             layers.append(read_required(overrides.settings, self.project.locations.home, may_widen, distrust))
         return tuple(layers)
+
+
+def _last_good(fault: SettingsError) -> str:
+    hint = f"; {fault.hint}" if fault.hint else ""
+    return f"{fault.message}; the last good settings stay in force{hint}"
 
 
 def _trust(now: Snapshot) -> tuple[bool, str]:

@@ -178,6 +178,7 @@ class _Parser:
         if nul >= 0:
             raise self.error("settings_nul", "contains a NUL character", nul, hint="the file is damaged or not text")
         self.tokens = (token for token in tokens(text) if token.kind not in _TRIVIA)
+        self.brackets: list[int] = []
         self.token = self.next()
 
     def document(self) -> Document:
@@ -220,7 +221,10 @@ class _Parser:
                 raise self.syntax(f"a value is missing before {opening!r}")
             if depth >= MAX_DEPTH:
                 raise self.error("settings_too_deep", f"nested deeper than {MAX_DEPTH} levels", token.start)
-            return self.object(depth) if opening == "{" else self.array(depth)
+            self.brackets.append(token.start)
+            node = self.object(depth) if opening == "{" else self.array(depth)
+            self.brackets.pop()
+            return node
         self.take()
         return Node(token.start, token.end, self.scalar(token))
 
@@ -295,7 +299,14 @@ class _Parser:
         offset = self.token.start if self.token is not None else len(self.text.rstrip())
         if self.token is None:
             message += ", but the text ends here"
-        return self.error("settings_syntax", message, offset)
+        return self.error("settings_syntax", message, offset, hint=self.open_bracket())
+
+    def open_bracket(self) -> str:
+        """At the end of the text, which bracket is open: the mistake is seldom where it is noticed."""
+        if self.token is not None or not self.brackets:
+            return ""
+        line, column = _position(self.lines, self.brackets[-1])
+        return f"the {self.text[self.brackets[-1]]} of line {line}, column {column} is not closed"
 
     def error(self, slug: str, message: str, offset: int, *, hint: str = "", **data: Any) -> JsoncError:
         line, column = _position(self.lines, offset)
@@ -307,7 +318,21 @@ def _unescape(match: re.Match[str]) -> str:
     return chr(int(code[1:], 16)) if code[0] == "u" else _ESCAPES[code]
 
 
+_SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"<<<<<<<|=======|>>>>>>>"), "a merge was not finished: keep one of the two versions"),
+    (re.compile(r"(?i:true|false|null|none|yes|no|on|off|undefined)\b"), "write true, false or null, in small letters"),
+    (re.compile(r"(?i:nan|[+-]?infinity)|[+.]|-?0[0-9xX]|[0-9]"), "write a number as 12 or 0.5"),
+    (re.compile(r"#"), "comments begin with //"),
+    (re.compile(r"[A-Za-z_$]"), "keys and texts stand in double quotes"),
+    (re.compile(r"[\u2018-\u201f]"), 'these quotes are not the ones of JSON: write "'),
+    (re.compile(r"\s|\ufeff"), "this is white space of another kind: write a plain space"),
+    (re.compile(r";"), "values are parted by commas"),
+)
+"""How text begins that is no token, and what to write instead."""
+
+
 def _bad_token(text: str, offset: int) -> JsoncError:
+    hint = next((hint for pattern, hint in _SPELLINGS if pattern.match(text, offset)), "")
     rest = text[offset : offset + 2]
     if rest == "/*":
         message = "a comment is not closed"
@@ -322,7 +347,7 @@ def _bad_token(text: str, offset: int) -> JsoncError:
     else:
         message = f"unexpected {rest[0]!r}"
     line, column = _position(_line_starts(text), offset)
-    return JsoncError("settings_syntax", message, data={"line": line, "column": column, "offset": offset})
+    return JsoncError("settings_syntax", message, hint=hint, data={"line": line, "column": column, "offset": offset})
 
 
 def _line_starts(text: str) -> tuple[int, ...]:

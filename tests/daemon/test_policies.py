@@ -107,7 +107,7 @@ def test_a_file_that_breaks_leaves_the_last_good_policy(world: World) -> None:
     assert any(problem.fatal for problem in outcome.problems)
     assert session() is before
     assert policies.own.error is not None
-    assert policies.own.complaints[0].endswith("the last good settings stay in force")
+    assert "the last good settings stay in force; the { of line 1, column 1 is not closed" in policies.own.complaints[0]
     world.write("user", allowing("b.test"))
     assert policies.reload().switched
     assert names(session()) == ["b.test"]

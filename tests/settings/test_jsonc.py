@@ -169,3 +169,28 @@ def test_arbitrary_text_is_read_or_refused_with_a_place_and_what_json_accepts_is
         return
     if isinstance(strict, dict) and value is not None:
         assert value == strict
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"a": 1,\n"b": {"c": 2}', "the { of line 1, column 1 is not closed"),
+        ('{"a": 1,\n"b": [1, [2]\n', "the [ of line 2, column 6 is not closed"),
+        ('{"a": 1,\n<<<<<<< HEAD\n"b": 1}', "a merge was not finished: keep one of the two versions"),
+        ('{"a": True}', "write true, false or null, in small letters"),
+        ('{"a": None}', "write true, false or null, in small letters"),
+        ("{a: 1}", "keys and texts stand in double quotes"),
+        ("# x\n{}", "comments begin with //"),
+        ('{"a": .5}', "write a number as 12 or 0.5"),
+        ('{\u201ca\u201d: 1}', 'these quotes are not the ones of JSON: write "'),
+        ('{\u00a0"a": 1}', "this is white space of another kind: write a plain space"),
+        ('{"a": 1;}', "values are parted by commas"),
+        ('{"a": [[1], [2]], "b" 2}', ""),
+    ],
+)
+def test_what_to_write_instead(text: str, hint: str) -> None:
+    """F133: the position, and what to do."""
+    with pytest.raises(JsoncError) as caught:
+        parse_jsonc(text)
+    assert caught.value.hint == hint
+    assert caught.value.data["line"] >= 1
