@@ -24,7 +24,7 @@ git init -q -b main .; git commit -q --allow-empty -m i; git init -q --bare o.gi
 git remote add origin ./o.git; git checkout -qb b; mkdir -p .vscode .claude/skills; echo 1 > .vscode/a
 echo 1 > .mcp.json; echo 1 > .claude/skills/x.md; git add .; git commit -qm b; git checkout -q main
 """
-NPM = "npm cache add ./p.tgz && npm install --offline --no-audit --no-fund ./p.tgz"
+NPM = "npm cache add ./p.tgz"
 CONNECT = """
 import socket, sys
 for path in sys.argv[1:]:
@@ -58,7 +58,7 @@ def host(identity: Identity, line: str) -> None:
     identity.run(["/bin/sh", "-ec", line], check=True)
 
 
-def test_failures_are_explained(daemon: DaemonProcess, identity: Identity) -> None:
+def test_failures_are_explained(daemon: DaemonProcess, identity: Identity, origin: Origin) -> None:
     work, home = identity.workspace, identity.home
     host(identity, REPOSITORY)
     _a_push_that_cannot_store_what_it_tracks(daemon, identity)
@@ -75,6 +75,8 @@ def test_failures_are_explained(daemon: DaemonProcess, identity: Identity) -> No
     (odd := work / "carriage\rreturn").mkdir()
     assert run(daemon, "touch x", cwd=identity.own(odd))[0] == 0
     _sockets_of_the_host(daemon, identity)
+    _places_of_the_sandbox_itself(daemon, identity, origin)
+    _two_at_once(daemon)
 
 
 def _a_push_that_cannot_store_what_it_tracks(daemon: DaemonProcess, identity: Identity) -> None:
@@ -93,11 +95,13 @@ def _a_push_that_cannot_store_what_it_tracks(daemon: DaemonProcess, identity: Id
 def _a_checkout_of_protected_files(daemon: DaemonProcess, identity: Identity) -> None:
     """F040: each path is reported, and what keeps names absent does not look like an edit."""
     work = identity.workspace
-    for name in (".claude/skills/x.md", ".mcp.json", ".vscode/a"):
-        _, said, found = run(daemon, f"git checkout b -- {name}; git status --porcelain; git rev-parse --abbrev-ref @")
+    names = (".claude/skills/x.md", ".mcp.json", ".vscode/a")
+    line = "; ".join(f"git checkout b -- {name}" for name in names)
+    _, said, found = run(daemon, f"{line}; git status --porcelain; git rev-parse --abbrev-ref @")
+    for name in names:
         assert any(f"{work}/{name}".startswith(target) for target in found), (name, found)
-        assert not {*said.splitlines()} & {" D .mcp.json", "?? .vscode/"} and said.splitlines()[-1] == "main"
-        host(identity, "git reset -q --hard; test -z \"$(git status --porcelain)\"")
+    assert not {*said.splitlines()} & {" D .mcp.json", "?? .vscode/"} and said.splitlines()[-1] == "main"
+    host(identity, 'git reset -q --hard; test -z "$(git status --porcelain)"')
 
 
 def _clean(daemon: DaemonProcess, identity: Identity) -> None:
@@ -134,7 +138,7 @@ def _sockets_of_the_host(daemon: DaemonProcess, identity: Identity) -> None:
             path.unlink(missing_ok=True)
 
 
-def test_places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, origin: Origin) -> None:
+def _places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, origin: Origin) -> None:
     """F016, F019: whatever is closed for reading, helper and network are there."""
     for closed in (["/"], ["/**"], ["/tmp", "/var", "/run", "/home", "/root", "/opt", "~"]):
         files = {"denyRead": closed, "allowRead": ["/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "."]}
@@ -144,7 +148,6 @@ def test_places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity,
         line = f"curl -sS {url}; curl -sS --noproxy '*' {url}; ls ~ || echo closed"
         done = daemon.run("run", "--settings", str(file), "-c", line)
         assert done.stdout.count("hello") == 2 and done.stdout.endswith("closed\n"), done
-    _two_at_once(daemon)
 
 
 def _two_at_once(daemon: DaemonProcess) -> None:
@@ -194,6 +197,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 STRICT_BUBBLEWRAP = """#!/bin/sh
 case "$1" in --version | --help) exec /usr/bin/bwrap "$@" ;; esac
+echo >> "${0%/*}/used"
 exec /usr/bin/bwrap --unshare-user --disable-userns "$@"
 """
 THREADS = """
@@ -203,7 +207,7 @@ statuses = []
 def work():
     with Client() as box:
         for _ in range(3):
-            statuses.append(box.run("test $((1 + 1)) = 2", timeout=60).returncode)
+            statuses.append(box.run(["/bin/true"], timeout=60).returncode)
 threads = [threading.Thread(target=work) for _ in range(20)]
 with Client() as box:
     print(*box.wrap(argv=["true"]).layers)
@@ -230,3 +234,4 @@ def test_f058_and_f060_neither_clone3_nor_a_namespace_in_the_sandbox(identity: I
     finally:
         stopped = identity.run(identity.command("stop"))
     assert stopped.returncode == 0, stopped
+    assert len((identity.base / "strict" / "used").read_text()) > 60
