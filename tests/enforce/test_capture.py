@@ -271,17 +271,17 @@ from sandboxd.backends.linux import capture_probe
 from sandboxd.backends.linux.capture import Reach
 from sandboxd.backends.linux.netns import NamespaceError, NamespaceWorker
 
-start = NamespaceWorker.start
+begin = NamespaceWorker._begin
 
-def limited(self, namespace, program, *mounts):
+def limited(self, request, *namespaces):
     # as on a machine without nf_tables (ports), or where the namespace cannot be entered (variables)
+    program = request._program
     if program.sockets and (LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0):
-        refused = self._loop.create_future()
-        refused.set_exception(NamespaceError("cannot install packet rules", 95))
-        return refused
-    return start(self, namespace, program, *mounts)
+        request.future.set_exception(NamespaceError("cannot install packet rules", 95))
+    else:
+        begin(self, request, *namespaces)
 
-NamespaceWorker.start = limited
+NamespaceWorker._begin = limited
 from sandboxd.cli.main import main
 sys.exit(main())
 """
@@ -317,7 +317,7 @@ def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemo
 
 
 def test_what_was_promised_and_fails_fails_the_command(identity: Identity, start_daemon: StartDaemon) -> None:
-    """The first program is that of the probe; the next one is refused."""
+    """The first program is that of the probe; all others are refused, also the second try."""
     broken = LIMITED.replace('(LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0)', "COUNT.pop() > 1")
     script = f"#!{identity.code.python} -P\nCOUNT = [2, 2, 2, 0]\n{broken}"
     identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)

@@ -79,7 +79,7 @@ def test_nothing_is_lost_over_restarts_under_load(start_daemon: StartDaemon, ori
     ran = daemon.python(LOAD, str(origin.port), str(RESTARTS))
     assert ran.returncode == 0, ran.stderr + daemon.output()
     said = json.loads(ran.stdout)
-    assert said["wrong"] == []
+    assert said["wrong"] == [], daemon.output()
     assert said["seen"] == [[daemon.pid, number + 1, 0, []] for number in range(RESTARTS)], daemon.output()
     assert (said["asked"].encode(), said["status"]) == (origin.body, 0)
     assert said["tunneled"].encode().endswith(origin.body)

@@ -3,7 +3,7 @@
  * these few files are all there is, and the last function here, begin(), is the first that runs.
  * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
- *     6 a pidfd of itself. `launch-args` waits for one more, 7, with options for `bwrap --args 7`.
+ *     6 a pidfd of itself, 8 the connection for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
  *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, confines itself
  *     (landlock.c), installs the filter, becomes the command. The parent reaps, forwards signals, looks at system calls
@@ -41,7 +41,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
-enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, REPORT = 3 /* in the child, for BRIDGE */ };
+enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, INFO = 8, REPORT = 3 /* in the child, for BRIDGE */ };
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 /* ---- The machine: where a process begins ------------------------------------------------------------------------ */
 #if defined __x86_64__
@@ -155,7 +155,7 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) refuse("cannot watch the parent", fd, see_check);
     if (call(getppid) != owner) refuse(owner_ended, 0, try_again);
     if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
-    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
+    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0), call(dup3, BRIDGE, INFO, 0);
     if (with_options) receive_options();
     reset_signals(), veil(environment);
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died

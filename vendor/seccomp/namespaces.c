@@ -7,7 +7,8 @@
  * ends. The program says what is to be done; nothing is decided here.
  * PROMISES
  *  1. The answer is {stage, error number} and, when all went well (0, 0), the sockets in the order of their steps. It
- *     comes from the fork alone; a fork that dies closes its end without a word. A fork that hangs is ended by a timer.
+ *     comes from the fork alone; a fork that dies closes its end without a word. A fork that hangs is ended by a timer,
+ *     one that waits for the rest of its program (MORE) by the end of whoever would send it.
  *  2. Nothing of a request outlives its fork but the sockets that were handed out and the state of the kernel.
  *  3. What belongs to the daemon's own user namespace (the host's network) is refused: the kernel lets nobody enter the
  *     user namespace that one is in.
@@ -30,7 +31,7 @@ enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
 /* Where it failed: before the program, or in which of its steps. */
 enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS,
        FIRST_STEP = 16 };
-enum { NETLINK = 1, OPEN = 2, MOUNT = 3 };
+enum { NETLINK = 1, OPEN = 2, MOUNT = 3, MORE = 4 };
 enum { BIND, LISTEN, CONNECT };
 struct step { uint32_t kind, length; /* of what follows the head; a multiple of 4 */ };
 struct netlink_step { uint32_t protocol, acknowledgements; uint8_t messages[]; };
@@ -46,7 +47,7 @@ struct mount_step { uint32_t how, other; /* where the other path begins */ char 
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
 static int answers, sockets[MAX_SOCKETS];
 static unsigned opened;
-static _Noreturn void answer(uint32_t stage, long error) {
+static void say(uint32_t stage, long error) {
     uint32_t said[] = {stage, (uint32_t)-error};
     struct { struct cmsghdr head; int sockets[MAX_SOCKETS]; } control = {
         .head = {.cmsg_len = CMSG_LEN(opened * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
@@ -56,7 +57,25 @@ static _Noreturn void answer(uint32_t stage, long error) {
         while (opened) call(close, sockets[--opened]); /* whoever hears of the failure finds their ports free */
     if (opened) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
     call(sendmsg, answers, &text, MSG_NOSIGNAL);
+}
+static _Noreturn void answer(uint32_t stage, long error) {
+    say(stage, error);
     for (;;) call(exit_group, 0);
+}
+static void end_within(long seconds) { /* 0: take as long as you like */
+    call(setitimer, ITIMER_REAL, (&(struct itimerval){.it_value = {seconds, 0}}), NULL);
+}
+/* A program with its descriptors, those that did not come -1. Returns its length; 0 or less is the end. */
+struct came { struct cmsghdr head; int descriptor[3]; };
+static long receive(int from, struct came *came, int *cut) {
+    struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program}, .msg_iovlen = 1,
+                          .msg_control = came, .msg_controllen = sizeof *came};
+    came->head.cmsg_len = 0;
+    long got = call(recvmsg, from, &text, MSG_CMSG_CLOEXEC);
+    for (unsigned n = 0; n < 3; n++)
+        if (came->head.cmsg_len < CMSG_LEN((n + 1) * sizeof(int))) came->descriptor[n] = -1;
+    *cut = text.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+    return got;
 }
 /* Sends the messages as one, and reads until each has been acknowledged or one was refused. */
 static long converse(const struct netlink_step *step, unsigned length) {
@@ -117,14 +136,19 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     if (source != target) call(close, source);
     return error;
 }
+static void enter_mounts(int mounts) {
+    long error = mounts < 0 ? 0 : call(setns, mounts, CLONE_NEWNS);
+    if (error) answer(ENTERING_MOUNTS, error);
+}
 /* The fork. `length` is that of the program. */
 static _Noreturn void perform(int network, int mounts, long length) {
-    call(setitimer, ITIMER_REAL, (&(struct itimerval){.it_value = {WITHIN_S, 0}}), NULL);
+    end_within(WITHIN_S);
+    call(close, REQUESTS); /* where nobody listens once the process that forked is gone */
     long owner = call(ioctl, network, NS_GET_USERNS), error;
     if (owner < 0) answer(NO_OWNER, owner);
     if ((error = call(setns, owner, CLONE_NEWUSER))) answer(ENTERING_USER, error);
     if ((error = call(setns, network, CLONE_NEWNET))) answer(ENTERING_NETWORK, error);
-    if (mounts && (error = call(setns, mounts, CLONE_NEWNS))) answer(ENTERING_MOUNTS, error);
+    enter_mounts(mounts);
     uint8_t *at = (uint8_t *)program, *end = at + length;
     for (uint32_t number = FIRST_STEP; at < end; number++) {
         const struct step *step = (const void *)at;
@@ -135,9 +159,20 @@ static _Noreturn void perform(int network, int mounts, long length) {
         else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS &&
                  ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address)
             error = open_socket(body, step->length);
-        else if (step->kind == MOUNT && mounts && step->length > sizeof(struct mount_step))
+        else if (step->kind == MOUNT && mounts >= 0 && step->length > sizeof(struct mount_step))
             error = mount_one(body, step->length);
-        else answer(MALFORMED, 0);
+        else if (step->kind == MORE && !step->length && left == sizeof *step && mounts < 0) {
+            struct came came;
+            int cut;
+            say(COMPLETE, 0), end_within(0);
+            while (opened) call(close, sockets[--opened]);
+            if ((length = receive(answers, &came, &cut)) <= 0) for (;;) call(exit_group, 0);
+            end_within(WITHIN_S);
+            if (cut) answer(MALFORMED, 0);
+            enter_mounts(mounts = came.descriptor[0]);
+            at = (uint8_t *)program, end = at + length, number = FIRST_STEP - 1;
+            continue;
+        } else answer(MALFORMED, 0);
         if (error) answer(number, error);
         at += sizeof *step + step->length;
     }
@@ -150,22 +185,20 @@ _Noreturn void namespaces(void) {
     dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN), dispose(SIGTERM, SIG_IGN), dispose(SIGHUP, SIG_IGN);
     call(close_range, 3, ~0u);
     for (;;) {
-        struct { struct cmsghdr head; int network, answers, mounts; } control = {0};
-        struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program}, .msg_iovlen = 1,
-                              .msg_control = &control, .msg_controllen = sizeof control};
-        long got = call(recvmsg, REQUESTS, &text, MSG_CMSG_CLOEXEC);
+        struct came came; /* network, answers, mounts */
+        int cut, *descriptor = came.descriptor;
+        long got = receive(REQUESTS, &came, &cut);
         if (got <= 0) for (;;) call(exit_group, 0);
-        if (control.head.cmsg_len < CMSG_LEN(2 * sizeof(int))) continue;
-        if (control.head.cmsg_len < CMSG_LEN(3 * sizeof(int))) control.mounts = 0;
+        if (descriptor[1] < 0) continue;
         long child = call(clone, SIGCHLD);
-        if (child <= 0) answers = control.answers;
-        if (!child && text.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) answer(MALFORMED, 0);
-        if (!child) perform(control.network, control.mounts, got);
+        if (child <= 0) answers = descriptor[1];
+        if (!child && cut) answer(MALFORMED, 0);
+        if (!child) perform(descriptor[0], descriptor[2], got);
         if (child < 0) {
             uint32_t said[] = {CANNOT_FORK, (uint32_t)-child};
             call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        call(close, control.network), call(close, control.answers);
-        if (control.mounts) call(close, control.mounts);
+        for (unsigned n = 0; n < 3; n++)
+            if (descriptor[n] >= 0) call(close, descriptor[n]);
     }
 }

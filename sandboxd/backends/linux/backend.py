@@ -14,9 +14,11 @@ from typing import Protocol
 from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
+    INFO_DESCRIPTOR,
     INIT_WORDS,
     MAX_PORT_RANGES,
     OPTIONS_DESCRIPTOR,
+    Born,
     Configuration,
     Flags,
     Listener,
@@ -45,6 +47,7 @@ EXPIRES_IN_S = 60.0
 _BACKLOG = 4096
 _LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.0.0.1", SOCKS_PORT, _BACKLOG))
 
+INFO_WORDS = ("--info-fd", str(INFO_DESCRIPTOR))
 LAYERS = ("seccomp", "network-proxy")
 """What this back end adds to the layers that the mounts and namespaces of a plan give."""
 PROCESS_LIMIT = "process-limit"
@@ -206,13 +209,13 @@ class LinuxBackend:
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                partial(self._completion.begin, options=options, capture=capture),
+                self._completion.of(options, capture),
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
         stage = "launch-args" if options.needs_file else "launch"
         tools, bridge = self._tools, self._bridge.path
-        argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, "--", *INIT_WORDS)
+        argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
         layers = (
             *plan.layers, *LAYERS, *bounds, *tools.landlock.layers, *layers_of(supervision),
@@ -259,7 +262,7 @@ class LinuxBackend:
             expected, link = self._bridge.take(launch_id)
             if expected is None and link is None:
                 continue
-            done = link is not None and link.decoder_last != ""
+            done = link is not None and link.decoder_last not in ("", Born.__name__)
             record = LaunchRecord(
                 launch_id,
                 launch.view.placeholders,
@@ -314,7 +317,7 @@ class LinuxBackend:
         launch = _Launching(launch_id, observer, hold, self._bridge.log, view, promise, self._look_after, forget)
         launch.was_claimed = record.link is not None
         capture = capture_for(wanted.ability, wanted.network)
-        completing = partial(self._completion.begin, options=promise.options, capture=capture)
+        completing = self._completion.of(promise.options, capture)
         try:
             if record.link is None:
                 configuration = Configuration.decode(record.configuration)

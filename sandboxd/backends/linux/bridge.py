@@ -19,8 +19,8 @@ import socket
 from collections.abc import Callable
 
 from sandboxd.backends.base import Observer
-from sandboxd.backends.linux.expected_launch import BeforeStart, Peer
 from sandboxd.backends.linux.expected_launch import Expected as Expected
+from sandboxd.backends.linux.expected_launch import Peer, Preparation
 from sandboxd.backends.linux.handed_over import BridgeRecord, LinkRecord
 from sandboxd.backends.linux.launch_handle import Handle
 from sandboxd.backends.linux.link import Link
@@ -54,6 +54,9 @@ class Bridge:
                 listener.bind(self.path)
             finally:
                 os.umask(mask)
+            # Inherited by what is accepted (since Linux 6.16; before, whoever waits for accept says it unasked):
+            # bubblewrap may speak before we have heard of it.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()
@@ -98,12 +101,12 @@ class Bridge:
             self._strangers.add(Link(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
-    def resume_link(self, ticket: str, one: LinkRecord, observer: Observer, before_start: BeforeStart | None) -> Handle:
+    def resume_link(self, ticket: str, one: LinkRecord, observer: Observer, preparation: Preparation | None) -> Handle:
         """The link of a launch, and from now on `observer` hears of it. Raises ProtocolError for a record that makes no
         sense."""
         connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
         self._links[ticket] = link = Link(self, connection, one.pid, one.pidfd, one)
-        link.resume(ticket, observer, before_start, one.preparing)
+        link.resume(ticket, observer, preparation, one.preparing)
         return Handle(self, ticket)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ agree by construction. The helper itself (vendor/seccomp/apply-seccomp.c) repeat
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ OPTIONS = b"A"
 OPTIONS_DESCRIPTOR = 7
 """The number for bubblewrap's `--args` in a launch with options by descriptor."""
 
+INFO_DESCRIPTOR = 8
+"""The number for bubblewrap's `--info-fd`: another one of the connection, so that it tells the daemon itself."""
+
 INIT_WORDS = ("/proc/self/fd/4", "init")
 """The command that bubblewrap runs: the helper again, by the descriptor that its first stage has opened."""
 
@@ -55,6 +59,7 @@ MAX_FILTER = 4096 * 8
 MAX_ARGUMENTS = 4 * 1024 * 1024
 MAX_PAYLOAD = 1024
 MAX_TICKET = 64
+MAX_INFO = 4096
 TICKET_SIZE = 8 + 4 + MAX_TICKET
 """How many bytes the ticket takes, always."""
 
@@ -329,6 +334,14 @@ def decode_ticket(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Born:
+    """bubblewrap has made process 1, in all its namespaces; it says so in its own words (bwrap(1), --info-fd). `pid` is
+    what bubblewrap calls it."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Descriptors:
     """With this frame came descriptors: `listeners` sockets in the order of the configuration, then the network
     namespace."""
@@ -366,12 +379,13 @@ class Failed:
     message: str
 
 
-Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
+Event = Born | Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
 
 # What may follow what: a helper speaks in this order and no other. None is the ticket. What is said of system calls
 # comes any number of times between the start and the end, and is not in the table.
 _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
-    None: frozenset({Descriptors, Failed}),
+    None: frozenset({Born, Descriptors, Failed}),
+    Born: frozenset({Descriptors, Failed}),
     Descriptors: frozenset({Started, ExecFailed, Exited, Failed}),
     Started: frozenset({Exited, Failed}),
     ExecFailed: frozenset({Exited, Failed}),
@@ -383,6 +397,8 @@ _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
 def encode_event(event: Event) -> bytes:
     """The frame for an event, as the helper sends it. For tests and fakes."""
     match event:
+        case Born(pid):
+            return b'{\n    "child-pid": %d\n}\n' % pid
         case Descriptors(listeners):
             kind, payload = FrameType.DESCRIPTORS, struct.pack("<I", listeners)
         case Started():
@@ -447,6 +463,16 @@ class EventDecoder:
             raise self._error
 
     def _take(self) -> Iterable[Event]:
+        if self._last is None and self._buffer.startswith(b"{"):
+            end = self._buffer.find(b"}\n") + 2
+            if end > MAX_INFO or (end < 2 and len(self._buffer) > MAX_INFO):
+                raise ProtocolError("too much is said about process 1")
+            if end < 2:
+                return
+            born = _decode_info(bytes(self._buffer[:end]))
+            del self._buffer[:end]
+            self._last = Born
+            yield born
         while len(self._buffer) >= _FRAME.size:
             kind, length = _FRAME.unpack_from(self._buffer)
             if length > MAX_PAYLOAD:
@@ -463,6 +489,16 @@ class EventDecoder:
                 raise ProtocolError(f"{type(event).__name__} after {before}")
             self._last = type(event)
             yield event
+
+
+def _decode_info(text: bytes) -> Born:
+    try:
+        pid = json.loads(text)["child-pid"]
+    except (ValueError, KeyError, RecursionError):
+        pid = None
+    if type(pid) is not int or pid <= 0:
+        raise ProtocolError("bubblewrap does not say which process is process 1")
+    return Born(pid)
 
 
 def _decode_event(kind: int, payload: bytes) -> Event:

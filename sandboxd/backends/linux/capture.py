@@ -95,15 +95,21 @@ def _shown(ports: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A program with the meaning of the sockets that it opens: the first `captured` accept connections, then come the
-    DNS sockets, a datagram and a stream one for each family."""
+    """Steps with the meaning of the sockets that they open: the first `captured` accept connections, then come the DNS
+    sockets, a datagram and a stream one for each family. `routes` need the loopback to be up, which bubblewrap sees to;
+    the `rest` does not."""
 
-    program: Program
+    routes: Step
+    rest: tuple[Step, ...]
     captured: int
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.routes, *self.rest
 
     def begin(self, worker: NamespaceWorker, namespace: int) -> asyncio.Future[list[socket.socket]]:
         """Sent off at once. See `NamespaceWorker.start`."""
-        return worker.start(namespace, self.program)
+        return worker.start(namespace, Program.of(self.steps))
 
     def hand_over(self, sockets: list[socket.socket], listeners: Listeners) -> None:
         listeners.captured = sockets[: self.captured]
@@ -116,7 +122,8 @@ def capture_for(ability: Ability, plan: NetworkPlan) -> Capture | None:
     """None where nothing is captured."""
     if ability.reach is None or not plan.transparent:
         return None
-    steps: list[Step] = [Configure(netlink.everything_is_local(ability.families), "make all addresses local")]
+    routes = Configure(netlink.everything_is_local(ability.families), "make all addresses local")
+    steps: list[Step] = []
     if ability.reach is Reach.EVERY_PORT:
         rules = netlink.new_tables(capture_rules.tables(ability.families, plan.local_ports))
         steps.append(Configure(rules, "install packet rules"))
@@ -132,7 +139,7 @@ def capture_for(ability: Ability, plan: NetworkPlan) -> Capture | None:
             OpenSocket(DATAGRAM, _ANY[family], DNS_PORT, Then.BIND, options=(*only, _TELL_DESTINATION[family])),
             OpenSocket(STREAM, _ANY[family], DNS_PORT, Then.LISTEN, 64, only),
         ]
-    return Capture(Program.of(steps), captured)
+    return Capture(routes, tuple(steps), captured)
 
 
 def _listen(family: Family, address: IPAddress, port: int, *, transparent: bool = False) -> OpenSocket:

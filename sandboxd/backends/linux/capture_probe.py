@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
@@ -41,9 +40,7 @@ async def probe_capture(
     """`argv` launches a minimal sandbox by this ticket; `configuration` is for its helper, with Flags.WAIT."""
     found: list[Ability] = []
     observer = _ProbeObserver()
-    handle = bridge.expect(
-        ticket, Expected(configuration, None, observer, partial(_try_all, worker=worker, found=found))
-    )
+    handle = bridge.expect(ticket, Expected(configuration, None, observer, _Trial(worker, found)))
     try:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
@@ -69,10 +66,22 @@ async def probe_capture(
     return Probed(Ability(None, reason=f"it could not be tried: {reason}"), is_final=False)
 
 
-async def _try_all(
-    pid: int, bubblewrap: int, listeners: Listeners, *, worker: NamespaceWorker, found: list[Ability]
-) -> None:
-    """As BeforeStart."""
+class _Trial:
+    """The preparation of that sandbox."""
+
+    def __init__(self, worker: NamespaceWorker, found: list[Ability]) -> None:
+        self._worker = worker
+        self._found = found
+
+    def born(self, pid: int, bubblewrap: int) -> None: ...
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None]:
+        return _try_all(listeners, self._worker, self._found)
+
+    def abandon(self) -> None: ...
+
+
+async def _try_all(listeners: Listeners, worker: NamespaceWorker, found: list[Ability]) -> None:
     reason = ""
     for attempt in ATTEMPTS:
         capture = capture_for(attempt, NetworkPlan())

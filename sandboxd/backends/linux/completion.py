@@ -1,5 +1,9 @@
-"""What is done to a sandbox after bubblewrap and before its command: its mounts are checked; meanwhile another process
-makes the late mounts and sets up the network."""
+"""What is done to a sandbox before its command starts, while bubblewrap works and after it.
+
+What captures its network takes a namespace and no mounts, so it is begun when process 1 exists, long before bubblewrap
+has made the mounts. Whoever has done it stays in the namespaces, and does the late mounts when process 1 waits for GO;
+meanwhile the mounts of bubblewrap are checked.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,15 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from sandboxd.backends.base import Listeners
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Capture
-from sandboxd.backends.linux.namespace_program import MAX_PROGRAM, Program, Step
-from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
+from sandboxd.backends.linux.namespace_program import MAX_PROGRAM, More, Program, Step
+from sandboxd.backends.linux.netns import NamespaceError, NamespaceHold, NamespaceWorker, Stay
 from sandboxd.backends.linux.placement import Expected, expected_mounts, misplaced
 from sandboxd.errors import LaunchError
 
@@ -22,66 +28,31 @@ class Completion:
     """One per daemon. `worker` does what is to be done in the namespaces."""
 
     def __init__(self, worker: NamespaceWorker) -> None:
-        self._worker = worker
+        self.worker = worker
         self._expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[Expected, ...]]] = WeakKeyDictionary()
         """For the mounts of the host that it was worked out from."""
-        self._programs: WeakKeyDictionary[BwrapOptions, tuple[Capture | None, tuple[Program, ...]]] = (
+        self._programs: WeakKeyDictionary[BwrapOptions, dict[tuple[Step, ...], tuple[Program, ...]]] = (
             WeakKeyDictionary()
         )
-        """For the capture that they begin with."""
+        """For the steps that they begin with."""
 
-    def begin(
-        self, pid: int, bubblewrap: int, listeners: Listeners, *, options: BwrapOptions, capture: Capture | None
-    ) -> Awaitable[None] | None:
-        """What is to be done to a sandbox before its command may start; `pid` is its process 1. Raises LaunchError."""
-        programs = self._programs_for(options, capture)
-        first = self._start(pid, listeners.namespace, programs[0]) if programs else None
-        listeners.inside, listeners.namespace = NamespaceHold(self._worker, listeners.namespace), -1
+    def of(self, options: BwrapOptions, capture: Capture | None) -> Completing:
+        """The preparation of one launch."""
+        return Completing(self, options, capture)
+
+    def programs(self, before: tuple[Step, ...], options: BwrapOptions) -> tuple[Program, ...]:
+        """Those steps, and the late mounts."""
+        known = self._programs.setdefault(options, {})
+        programs = known.get(before)
+        if programs is None:
+            known.clear()
+            programs = known[before] = tuple(programs_of((*before, *options.late)))
+        return programs
+
+    def check_mounts(self, pid: int, outside: bytes, options: BwrapOptions) -> None:
+        """`outside` are the mounts around bubblewrap. Raises LaunchError."""
         try:
-            self._check_mounts(pid, bubblewrap, options)
-        except LaunchError:
-            if first is not None:
-                first.cancel()
-            raise
-        return None if first is None else self._finish(first, pid, programs[1:], listeners, capture)
-
-    async def _finish(
-        self,
-        first: asyncio.Future[list[socket.socket]],
-        pid: int,
-        following: Sequence[Program],
-        listeners: Listeners,
-        capture: Capture | None,
-    ) -> None:
-        sockets = await first
-        if capture is not None:
-            capture.hand_over(sockets, listeners)
-        assert listeners.inside is not None
-        for program in following:
-            await self._start(pid, listeners.inside.fileno(), program)
-
-    def _start(self, pid: int, network: int, program: Program) -> asyncio.Future[list[socket.socket]]:
-        if not program.has_mounts:
-            return self._worker.start(network, program)
-        try:
-            mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _ended(error) from error
-        try:
-            return self._worker.start(network, program, mounts)
-        finally:
-            os.close(mounts)
-
-    def _programs_for(self, options: BwrapOptions, capture: Capture | None) -> tuple[Program, ...]:
-        known = self._programs.get(options)
-        if known is None or known[0] != capture:
-            before = capture.program.steps if capture is not None else ()
-            known = self._programs[options] = capture, tuple(programs_of((*before, *options.late)))
-        return known[1]
-
-    def _check_mounts(self, pid: int, bubblewrap: int, options: BwrapOptions) -> None:
-        try:
-            inside, outside = _read(f"/proc/{pid}/mountinfo"), _read(f"/proc/{bubblewrap}/mountinfo")
+            inside = _read(f"/proc/{pid}/mountinfo")
         except OSError as error:
             raise _ended(error) from error
         known = self._expected.get(options)
@@ -94,6 +65,126 @@ class Completion:
                 hint="try again; when it happens again, a command that still runs in the same place does this",
                 data={"path": wrong},
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was begun at the birth of process 1 `pid`, in the network namespace with that device and inode."""
+
+    pid: int
+    network: tuple[int, int]
+    stay: Stay
+
+
+class Completing:
+    """See `Preparation`."""
+
+    def __init__(self, completion: Completion, options: BwrapOptions, capture: Capture | None) -> None:
+        self._completion = completion
+        self._options = options
+        self._capture = capture
+        self._begun: _Begun | None = None
+
+    def born(self, pid: int, bubblewrap: int) -> None:
+        if self._capture is None:
+            return
+        try:
+            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # it has ended already, which is told elsewhere
+            return
+        try:
+            stay = self._completion.worker.stay(network, _early(self._capture))
+            self._begun = _Begun(pid, _identity(network), stay)
+        finally:
+            os.close(network)
+
+    def abandon(self) -> None:
+        if self._begun is not None:
+            self._begun.stay.close()
+            self._begun = None
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+        """Raises LaunchError."""
+        network = listeners.namespace
+        listeners.inside, listeners.namespace = NamespaceHold(self._completion.worker, network), -1
+        begun, self._begun = self._begun, None
+        if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
+            begun.stay.close()
+            raise LaunchError("launch_failed", "bubblewrap has named another process as process 1 of the sandbox")
+        if begun is not None and begun.stay.has_failed:
+            begun.stay.close()
+            begun = None
+        work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
+        try:
+            self._completion.check_mounts(pid, _around(bubblewrap), self._options)
+        except LaunchError:
+            if begun is not None:
+                begun.stay.close()
+            if work is not None:
+                work.first.cancel()
+            raise
+        return None if work is None else self._finish(begun, work, pid, listeners)
+
+    def _whole(self, pid: int, network: int) -> _Work | None:
+        """Everything, now."""
+        programs = self._completion.programs(self._capture.steps if self._capture else (), self._options)
+        return _Work(self._start(pid, network, programs[0]), programs[1:]) if programs else None
+
+    def _rest(self, begun: _Begun, pid: int) -> _Work:
+        """What could not be done at the birth."""
+        assert self._capture is not None
+        programs = self._completion.programs((self._capture.routes,), self._options)
+        mounts = _mounts_of(pid)
+        try:
+            return _Work(begun.stay.finish(programs[0], mounts), programs[1:])
+        finally:
+            os.close(mounts)
+
+    async def _finish(self, begun: _Begun | None, work: _Work, pid: int, listeners: Listeners) -> None:
+        assert listeners.inside is not None
+        network = listeners.inside.fileno()
+        try:
+            if begun is None:
+                sockets = await work.first
+            else:
+                try:
+                    sockets = await begun.stay.opened()
+                except NamespaceError:  # once more, with everything there that it can want; else it is told why not
+                    again = self._whole(pid, network)
+                    assert again is not None
+                    work, begun = again, None
+                    sockets = await work.first
+            if self._capture is not None:
+                self._capture.hand_over(sockets, listeners)
+            if begun is not None:
+                await work.first
+        finally:
+            if begun is not None:
+                begun.stay.close()
+        for program in work.following:
+            await self._start(pid, network, program)
+
+    def _start(self, pid: int, network: int, program: Program) -> asyncio.Future[list[socket.socket]]:
+        if not program.has_mounts:
+            return self._completion.worker.start(network, program)
+        mounts = _mounts_of(pid)
+        try:
+            return self._completion.worker.start(network, program, mounts)
+        finally:
+            os.close(mounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The first program is under way; `following` are to come after it."""
+
+    first: asyncio.Future[list[socket.socket]]
+    following: Sequence[Program]
+
+
+@lru_cache(maxsize=64)
+def _early(capture: Capture) -> Program:
+    return Program.of((*capture.rest, More()))
 
 
 def programs_of(steps: Sequence[Step]) -> Iterator[Program]:
@@ -109,6 +200,27 @@ def programs_of(steps: Sequence[Step]) -> Iterator[Program]:
         size += length
     if part:
         yield Program.of(part)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _mounts_of(pid: int) -> int:
+    """A descriptor of its mount namespace. Raises LaunchError."""
+    try:
+        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _ended(error) from error
+
+
+def _around(bubblewrap: int) -> bytes:
+    """The mounts around bubblewrap. Raises LaunchError."""
+    try:
+        return _read(f"/proc/{bubblewrap}/mountinfo")
+    except OSError as error:
+        raise _ended(error) from error
 
 
 def _ended(error: OSError) -> LaunchError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,19 @@ class Peer(Protocol):
     def pid(self) -> int: ...
 
 
-BeforeStart = Callable[[int, int, Listeners], Awaitable[None] | None]
+class Preparation(Protocol):
+    """What has to be done to one sandbox before its command may start. `pid` is its process 1, `bubblewrap` what made
+    that, both as the daemon numbers them."""
+
+    def born(self, pid: int, bubblewrap: int) -> None:
+        """Process 1 exists, in all namespaces, with nothing mounted yet: what can be done by now may be begun."""
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+        """It waits for GO. What this returns is awaited; it may add to the listeners. Raises SandboxdError; then the
+        command does not start."""
+
+    def abandon(self) -> None:
+        """The launch is over, or goes on in another daemon: let go of what `born` has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +38,5 @@ class Expected:
     configuration: Configuration
     options: bytes | None
     observer: Observer
-    before_start: BeforeStart | None = None
-    """With Flags.WAIT: what has to be done before the command may start, given the pids of the sandbox's process 1 and
-    of bubblewrap, and the listeners, which it may add to. What it returns is awaited. Raises SandboxdError; then the
-    command does not start."""
+    preparation: Preparation | None = None
+    """With Flags.WAIT."""

@@ -19,6 +19,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     KILL,
     OPTIONS,
     TICKET_SIZE,
+    Born,
     Descriptors,
     Event,
     EventDecoder,
@@ -29,7 +30,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     Started,
     decode_ticket,
 )
-from sandboxd.backends.linux.expected_launch import BeforeStart
+from sandboxd.backends.linux.expected_launch import Preparation
 from sandboxd.backends.linux.handed_over import LinkRecord
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_notified import call_name
@@ -68,7 +69,7 @@ class Link:
         self._listeners: Listeners | None = None  # until they are handed on
         self._status: int | None = None
         self._init_pid: int | None = None
-        self._before_start: BeforeStart | None = None
+        self._preparation: Preparation | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._closing = False
         self._init = -1  # pidfd of the helper's init stage, once it has spoken
@@ -96,10 +97,10 @@ class Link:
         self._outgoing = memoryview(before.outgoing)
         self._closing = before.closing
 
-    def resume(self, ticket: str, observer: Observer, before_start: BeforeStart | None, interrupted: bool) -> None:
-        """Go on with a launch that was claimed. `before_start` is what would have to be done before its start;
+    def resume(self, ticket: str, observer: Observer, preparation: Preparation | None, interrupted: bool) -> None:
+        """Go on with a launch that was claimed. `preparation` is what would have to be done before its start;
         `interrupted` that this was under way."""
-        self.ticket, self._observer, self._before_start = ticket, observer, before_start
+        self.ticket, self._observer, self._preparation = ticket, observer, preparation
         if self._closing:
             self._await_end()
         elif interrupted:
@@ -142,6 +143,7 @@ class Link:
         preparing = self.preparing is not None
         if self._preparing is not None:
             self._preparing.cancel()
+        self._abandon()
         buffer, last = self._decoder.state
         connection = NO_DESCRIPTOR
         if self._connection.fileno() >= 0:
@@ -215,13 +217,18 @@ class Link:
             self._finish()
 
     def _watch_init(self, pid: int) -> None:
-        if pid != self._pid:
+        if pid not in (self._pid, 0):  # 0: sent before it was asked for, so not by process 1, which waits for us
             self._init_pid = pid
             with contextlib.suppress(ProcessLookupError):
                 self._init = os.pidfd_open(pid)
 
     def _happened(self, event: Event) -> None:
         match event:
+            case Born(pid):
+                if self._init_pid is not None:
+                    raise ProtocolError("process 1 exists, and its birth is told by another")
+                if self._preparation is not None:
+                    self._preparation.born(pid, self._pid)
             case Descriptors(listeners):
                 self._take_listeners(listeners)
             case Started():
@@ -269,7 +276,7 @@ class Link:
             return
         self.ticket = ticket
         self._observer = expected.observer
-        self._before_start = expected.before_start
+        self._preparation = expected.preparation
         self._observer.claimed(self._pid)
         if expected.options is not None:
             self._send_options(expected.options)
@@ -306,21 +313,21 @@ class Link:
         *listeners, namespace = received
         http, socks, *others = (socket.socket(fileno=number) for number in listeners)
         self._listeners = Listeners(http, socks, namespace, others)
-        if self._before_start is None:
+        if self._preparation is None:
             self._hand_over()
         else:
-            self._prepare(self._before_start, self._listeners)
+            self._prepare(self._preparation, self._listeners)
 
     def _hand_over(self) -> None:
         listeners, self._listeners = self._listeners, None
         if listeners is not None:
             self._tell().listening(listeners)
 
-    def _prepare(self, before_start: BeforeStart, listeners: Listeners) -> None:
+    def _prepare(self, preparation: Preparation, listeners: Listeners) -> None:
         try:
             if self._init_pid is None:
                 raise ProtocolError("nobody has said which process is process 1")
-            more = before_start(self._init_pid, self._pid, listeners)
+            more = preparation.complete(self._init_pid, self._pid, listeners)
         except SandboxdError as error:
             self._give_up(error)
             return
@@ -350,12 +357,18 @@ class Link:
         self._tell().failed(f"the sandbox could not be completed: {error}")
         self._finish()  # its helper waits for GO, sees the connection close instead, and ends with status 125
 
+    def _abandon(self) -> None:
+        if self._preparation is not None:
+            self._preparation.abandon()
+            self._preparation = None
+
     def _finish(self) -> None:
         """The connection is over. A dying process 1 closes its descriptors before the kernel has killed the rest of its
         namespace, so the end is told only when process 1 itself is gone: then nobody is left in there."""
         if self._closing:
             return
         self._closing = True
+        self._abandon()
         self._disconnect()
         if self._observer is None:
             self.close()
@@ -415,6 +428,7 @@ class Link:
         """Drop the connection and all descriptors; nothing more is told."""
         if self._pidfd < 0:
             return
+        self._abandon()
         if self._preparing is not None and self._preparing is not asyncio.current_task():
             self._preparing.cancel()
         self._disconnect()

@@ -111,7 +111,17 @@ class LateMount:
         return _step(3, _MOUNT.pack(self.how, len(target) + 1) + target + b"\0" + source + b"\0")
 
 
-Step = Configure | OpenSocket | LateMount
+@dataclass(frozen=True, slots=True)
+class More:
+    """The last step of a program of which the rest follows later (`NamespaceWorker.stay`), with the mounts."""
+
+    purpose = "wait for the rest of the program"
+
+    def encode(self) -> bytes:
+        return _step(4, b"")
+
+
+Step = Configure | OpenSocket | LateMount | More
 
 
 def _step(kind: int, body: bytes) -> bytes:
@@ -127,6 +137,8 @@ class Program:
     encoded: bytes
     sockets: int
     has_mounts: bool = False
+    stays: bool = False
+    """More follows."""
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Program:
@@ -134,7 +146,8 @@ class Program:
         sockets = sum(isinstance(step, OpenSocket) for step in steps)
         if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
             raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
-        return cls(tuple(steps), encoded, sockets, any(isinstance(step, LateMount) for step in steps))
+        has_mounts = any(isinstance(step, LateMount) for step in steps)
+        return cls(tuple(steps), encoded, sockets, has_mounts, isinstance(steps[-1], More))
 
     def step(self, stage: int) -> Step | None:
         """The step of this stage of an answer."""

@@ -110,20 +110,29 @@ class NamespaceWorker:
         NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call,
         and so is `mounts`, the mount namespace that goes with it, for programs that have mounts."""
         request = _Request(program, self._loop)
+        self._begin(request, namespace, mounts)
+        return request.future
+
+    def _begin(self, request: _Request, namespace: int, mounts: int | None) -> None:
         if self._closed:
             request.fail("the daemon is ending")
-            return request.future
+            return
         try:
             request.attach(namespace, mounts)
             if self._requests is None:
                 self.open()
         except OSError as error:
             request.fail("the helper cannot be started", error.errno or 0)
-            return request.future
+            return
         self._waiting.append(request)
         if len(self._waiting) == 1:
             self._send_waiting()
-        return request.future
+
+    def stay(self, namespace: int, program: Program) -> Stay:
+        """The same with a program that ends in `More`: whoever did it stays there for the rest. To be closed."""
+        request = _Request(program, self._loop)
+        self._begin(request, namespace, None)
+        return Stay(request)
 
     async def perform(self, namespace: int, program: Program, mounts: int | None = None) -> list[socket.socket]:
         """The same, waited for."""
@@ -173,12 +182,51 @@ class NamespaceWorker:
             self._waiting.popleft().fail(reason, number)
 
 
+class Stay:
+    """Somebody in the namespaces of a sandbox who has been given a program, and waits there for the rest of it: nothing
+    has to be entered any more."""
+
+    def __init__(self, request: _Request) -> None:
+        self._request = request
+        self._opened = request.future
+        self._are_taken = False
+
+    async def opened(self) -> list[socket.socket]:
+        """The sockets of the first part. Raises NamespaceError."""
+        sockets = await self._opened
+        self._are_taken = True
+        return sockets
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known what became of the first part."""
+        return self._opened.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that nothing comes of it."""
+        return self.is_done and (self._opened.cancelled() or self._opened.exception() is not None)
+
+    def finish(self, program: Program, mounts: int) -> asyncio.Future[list[socket.socket]]:
+        """Send the rest off, at any time. As `NamespaceWorker.start`; cancelled when the first part fails."""
+        return self._request.finish(program, mounts)
+
+    def close(self) -> None:
+        """Give up what is not done yet; whoever waits for it is cancelled. Sockets that nobody has taken are closed."""
+        if self.is_done and not self.has_failed and not self._are_taken:
+            for one in self._opened.result():
+                one.close()
+        self._request.give_up()
+
+
 class _Request:
     """Owns the descriptors that go out with it until they have gone, and the end that the answer comes to."""
 
     def __init__(self, program: Program, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[list[socket.socket]] = loop.create_future()
         self._program = program
+        self._rest: asyncio.Future[list[socket.socket]] | None = None
+        self._rest_program = program
         self._loop = loop
         self._namespace = self._mounts = -1
         self._theirs: socket.socket | None = None
@@ -189,11 +237,44 @@ class _Request:
         """Raises OSError."""
         self._answers, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.setblocking(False)
-        self._loop.add_reader(self._answers.fileno(), self._answered)
-        self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
-        self.future.add_done_callback(self._done)
+        self._await(self.future)
         self._namespace = os.dup(namespace)
         self._mounts = -1 if mounts is None else os.dup(mounts)
+
+    def _await(self, future: asyncio.Future[list[socket.socket]]) -> None:
+        """Answers are for this one from now on."""
+        assert self._answers is not None
+        self._loop.add_reader(self._answers.fileno(), self._answered)
+        self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
+        future.add_done_callback(self._done)
+
+    def finish(self, program: Program, mounts: int) -> asyncio.Future[list[socket.socket]]:
+        rest: asyncio.Future[list[socket.socket]] = self._loop.create_future()
+        if self._answers is None or not self._program.stays:
+            rest.set_exception(NamespaceError("the process that was to do it has gone"))
+            return rest
+        try:
+            rights = array.array("i", [mounts])
+            self._answers.sendmsg([program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            rest.set_exception(NamespaceError("the process that was to do it has gone", error.errno or 0))
+            return rest
+        self._rest_program, self._rest = program, rest
+        if self.future.done():
+            self._go_on()
+        return rest
+
+    def _go_on(self) -> None:
+        """The first part is done, the rest has been sent."""
+        assert self._rest is not None
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._program, self.future = self._rest_program, self._rest
+        self._await(self.future)
+
+    def give_up(self) -> None:
+        self.future.cancel()
+        self._close()
 
     def send(self, requests: socket.socket) -> None:
         """Raises OSError; then it can be tried again."""
@@ -237,12 +318,25 @@ class _Request:
         self.fail(what, answer.errno, mount=mount)
 
     def _done(self, future: asyncio.Future[list[socket.socket]]) -> None:
+        if future is not self.future:  # the rest is under way already
+            return
         if self._timeout is not None:
             self._timeout.cancel()
         if self._answers is not None:
             self._loop.remove_reader(self._answers.fileno())
+        if not self._program.stays or future.cancelled() or future.exception() is not None:
+            self._close()
+        elif self._rest is not None:
+            self._go_on()
+
+    def _close(self) -> None:
+        if self._answers is not None:
+            self._loop.remove_reader(self._answers.fileno())
             self._answers.close()
+            self._answers = None
         self._release_sent()
+        if self._rest is not None:
+            self._rest.cancel()
 
     def _release_sent(self) -> None:
         for descriptor in filter(lambda number: number >= 0, (self._namespace, self._mounts)):

@@ -23,6 +23,7 @@ from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     OPTIONS,
     TICKET_SIZE,
+    Born,
     Configuration,
     Descriptors,
     Event,
@@ -81,6 +82,23 @@ class Recorder:
     @property
     def is_over(self) -> bool:
         return any(isinstance(item, tuple) and item[0] == "ended" for item in self.heard)
+
+
+@dataclass
+class Prepared:
+    """A preparation with nothing to do."""
+
+    heard: list[object] = field(default_factory=list)
+
+    def born(self, pid: int, bubblewrap: int) -> None:
+        self.heard.append(("born", pid, bubblewrap))
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+        self.heard.append("completed")
+        return None
+
+    def abandon(self) -> None:
+        self.heard.append("abandoned")
 
 
 @dataclass
@@ -174,8 +192,11 @@ class Helper:
 
     def _ask(self, order: dict[str, object]) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:  # it has been killed
+            return ""
         return self._process.stdout.readline()
 
     def end_bubblewrap(self) -> None:
@@ -309,13 +330,14 @@ async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: 
     async def fault() -> None:
         raise ZeroDivisionError
 
-    def begin(pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
-        if later:
-            return fault()
-        raise ZeroDivisionError
+    class Faulty(Prepared):
+        def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+            if later:
+                return fault()
+            raise ZeroDivisionError
 
-    recorder = Recorder()
-    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, begin))
+    recorder, preparation = Recorder(), Faulty()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, preparation))
     helper = Helper(setting)
     await helper.send(encode_ticket(TICKET))
     await helper.receive(len(CONFIGURATION.encode()))
@@ -325,6 +347,36 @@ async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: 
     assert await helper.receive(1) == b""
     assert await hang_up_and_see(helper, recorder)
     assert len(setting.logged) == 1
+    assert preparation.heard == ["abandoned"]
+
+
+async def test_the_birth_of_process_1_is_told_by_bubblewrap(setting: Setting) -> None:
+    """In its own words, in pieces."""
+    recorder, preparation = Recorder(), Prepared()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, preparation))
+    helper = Helper(setting)
+    setting.peer.pid = helper.pid
+    await helper.send(encode_ticket(TICKET))
+    await helper.receive(len(CONFIGURATION.encode()))
+    for piece in (b'{\n    "child-pid": 4', b'2,\n    "net-namespace": 4026532281', b"\n}\n"):
+        assert preparation.heard == []
+        await helper.send(piece)
+    await wait_until_async(lambda: bool(preparation.heard), "it is told")
+    helper.hang_up()
+    await wait_until_async(lambda: recorder.is_over, "the end is told")
+    assert preparation.heard == [("born", 42, helper.pid), "abandoned"]
+
+
+async def test_process_1_cannot_tell_of_its_own_birth(setting: Setting) -> None:
+    recorder, preparation = Recorder(), Prepared()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, preparation))
+    helper = Helper(setting)  # what became of bubblewrap is another process
+    await helper.send(encode_ticket(TICKET))
+    await helper.receive(len(CONFIGURATION.encode()))
+    await helper.send(encode_event(Born(42)))
+    await wait_until_async(lambda: "failed" in str(recorder.heard), "it is told")
+    helper.hang_up()
+    assert preparation.heard == ["abandoned"]
 
 
 async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:

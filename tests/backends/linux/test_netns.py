@@ -13,10 +13,11 @@ from ipaddress import IPv4Address, ip_address
 import pytest
 
 from sandboxd.backends.linux import capture_rules, netlink
-from sandboxd.backends.linux.namespace_program import STREAM, Configure, OpenSocket, Program, Then
+from sandboxd.backends.linux.namespace_program import STREAM, Configure, More, OpenSocket, Program, Then
 from sandboxd.backends.linux.netlink import Family
 from sandboxd.backends.linux.netns import NamespaceError, NamespaceHold, NamespaceWorker
 from support.namespaces import namespace_worker, network_namespace
+from support.waiting import wait_until_async
 
 LOOPBACK = IPv4Address("127.0.0.1")
 ROUTES = Configure(netlink.everything_is_local((Family.V4,)), "add routes")
@@ -64,6 +65,34 @@ async def test_the_step_that_failed_is_named(worker: NamespaceWorker, namespace:
     (sock, other) = await worker.perform(namespace, Program.of((listen(80), listen(81))))
     sock.close()
     other.close()
+
+
+async def test_whoever_stays_does_the_rest_in_the_same_place(worker: NamespaceWorker, namespace: int) -> None:
+    mounts = os.open("/proc/self/ns/net", os.O_RDONLY)  # not one of mounts: entering it fails, and is named
+    stay = worker.stay(namespace, Program.of((listen(81), More())))
+    (sock,) = await stay.opened()
+    with pytest.raises(NamespaceError, match="cannot enter its mount namespace"):
+        await stay.finish(Program.of((listen(82),)), mounts)
+    # sent before the first part is done; given up before it is done; failed in the first part
+    early = worker.stay(namespace, Program.of((listen(83), More())))
+    rest = early.finish(Program.of((listen(84),)), mounts)
+    given_up, failing = (worker.stay(namespace, Program.of((listen(port), More()))) for port in (85, 81))
+    given_up.close()
+    others = await early.opened()
+    with pytest.raises(NamespaceError, match="cannot enter its mount namespace"):
+        await rest
+    with pytest.raises(NamespaceError, match="Address already in use"):
+        await failing.opened()
+    assert failing.has_failed and not early.has_failed
+    with pytest.raises(NamespaceError, match="has gone"):
+        await failing.finish(Program.of((listen(86),)), mounts)
+    unwanted = worker.stay(namespace, Program.of((listen(87), More())))
+    await wait_until_async(lambda: unwanted.is_done, "it has opened its socket")
+    unwanted.close()
+    (again,) = await worker.perform(namespace, Program.of((listen(87),)))  # that it is closed by now
+    for one in (sock, *others, again):
+        one.close()
+    os.close(mounts)
 
 
 async def test_a_refused_netlink_message_is_an_error(worker: NamespaceWorker, namespace: int) -> None:
