@@ -151,6 +151,12 @@ _OBSTACLES = {
     "unset_command": Obstacle.ASSIGNMENT,
     "function_definition": Obstacle.FUNCTION,
 }
+_LAST_REDIRECTED = frozenset({"negated_command", "list", "pipeline"})
+"""What the grammar has redirected as a whole, where only the last command in it is."""
+_ARGUMENTS = frozenset(
+    {"word", "string", "raw_string", "number", "concatenation", "simple_expansion", "expansion", "ansi_c_string",
+     "translated_string", "command_substitution", "process_substitution", "arithmetic_expansion"}
+)  # fmt: skip
 _WORDS = frozenset({"word", "string", "raw_string", "number", "concatenation", "simple_expansion", "string_content"})
 
 
@@ -212,6 +218,7 @@ class _Reader:
                 words += (_resolve(inner) for inner in child.children)
             elif child.type not in ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment"):
                 words.append(_resolve(child))
+        words += (_resolve(word) for word in _words_behind_redirections(node))
         self.commands.append(SimpleCommand(tuple(words), tuple(assignments), _text(node)))
         self.notice_texts(node, [word.text for word in words])
 
@@ -225,6 +232,20 @@ class _Reader:
             while top.parent is not None and top.parent.type in _FEEDING:
                 top = top.parent
             self._fed.append((top.start_byte, top.end_byte))
+
+
+_REDIRECTIONS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+
+
+def _words_behind_redirections(command: Node) -> Iterator[Node]:
+    """Arguments that stand behind a redirection, `git 2>x push`: the grammar hangs them on the redirection."""
+    statement, end = command.parent, command.end_byte
+    while statement is not None and statement.type in _LAST_REDIRECTED and statement.end_byte == end:
+        statement = statement.parent
+    for redirection in command.children + (statement.children if statement is not None else []):
+        if redirection.type in _REDIRECTIONS:
+            named = [child for child in redirection.children if child.is_named and child.type in _ARGUMENTS]
+            yield from named[0 if redirection.type == "heredoc_redirect" else 1 :]
 
 
 def _text(node: Node) -> str:

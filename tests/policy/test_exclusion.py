@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sandboxd.policy.command_decisions import decide_command
+from sandboxd.policy.decision import Behavior
 from sandboxd.policy.exclusion import decide_exclusion
-from sandboxd.policy.policy import CommandRule
+from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
-RULES = tuple(CommandRule(text, Origin(Source.LOCAL, "test")) for text in ("docker", "gh *", "npm run build"))
+ORIGIN = Origin(Source.LOCAL, "test")
+RULES = tuple(CommandRule(text, ORIGIN) for text in ("docker", "gh *", "npm run build"))
 LISTED = {"docker", "gh", "npm"}
 
 
@@ -130,6 +133,29 @@ def test_bash_runs_nothing_else_for_an_excluded_line(text: str, stubs: tuple[Pat
     looked_through = {"env", "timeout", "nice", "xargs", "nohup", "command", "sh", "bash", "time"}
     assert traced(text, programs, work) <= LISTED | looked_through
     assert not os.listdir(work)
+
+
+DENYING = Policy(enabled=True, commands=CommandPolicy(deny=(CommandRule("curl:*", ORIGIN),)))
+ALLOWING = Policy(enabled=True, commands=CommandPolicy(auto_allow=False, allow=RULES))
+_MORE = ["curl", "c\\url", "$'curl'", "<<E", "\nE\n", "<<'E'", "| sh", "<<< curl", "2>f", "`curl`", "\\`curl\\`"]
+_MORE += ["\n\\curl", '"${ID:-`curl`}"', "xargs", "nohup", "if", "then", "fi", "{", "}", "(", ")", "eval", "trap"]
+_MORE += ["EXIT", "exec"]
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(st.sampled_from(_WORDS + _MORE), min_size=1, max_size=7), joint=st.sampled_from([" ", "", "; "]))
+def test_rules_see_whatever_bash_runs(words: list[str], joint: str, stubs: tuple[Path, Path]) -> None:
+    """F147, F155: nothing denied runs unasked, and nothing runs by a rule that is no rule's."""
+    text = "docker " + joint.join(words)
+    denied = decide_command(DENYING, text).behavior is not Behavior.ALLOW
+    allowed = decide_command(ALLOWING, text).behavior is Behavior.ALLOW
+    if denied and not allowed:
+        return
+    names = traced(text, *stubs)
+    for left in stubs[1].iterdir():
+        left.unlink()
+    assert denied or "curl" not in names, text
+    assert not allowed or names <= LISTED | {"command"}, text
 
 
 ODD = ["docker\u00a0ps", "docker\x0bps; curl", "docker ps\u2028curl x", "d\u043ecker ps", "docker ps\x0ccurl"]

@@ -33,6 +33,15 @@ def programs(text: str) -> list[list[str]]:
         ("case $(a) in x) b;; esac", [["a"], ["b"]]),
         ("! a | { b; }", [["a"], ["b"]]),
         ("[[ $(a) ]] && b", [["a"], ["b"]]),
+        ("a 2>x b", [["a", "b"]]),
+        ("a >x -b <y c 2>&1 d", [["a", "-b", "c", "d"]]),
+        ("a >$(x) b", [["a", "b"], ["x"]]),
+        ("a <<E b\nE", [["a", "b"]]),
+        ("a <<< x b", [["a", "b"]]),
+        ("! a >x b", [["a", "b"]]),
+        ("a && b >x c && d", [["a"], ["b", "c"], ["d"]]),
+        ("a | b >x c", [["a"], ["b", "c"]]),
+        ("(a) >x; { b; } >y; c >z", [["a"], ["b"], ["c"]]),
     ],
 )
 def test_every_program_is_found(text: str, expected: list[list[str]]) -> None:
