@@ -139,12 +139,14 @@ from sandboxd_client import Client
 with Client(autostart=False) as box:
     print(*box.wrap(argv=["true"]).layers)
 """
+SUSPENDED = "import os, signal; os.kill(0, signal.SIGTSTP); print('goes ' + 'on')"
 JOB = "import os, signal; signal.signal(15, lambda *_: print('own')); os.kill(0, 15); print('sent')"
 
 
 def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: StartDaemon) -> None:
     """F261: each layer that is enforced is named, and tried by `check`. With a terminal a command shares the process
-    group of the shell's job: `kill 0` reaches its own processes there and no others; the twin is not sandboxed."""
+    group of the shell's job: `kill 0` reaches its own processes there and no others; the twin is not sandboxed. It can
+    suspend the job, as Ctrl-Z does."""
     daemon = start_daemon()
     identity = daemon.identity
     assert {"landlock", "landlock-signals"} <= set(daemon.python(LAYERS).stdout.split())
@@ -162,3 +164,9 @@ def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: St
             # whoever has started it may be gone before it is
             wait_until(lambda: sorted(said.read_text().split()) == ["own", "sent"])
             said.unlink()
+        # an editor at Ctrl-Z: without more, it alone would stop, and the shell wait for what is left of the job
+        shell.type(f"sandboxd run -- python3 -c {shlex.quote(SUSPENDED)} | cat")
+        shell.expect("Stopped")
+        shell.expect("%%-")
+        shell.type("fg")
+        shell.expect("goes on")

@@ -294,6 +294,7 @@ static void forward_signals(void) {
         /* Only what was sent from outside the namespace: that sender has no number in here. What the terminal sends the
          * command gets by itself. Requests to end go to all: a shell does not act on one before its child has ended. */
         int sent = info.ssi_code == SI_USER || info.ssi_code == SI_QUEUE || info.ssi_code == SI_TKILL;
+        if (info.ssi_signo == SIGTSTP || info.ssi_signo == SIGCONT) terminal_stops = !sent;
         if (!sent || info.ssi_pid || info.ssi_signo == SIGCHLD) continue;
         int to_all = ending_signals >> (info.ssi_signo - 1) & 1;
         call(kill, to_all ? -1 : command, info.ssi_signo);
@@ -342,8 +343,8 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
             killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
         }
         if (news & FROM_SIGNALS) forward_signals();
-        for (long pid; (pid = call(wait4, -1, &status, WNOHANG)) > 0; connect_ended((int)pid, status))
-            if (pid == command) ended = 1, last_status = status;
+        for (long pid; (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0; connect_ended((int)pid, status))
+            if (pid == command && !pass_on_stop(pid, status)) ended = 1, last_status = status;
         if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags))
             call(close, report), report = -1;
         if (news & FROM_NOTIFIER) on_notification();
@@ -383,8 +384,7 @@ static _Noreturn void init(char **environment) {
     if (error) refuse("cannot make a pair of sockets", error, see_check);
     if (!(error = call(clone, SIGCHLD))) become_command(&filter, given->flags, arguments, environment, report[1]);
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
-    command = (int)error;
-    call(close, report[1]);
+    command = (int)error, call(close, report[1]);
     call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: a command may still have cores */
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);

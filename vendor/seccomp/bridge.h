@@ -29,6 +29,8 @@ extern const struct confinement *confinement; /* NULL where there is none */
 char **take_roots(char **from);               /* returns what comes after them */
 long confine(void);
 int holds_back(const char *path); /* whether that may not be written */
+extern int terminal_stops;        /* the terminal has stopped the whole job */
+int pass_on_stop(long command, int status); /* whether it has stopped, and has not ended */
 _Noreturn void probe_landlock(void);
 /* namespaces.c, a third stage */
 long open_path(const char *path, long flags); /* which follows no symbolic link */

@@ -210,7 +210,8 @@ void nobody_answers(void) {
 }
 void connect_ended(int child, int status) {
     for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
-        if (one->used && one->child == child) finish(one, WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR);
+        if (one->used && one->child == child && !WIFSTOPPED(status))
+            finish(one, WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR);
 }
 int drop_interrupted(void) {
     int left = 0;

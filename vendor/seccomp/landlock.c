@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include "bridge.h"
 /* As in <linux/landlock.h> of Linux 6.12: the headers that we build with are older. */
 struct ruleset { uint64_t files, network, scoped; };
@@ -49,6 +50,18 @@ int holds_back(const char *path) {
         const char *rest = after(root[n], path);
         if (rest && (!*rest || *rest == '/' || rest == path + 1)) return 0;
     }
+    return 1;
+}
+/* A program that suspends itself (an editor, at Ctrl-Z) stops its process group. With a terminal that is the shell's
+ * job, of which it reaches only its own part; so init does for the rest what Ctrl-Z would, which stops and no more.
+ * What the terminal itself sends, all have got; a shell inside has groups of its own. */
+int terminal_stops;
+int pass_on_stop(long command, int status) {
+    if (!WIFSTOPPED(status)) return 0;
+    int suspends = WSTOPSIG(status) == SIGTSTP || WSTOPSIG(status) == SIGSTOP;
+    if (suspends && !terminal_stops && confinement && confinement->scoped
+        && call(getpgid, command) == call(getpgid, 0))
+        call(kill, 0, SIGTSTP);
     return 1;
 }
 /* For the daemon, once: standard input is a file with a struct confinement in it, open for reading, and output another,
