@@ -12,9 +12,10 @@ LATER = "touch started; until test -e next; do sleep 0.05; done; mkdir .vscode; 
 
 
 def test_the_next_daemon_takes_no_protection_from_a_running_command(start_daemon: StartDaemon) -> None:
+    """In a directory whose name has other ends of a line than the one that the kernel escapes in mountinfo."""
     first = start_daemon()
-    workspace = first.identity.workspace
-    client = first.popen("run", "-c", LATER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    workspace = first.identity.write(first.identity.workspace / "a\rb\x0bc\x85d" / "file", "").parent
+    client = first.popen("run", "-c", LATER, cwd=workspace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: (workspace / "started").exists(), "the command runs")
     first.process.kill()
     first.process.wait()
@@ -24,4 +25,4 @@ def test_the_next_daemon_takes_no_protection_from_a_running_command(start_daemon
     assert not (workspace / ".vscode" / "tasks.json").exists()
     client.wait()
     assert second.stop(signal.SIGTERM) == 0
-    assert {path.name for path in workspace.iterdir()} == {"started", "next", "tried"}
+    assert {path.name for path in workspace.iterdir()} == {"file", "started", "next", "tried"}
