@@ -91,26 +91,69 @@ PROTECTED: tuple[ProtectedName, ...] = (
         ".logout",
         file=True,
     ),
-    *_rows(Where.HOME, "a shell runs it at its next start", ".config/fish"),
     *_rows(
         Where.HOME,
-        "the next login or desktop session runs or obeys it",
-        ".pam_environment",
-        ".xprofile",
-        ".xinitrc",
-        ".xsession",
-        ".xsessionrc",
+        "a shell runs it at its next start",
+        *""".config/fish .config/nushell .config/elvish .config/xonsh .config/powershell .config/zsh .elvish .bashrc.d
+        .oh-my-zsh .local/share/bash-completion""".split(),
+    ),
+    *_rows(
+        Where.HOME,
+        "start-up files of shells run it, or it says what a key or a prompt runs",
+        *""".bash_completion .xonshrc .inputrc .p10k.zsh .fzf.bash .fzf.zsh .cargo/env .nvm/nvm.sh
+        .config/starship.toml""".split(),
         file=True,
     ),
     *_rows(
         Where.HOME,
         "the next login or desktop session runs or obeys it",
-        ".config/autostart",
-        ".config/environment.d",
-        ".config/systemd/user",
-        "Library/LaunchAgents",
+        *".pam_environment .xprofile .xinitrc .xserverrc .xsession .xsessionrc .config/mimeapps.list".split(),
+        file=True,
     ),
-    *_rows(Where.HOME, "programs in it shadow those of the system", ".local/bin"),
+    *_rows(
+        Where.HOME,
+        "the next login or desktop session runs or obeys it",
+        *""".config/autostart .config/environment.d .config/systemd/user .local/share/systemd/user .local/share/dbus-1
+        .local/share/applications .config/plasma-workspace .config/i3 .i3 .config/sway .config/hypr .config/awesome
+        .config/openbox Library/LaunchAgents""".split(),
+    ),
+    *_rows(Where.HOME, "programs in it shadow those of the system", ".local/bin", "bin", ".cargo/bin"),
+    *_rows(
+        Where.HOME,
+        "an editor, a terminal, a pager or a debugger runs commands that it names",
+        *""".vimrc .gvimrc .exrc .emacs .tmux.conf .screenrc .wezterm.lua .lesskey .lessfilter .gdbinit .gdbearlyinit
+        .lldbinit .pdbrc""".split(),
+        file=True,
+    ),
+    *_rows(
+        Where.HOME,
+        "an editor, a terminal, a pager or a debugger runs commands that it names",
+        *""".vim .config/vim .config/nvim .emacs.d .config/emacs .config/helix .config/zed .config/Code/User
+        .config/Cursor/User .config/VSCodium/User .config/tmux .config/kitty .config/alacritty .config/wezterm
+        .config/ghostty .config/gdb""".split(),
+    ),
+    *_rows(
+        Where.HOME,
+        "an interpreter runs it at its next start",
+        *""".pythonrc .pythonrc.py .irbrc .pryrc .Rprofile .ghci .psqlrc .sqliterc .iex.exs .perldb
+        .julia/config/startup.jl""".split(),
+        file=True,
+    ),
+    *_rows(Where.HOME, "an interpreter runs it at its next start", ".ipython/profile_default/startup"),
+    *_rows(
+        Where.HOME,
+        "a tool runs programs that it names",
+        *""".npmrc .yarnrc .yarnrc.yml .cargo/config .cargo/config.toml .gradle/init.gradle .mavenrc .docker/config.json
+        .aws/config .kube/config .gnupg/gpg.conf .gnupg/gpg-agent.conf .gnupg/scdaemon.conf .gnupg/dirmngr.conf .hgrc
+        .config/gh/config.yml .direnvrc .wgetrc .curlrc .rpmmacros .mailcap .forward .procmailrc
+        .claude.json""".split(),
+        file=True,
+    ),
+    *_rows(
+        Where.HOME,
+        "a tool runs programs that it names",
+        *".docker/cli-plugins .gradle/init.d .config/direnv .config/hg .config/jj .subversion".split(),
+    ),
     *_rows(Where.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
     *_rows(Where.HOME, "git runs commands that it names", ".gitconfig", file=True),
     *_rows(Where.HOME, "git runs commands that it names", ".config/git"),
@@ -118,7 +161,8 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(Where.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
     *_rows(Where.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
     *_rows(Where.WORKSPACE, "agents start the servers it names", ".mcp.json"),
-    *_rows(Where.WORKSPACE, "editors run tasks and settings found in it", ".vscode", ".idea", ".cursor"),
+    *_rows(Where.WORKSPACE, "editors run tasks and settings found in it", *".vscode .idea .cursor .zed".split()),
+    *_rows(Where.WORKSPACE, "agents start the servers that it names", *".codex .gemini .windsurf".split()),
     *_rows(
         Where.WORKSPACE,
         "agents obey the rules, hooks and commands in it",

@@ -19,7 +19,8 @@ TEMPORARY = [
 ]  # fmt: skip
 ABSENT = [
     f"refuse-name /home/u/work/{name}"
-    for name in (".claude", ".cursor", ".gitconfig", ".gitmodules", ".idea", ".mcp.json", ".ripgreprc", ".vscode")
+    for name in (".claude", ".codex", ".cursor", ".gemini", ".gitconfig", ".gitmodules", ".idea", ".mcp.json",
+                 ".ripgreprc", ".vscode", ".windsurf", ".zed")
 ]
 
 

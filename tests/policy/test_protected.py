@@ -27,7 +27,8 @@ def test_no_name_stands_twice_in_a_place() -> None:
         (Where.HOME, [".bashrc", ".profile", ".zshenv", ".ssh", ".gitconfig", ".config/autostart", ".local/bin"]),
         (
             Where.WORKSPACE,
-            [".gitmodules", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".cursor", ".claude/settings.json",
+            [".gitmodules", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".cursor", ".zed", ".codex", ".gemini",
+             ".windsurf", ".claude/settings.json",
              ".claude/settings.local.json", ".claude/settings*.json", ".claude/commands", ".claude/agents",
              ".claude/hooks", ".claude/skills"],
         ),
