@@ -7,11 +7,14 @@ server that records connections. Nothing here skips: a missing layer fails.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -84,18 +87,29 @@ def _serial() -> Iterator[int]:
     return count()
 
 
+@pytest.fixture(scope="session")
+def _make_identity(
+    world_directory: Path, _code_by_kind: dict[str, Code], _serial: Iterator[int]
+) -> Callable[[str], Identity]:
+    def make(kind: str) -> Identity:
+        if kind not in _code_by_kind:
+            _code_by_kind[kind] = code_for(kind, world_directory / f"code-{kind}")
+        return make_identity(kind, world_directory / str(next(_serial)), _code_by_kind[kind])
+
+    return make
+
+
 @pytest.fixture(params=identity_names())
-def identity(
-    request: pytest.FixtureRequest, world_directory: Path, _code_by_kind: dict[str, Code], _serial: Iterator[int]
-) -> Iterator[Identity]:
+def identity(request: pytest.FixtureRequest, _make_identity: Callable[[str], Identity]) -> Iterator[Identity]:
     """A person with empty directories of their own. Whatever they still have running at the end is ended."""
-    kind: str = request.param
-    if kind not in _code_by_kind:
-        _code_by_kind[kind] = code_for(kind, world_directory / f"code-{kind}")
-    base = world_directory / str(next(_serial))
+    with _ended_afterwards():
+        yield _make_identity(request.param)
+
+
+@contextlib.contextmanager
+def _ended_afterwards() -> Iterator[None]:
     before = {process.pid for process in processes.descendants()}
-    person = make_identity(kind, base, _code_by_kind[kind])
-    yield person
+    yield
     for process in processes.descendants():
         if process.pid not in before:
             processes.end(process.pid)
@@ -119,6 +133,45 @@ def start_daemon(identity: Identity) -> Iterator[StartDaemon]:
 def daemon(start_daemon: StartDaemon) -> DaemonProcess:
     """A daemon without settings of its own, in which `ok.test` and `denied.test` are this machine."""
     return start_daemon(resolve={"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"})
+
+
+@pytest.fixture(scope="session")
+def _shared_daemons() -> Iterator[dict[str, DaemonProcess]]:
+    daemons: dict[str, DaemonProcess] = {}
+    yield daemons
+    for daemon in daemons.values():
+        daemon.stop()
+
+
+@pytest.fixture(params=identity_names())
+def share_daemon(
+    request: pytest.FixtureRequest,
+    _make_identity: Callable[[str], Identity],
+    _shared_daemons: dict[str, DaemonProcess],
+    _serial: Iterator[int],
+) -> Iterator[StartDaemon]:
+    """`start_daemon` for tests that only run commands: whoever asks for the same gets the same daemon, which takes much
+    longer to start than such a test. The workspace is new each time; what runs at the end of the test is ended."""
+    with contextlib.ExitStack() as stack:
+
+        def share(**keywords: object) -> DaemonProcess:
+            key = json.dumps([request.param, keywords], sort_keys=True)
+            if key not in _shared_daemons:
+                _shared_daemons[key] = start_daemon_process(_make_identity(request.param), **keywords)  # type: ignore[arg-type]
+            stack.enter_context(_ended_afterwards())
+            daemon = _shared_daemons[key]
+            identity = replace(daemon.identity, project=f"work-{next(_serial)}")
+            identity.workspace.mkdir(mode=0o755)
+            identity.own(identity.workspace)
+            return replace(daemon, identity=identity)
+
+        yield share
+
+
+@pytest.fixture
+def shared_daemon(share_daemon: StartDaemon) -> DaemonProcess:
+    """As `daemon`, shared."""
+    return share_daemon(resolve={"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"})
 
 
 @pytest.fixture

@@ -70,9 +70,9 @@ def server() -> Iterator[Origin]:
 
 
 @pytest.fixture
-def capturing(start_daemon: StartDaemon) -> DaemonProcess:
+def capturing(share_daemon: StartDaemon) -> DaemonProcess:
     network = {"allowedDomains": ["ok.test"], "strictAllowlist": True}
-    return start_daemon(
+    return share_daemon(
         resolve={"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"}, settings={"sandbox": {"network": network}}
     )
 

@@ -10,6 +10,11 @@ import pytest
 from support.daemons import DaemonProcess, StartDaemon
 
 
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> DaemonProcess:
+    return shared_daemon
+
+
 @pytest.mark.parametrize(
     ("script", "status"),
     [

@@ -30,35 +30,35 @@ def start_tree(daemon: DaemonProcess) -> subprocess.Popen[bytes]:
     return client
 
 
-def test_the_tree_dies_with_its_client(daemon: DaemonProcess) -> None:
-    client = start_tree(daemon)
+def test_the_tree_dies_with_its_client(shared_daemon: DaemonProcess) -> None:
+    client = start_tree(shared_daemon)
     client.kill()
     client.wait()
     wait_until(lambda: not sleepers(), "the tree has died with its client")
 
 
-def test_a_client_asked_to_end_passes_it_on_and_then_insists(daemon: DaemonProcess) -> None:
-    client = start_tree(daemon)
+def test_a_client_asked_to_end_passes_it_on_and_then_insists(shared_daemon: DaemonProcess) -> None:
+    client = start_tree(shared_daemon)
     client.send_signal(signal.SIGTERM)
     assert client.wait() == 128 + signal.SIGKILL
     wait_until(lambda: not sleepers(), "the tree is gone")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_reaches_the_command(daemon: DaemonProcess, number: signal.Signals) -> None:
+def test_a_signal_reaches_the_command(shared_daemon: DaemonProcess, number: signal.Signals) -> None:
     """F196."""
-    client = daemon.popen(
+    client = shared_daemon.popen(
         "run", "-c", f"trap 'echo got; exit 3' {number.name[3:]}; touch ready; sleep 987 & wait", stdout=subprocess.PIPE
     )
-    wait_until(lambda: (daemon.identity.workspace / "ready").exists(), "the command runs")
+    wait_until(lambda: (shared_daemon.identity.workspace / "ready").exists(), "the command runs")
     client.send_signal(number)
     output, _ = client.communicate()
     assert (output, client.returncode) == (b"got\n", 3)
     wait_until(lambda: not sleepers(), "its child is gone")
 
 
-def test_the_tree_dies_with_bubblewrap(daemon: DaemonProcess) -> None:
-    client = start_tree(daemon)
+def test_the_tree_dies_with_bubblewrap(shared_daemon: DaemonProcess) -> None:
+    client = start_tree(shared_daemon)
     outer = [p for p in descendants(client.pid) if p.parent == client.pid]
     assert len(outer) == 1
     outer_pid = outer[0].pid
@@ -75,7 +75,7 @@ def test_the_tree_dies_when_the_daemon_is_stopped(start_daemon: StartDaemon) -> 
     wait_until(lambda: not sleepers(), "the tree is gone")
 
 
-def test_the_tree_dies_with_its_session_and_with_the_connection(daemon: DaemonProcess) -> None:
+def test_the_tree_dies_with_its_session_and_with_the_connection(shared_daemon: DaemonProcess) -> None:
     code = """
 import sys
 from sandboxd_client import Client
@@ -94,14 +94,14 @@ else:
 print(child.wait())
 """
     for how in ("close", "disconnect"):
-        done = daemon.python(code, TREE, how)
+        done = shared_daemon.python(code, TREE, how)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() in ("-9", "137"), done.stdout
         wait_until(lambda: not sleepers(), "the tree is gone")
-        (daemon.identity.workspace / "running").unlink()
+        (shared_daemon.identity.workspace / "running").unlink()
 
 
-def test_a_thread_that_ends_does_not_take_its_command_along(daemon: DaemonProcess) -> None:
+def test_a_thread_that_ends_does_not_take_its_command_along(shared_daemon: DaemonProcess) -> None:
     """F194."""
     code = """
 import threading
@@ -115,11 +115,11 @@ with Client(autostart=False) as box:
     out, _ = child.communicate(b"go\\n")
     print(out.decode().strip(), child.returncode)
 """
-    done = daemon.python(code)
+    done = shared_daemon.python(code)
     assert done.stdout == "ok 0\n", done.stderr
 
 
-def test_a_timeout_ends_the_tree_and_keeps_the_output(daemon: DaemonProcess) -> None:
+def test_a_timeout_ends_the_tree_and_keeps_the_output(shared_daemon: DaemonProcess) -> None:
     """F195."""
     code = """
 import subprocess, sys
@@ -131,13 +131,13 @@ with Client(autostart=False) as box:
         output = error.stdout
         print("timeout", output if isinstance(output, str) else output.decode())
 """
-    done = daemon.python(code, TREE)
+    done = shared_daemon.python(code, TREE)
     assert done.stdout.split() == ["timeout", "partial"], done.stderr
     wait_until(lambda: not sleepers(), "the tree is gone")
 
 
-def test_background_processes_end_with_the_command(daemon: DaemonProcess) -> None:
-    assert daemon.run("run", "-c", "sleep 987 & setsid sleep 987 & exit 0").returncode == 0
+def test_background_processes_end_with_the_command(shared_daemon: DaemonProcess) -> None:
+    assert shared_daemon.run("run", "-c", "sleep 987 & setsid sleep 987 & exit 0").returncode == 0
     wait_until(lambda: not sleepers(), "nothing outlives the command")
 
 

@@ -57,6 +57,7 @@ class Identity:
     gid: int
     base: Path
     code: Code
+    project: str = "work"
 
     @property
     def home(self) -> Path:
@@ -64,7 +65,7 @@ class Identity:
 
     @property
     def workspace(self) -> Path:
-        return self.base / "work"
+        return self.base / self.project
 
     @property
     def runtime(self) -> Path:
