@@ -26,6 +26,7 @@ import re
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +125,8 @@ class Placeholders:
 
     def __init__(self, journal: str, linger: float = LINGER) -> None:
         self._journals = journal
-        self._journal = f"{journal}-{secrets.token_hex(6)}"
+        self._namespace = _pid_namespace()
+        self._journal = f"{journal}-{self._namespace}-{secrets.token_hex(6)}"
         self._log = -1
         self._linger = linger
         self._idle: dict[str, None] = {}
@@ -337,10 +339,26 @@ class Placeholders:
                 state = os.fstat(file)
                 if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
                     continue
+                where = name.removeprefix(f"{start}-").split("-")
+                if len(where) > 1 and where[0] != self._namespace and state.st_mtime >= _started_at():
+                    continue  # of a container, or of the host when we are in one: what runs there cannot be seen here
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 text = _whole(file)
                 # a last line without its end was cut off before its directory was made
                 yield _Journal(path, text[: text.rfind(b"\0") + 1])
+
+
+def _pid_namespace() -> str:
+    """What tells it from others as long as the machine runs; the first one is the same after every start."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:  # macOS
+        return "0"
+
+
+def _started_at() -> float:
+    """When this machine was started, in seconds since the epoch."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,22 @@ def test_a_damaged_journal_keeps_no_daemon_from_starting(work: Path, tmp_path: P
     assert shared.stat().st_mode & 0o7777 == 0o1777
 
 
+def test_what_a_daemon_of_another_pid_namespace_left_is_not_taken_from_what_runs_there(
+    work: Path, tmp_path: Path
+) -> None:
+    """A container that shares the directories: from here nobody can see whether a command still needs it."""
+    journal = str(tmp_path / "journal")
+    dies = _DIES.replace("Placeholders(sys", "placeholders._pid_namespace = lambda: '1'\nPlaceholders(sys").replace(
+        "import Placeholders", "import Placeholders\nfrom sandboxd.host import placeholders"
+    )
+    subprocess.run([sys.executable, "-c", dies, journal, f"{work}/a/"], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert Placeholders(journal, linger=0).recover() == () and (work / "a").is_dir()
+    (left,) = tmp_path.glob("journal-1-*")
+    os.utime(left, (1, 1))  # the machine has been started since: nothing of it can run
+    assert Placeholders(journal, linger=0).recover() == (f"{work}/a/",)
+    assert not left.exists()
+
+
 def test_nothing_is_made_that_could_not_be_written_down(work: Path, tmp_path: Path) -> None:
     """The disk of the journal fills in the middle of a line; the limit of the kernel on a file's size does the same."""
     placeholders = Placeholders(str(tmp_path / "journal"), linger=0)
