@@ -5,9 +5,9 @@
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
  *     6 a pidfd of itself, 8 the connection for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
- *     out, with the network namespace; waits for GO where asked to; forks. The child closes everything, confines itself
- *     (landlock.c), installs the filter, becomes the command. The parent reaps, forwards signals, looks at system calls
- *     that the filter sends it (notifications.c, connects.c), reports, and ends with the command's status.
+ *     out, with the network namespace; forks. The child closes everything, confines itself (landlock.c), installs the
+ *     filter; once init has had GO, where it waits for that, it becomes the command. Init reaps, forwards signals,
+ *     looks at calls that the filter sends it (notifications.c, connects.c), reports, ends with the command's status.
  * PROMISES
  *  1. The command runs under exactly the filter and the confinement of the configuration, or not at all. "No filter"
  *     must be said with a flag; every contradiction, excess or shortage of bytes in the configuration is an error.
@@ -283,6 +283,10 @@ static _Noreturn void become_command(
         long sent = call(sendmsg, REPORT, &text, MSG_NOSIGNAL);
         if (sent != 8 || call(close, error)) refuse("cannot hand over what watches the command", sent, see_check);
     }
+    char here[4096]; /* Until now mounts were made from outside, perhaps over the directory that we stand in. */
+    if (call(recvfrom, REPORT, here, 1, 0) != 1) refuse("init has ended", 0, try_again);
+    if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here)))
+        refuse("cannot enter the working directory", error, try_again);
     error = search_and_exec(arguments, environment);
     fail(error == -ENOENT ? NOT_FOUND : NOT_EXECUTABLE, "cannot run", arguments[0], error,
          error == -ENOENT ? "check the name, and that it (and its interpreter) exists inside the sandbox"
@@ -373,19 +377,15 @@ static _Noreturn void init(char **environment) {
     struct configuration *given = read_configuration(&filter, &arguments);
     remove_variables(environment, arguments, given->removals), arguments = take_roots(arguments + given->removals);
     hand_out_sockets(given);
-    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO)
-        refuse("the daemon called the command off before it was started", 0, try_again);
-    /* Meanwhile mounts were made from outside, perhaps over the directory that we stand in: enter it anew. */
-    char here[4096];
-    if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here)))
-        refuse("cannot enter the working directory", error, try_again);
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
     if (error) refuse("cannot make a pair of sockets", error, see_check);
     if (!(error = call(clone, SIGCHLD))) become_command(&filter, given->flags, arguments, environment, report[1]);
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
-    command = (int)error, call(close, report[1]);
-    call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* after the fork: a command may still have cores */
+    call(close, report[1]), call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* a command may have cores */
+    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) /* whoever waits for it ends with us */
+        refuse("the daemon called the command off before it was started", 0, try_again);
+    command = (int)error, call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);
 }
