@@ -60,6 +60,10 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
             f"since {since.isoformat(' ', 'seconds')}",
         )
     ]
+    missing = status.unavailable
+    if missing is not None:
+        rows.append(("FAILED", f"no sandbox can be started: {missing.message} ({missing.slug})"))
+        rows += [("", f"hint: {missing.hint}")] if missing.hint else []
     rows += _listed("warnings", list(status.warnings))
     busy = f"{status.commands} running" if status.commands else "none running"
     rows += [

@@ -46,10 +46,18 @@ def full_key(name: str) -> str:
         if candidate in TABLE:
             return candidate
     begins_at_top = name.partition(".")[0] in {key.partition(".")[0] for key in TABLE}
+    for candidate in (name, f"sandbox.{name}"):
+        if any(key.startswith(f"{candidate}.") for key in TABLE):
+            message = f"{name!r} is a section, and its keys are set one by one"
+            raise CallerError("settings_unknown_key", message, hint=f"for example {_first_below(candidate)}")
     nearest = nearest_key(name if begins_at_top else f"sandbox.{name}")
     raise CallerError(
         "settings_unknown_key", f"there is no setting {name!r}", hint=f"did you mean {nearest}?" if nearest else ""
     )
+
+
+def _first_below(section: str) -> str:
+    return next(key for key in TABLE if key.startswith(f"{section}."))
 
 
 def parse_value(text: str) -> Any:

@@ -66,8 +66,8 @@ def test_it_answers_and_says_that_it_is_ready(daemon: DaemonProcess) -> None:
     status = ask(daemon, "status")
     assert status["pid"] == daemon.pid
     assert status["warnings"] == []
-    ready = events(daemon)[0]
-    assert (ready["event"], ready["socket"], ready["pid"]) == ("ready", str(daemon.socket), daemon.pid)
+    said = wait_until(lambda: [event for event in events(daemon) if event["event"] == "ready"], "it is ready")
+    assert [(ready["socket"], ready["pid"]) for ready in said] == [(str(daemon.socket), daemon.pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

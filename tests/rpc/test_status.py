@@ -70,6 +70,13 @@ async def test_check_shows_every_step_with_its_remedy(client: RawClient, machine
     result = await client.result("check")
     assert result["ok"] is False
     assert result["layers"] == []
+    status = await client.result("status")
+    assert status["layers"] == [], "F256, F262: nothing is said to be enforced that is not"
+    assert status["unavailable"] == {
+        "slug": "sandbox_unavailable", "message": "no user namespaces", "hint": "run: sandboxd check",
+    }  # fmt: skip
+    machine.backend.unavailable = ""
+    assert (await client.result("status"))["unavailable"] is None
 
 
 async def test_shutdown_asks_for_the_end(client: RawClient, running: RunningDaemon, machine: FakeMachine) -> None:

@@ -6,12 +6,20 @@ import os
 from typing import TYPE_CHECKING
 
 from sandboxd import __version__
+from sandboxd.errors import HostError
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd.rpc.records import origin_record
 from sandboxd_client.wire.messages.hello import PROTOCOL
-from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, RestartRecord, StatusParams, StatusResult
+from sandboxd_client.wire.messages.status import (
+    AuditRecord,
+    PhaseRecord,
+    RestartRecord,
+    StatusParams,
+    StatusResult,
+    UnavailableRecord,
+)
 
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
 
 async def status(call: Call, params: StatusParams) -> StatusResult:
     daemon = call.daemon
+    unavailable = await _unavailable(call)
     own = daemon.policies.own
     audit = daemon.audit.state
     sessions = tuple(record_of(session) for session in daemon.sessions.all())
@@ -33,7 +42,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
         enabled=own.now.policy.enabled,
         settings=file_records(own.latest),
         sessions=sessions,
-        layers=daemon.actual_layers(),
+        layers=() if unavailable else daemon.actual_layers(),
         commands=sum(session.commands for session in sessions),
         warnings=(
             *daemon.warnings,
@@ -57,5 +66,15 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             tuple(map(neutralise, restarted.lost)),
             restarted.crashed,
         ),
+        unavailable=unavailable,
         enabled_origin=origin_record(own.now.policy.enabled_origin),
     )
+
+
+async def _unavailable(call: Call) -> UnavailableRecord | None:
+    """What a command wrapped now would be refused with; None when it would not."""
+    try:
+        await call.daemon.backend.ready()
+    except HostError as error:
+        return UnavailableRecord(error.slug, neutralise(error.message), neutralise(error.hint))
+    return None

@@ -50,6 +50,15 @@ class RestartRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UnavailableRecord:
+    """Why no sandbox can be started: a stable code, a sentence, and what to do."""
+
+    slug: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
     the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
@@ -75,6 +84,7 @@ class StatusResult:
     restarts: int = 0
     """How often it has gone on in another program since then."""
     restarted: RestartRecord | None = None
+    unavailable: UnavailableRecord | None = None
     enabled_origin: OriginRecord | None = None
     """Where `enabled` stands, also when the environment brought that file in."""
 
