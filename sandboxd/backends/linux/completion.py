@@ -8,6 +8,7 @@ meanwhile the mounts of bubblewrap are checked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Iterator, Sequence
@@ -84,13 +85,17 @@ class Completing:
         self._options = options
         self._capture = capture
         self._begun: _Begun | None = None
+        self._around: bytes | None = None
+        """The mounts around bubblewrap when it copied them."""
 
     def born(self, pid: int, bubblewrap: int) -> None:
+        with contextlib.suppress(LaunchError):  # it has ended already, which is told elsewhere
+            self._around = _mounts_around(bubblewrap)
         if self._capture is None:
             return
         try:
             network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # it has ended already, which is told elsewhere
+        except OSError:
             return
         try:
             stay = self._completion.worker.stay(network, _early(self._capture))
@@ -116,7 +121,8 @@ class Completing:
             begun = None
         work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
         try:
-            self._completion.check_mounts(pid, _around(bubblewrap), self._options)
+            around = _mounts_around(bubblewrap) if self._around is None else self._around
+            self._completion.check_mounts(pid, around, self._options)
         except LaunchError:
             if begun is not None:
                 begun.stay.close()
@@ -215,7 +221,7 @@ def _mounts_of(pid: int) -> int:
         raise _ended(error) from error
 
 
-def _around(bubblewrap: int) -> bytes:
+def _mounts_around(bubblewrap: int) -> bytes:
     """The mounts around bubblewrap. Raises LaunchError."""
     try:
         return _read(f"/proc/{bubblewrap}/mountinfo")
