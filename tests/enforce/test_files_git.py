@@ -108,15 +108,32 @@ PLANTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def prepared() -> dict[int, Path]:
+    """By user: a repository with others in it. Made once, since `git submodule add` is slow, and copied."""
+    return {}
+
+
 @pytest.mark.parametrize("plant", PLANTS)
-def test_f042_and_f297_nothing_planted_runs_on_the_host(lab: Lab, repository: Path, plant: str) -> None:
+def test_f042_and_f297_nothing_planted_runs_on_the_host(lab: Lab, prepared: dict[int, Path], plant: str) -> None:
+    if lab.identity.uid not in prepared:
+        made = lab.identity.base / "prepared"
+        made.mkdir()
+        lab.identity.own(made)
+        lab.host(
+            f"{REPOSITORY}; git init -q -b main sub; git -C sub commit -q --allow-empty -m s;"
+            "git init -q -b main ~/lib; git -C ~/lib commit -q --allow-empty -m l;"
+            "git -c protocol.file.allow=always submodule -q add ~/lib m;"
+            "git -c protocol.file.allow=always submodule -q add --name a/b ~/lib deep/b; git commit -qm modules;"
+            "cp -r sub/.git trap; git config -f trap/config core.bare false"
+        )
+        lab.host(f"cp -a . {made}")
+        prepared[lab.identity.uid] = made
+    else:
+        lab.host(f"cp -a {prepared[lab.identity.uid]}/. .")
     lab.host(
-        "git init -q -b main sub; git -C sub commit -q --allow-empty -m s; git init -q -b main ~/lib;"
-        "git -C ~/lib commit -q --allow-empty -m l;"
-        "git -c protocol.file.allow=always submodule -q add ~/lib m;"
-        "git -c protocol.file.allow=always submodule -q add --name a/b ~/lib deep/b; git commit -qm modules;"
-        "printf '#!/bin/sh\\ntouch ~/pwned\\n' > ~/evil; chmod +x ~/evil; cp -r sub/.git trap;"
-        "git config -f trap/config core.fsmonitor ~/evil; git config -f trap/config core.bare false"
+        "printf '#!/bin/sh\\ntouch ~/pwned\\n' > ~/evil; chmod +x ~/evil;"
+        "git config -f trap/config core.fsmonitor ~/evil"
     )
     lab.run(plant)
     steps = "git status; git trap; git add -A; git commit -q --allow-empty -m later; git checkout -qB other; git log"
