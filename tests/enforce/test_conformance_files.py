@@ -175,6 +175,7 @@ def test_what_is_secret_cannot_be_read(daemon: DaemonProcess) -> None:
 
 
 def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
+    """FS-34."""
     (daemon.identity.workspace / "d").mkdir()
     daemon.identity.own(daemon.identity.workspace / "d")
     script = "mkdir e && cd e && rmdir ../e && ! ls ../e 2>/dev/null; echo x > /tmp/still && cat /tmp/still"
@@ -182,6 +183,7 @@ def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
 
 
 def test_fs45_a_temporary_directory_that_is_turned_into_a_link(daemon: DaemonProcess) -> None:
+    """FS-45."""
     script = "rm -rf $TMPDIR/* ; rmdir $TMPDIR; mv $TMPDIR x; ln -sfn / $TMPDIR/link; echo 1 > $TMPDIR/f; cat /tmp/f"
     assert daemon.run("run", "-c", script).stdout == "1\n"
     assert daemon.run("run", "-c", "echo 2 > $TMPDIR/f; cat /tmp/f").stdout == "2\n"

@@ -3,9 +3,11 @@ and at the terminal; another one does the same things with what is its own."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
@@ -129,3 +131,86 @@ def test_a_fork_bomb_is_bounded(start_daemon: StartDaemon) -> None:
         command.terminate()
         command.wait()
     assert descendants(command.pid) == []
+
+
+WAYS = r"""
+cd "$WORK"
+cp "$(command -v touch)" /tmp/copy; ln -s "$(command -v touch)" link; ln /tmp/copy /tmp/hard
+printf '#!/bin/sh\ntouch "$1"\n' > script; chmod +x script
+for target in "$OUT" "$WORK"; do
+    $LOADER "$(command -v touch)" "$target/loader"; /tmp/copy "$target/copy"; ./link "$target/link"
+    /tmp/hard "$target/hard"; ./script "$target/script"; env -S "touch $target/env"; sh -c "touch $target/sh"
+    find /etc/hostname -exec touch "$target/find" ';'; echo "$target/xargs" | xargs touch
+    python3 -I -S -c 'import sys; open(sys.argv[1], "w")' "$target/python"; awk -v f="$target/awk" 'BEGIN { print > f }'
+    perl -e 'open(F, ">", $ARGV[0])' "$target/perl"; LD_PRELOAD=libc.so.6 touch "$target/preload"
+done
+true
+"""
+
+
+def test_however_a_program_is_started_the_same_holds_for_it(daemon: DaemonProcess) -> None:
+    """PR-13, PR-14: there is no policy about which program may run; what each may do is the same for all."""
+    identity = daemon.identity
+    outside = identity.home / "outside"
+    outside.mkdir()
+    identity.own(outside)
+    loader = next(str(path) for path in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1"))
+                  if path.exists())  # fmt: skip
+    env = {"OUT": str(outside), "WORK": str(identity.workspace), "LOADER": loader}
+    done = daemon.run("run", "-c", WAYS, env=env)
+    assert done.returncode == 0, done.stderr
+    assert list(outside.iterdir()) == []
+    ways = "loader copy link hard script env sh find xargs python awk perl preload".split()
+    assert set(ways) <= {path.name for path in identity.workspace.iterdir()}
+
+
+USE = r"""
+import fcntl, mmap, subprocess, threading, time
+IPC_CREAT, key = 0o1000, int(sys.argv[1])
+def shared(): call(libc.shmget(key, 0, 0))
+def own(): call(libc.shmget(key + 1, 4096, IPC_CREAT | 0o600))
+def posix(): os.open("/dev/shm/" + sys.argv[2], os.O_RDONLY)
+attempt("FS-43 of the host", shared); attempt("FS-43 own", own); attempt("FS-43 posix", posix)
+state = os.statvfs("/dev/shm")
+memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+done["FS-33"] = 0 < state.f_blocks * state.f_frsize <= memory * 0.51 and 0 < state.f_files
+descriptors = []
+def exhaust():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+    while True: descriptors.append(os.open("/dev/null", 0))
+attempt("PR-17 descriptors", exhaust)
+for one in descriptors: os.close(one)
+def memory_bomb():
+    resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+    try: [bytearray(64 << 20) for _ in range(20)]
+    except MemoryError: raise OSError(errno.ENOMEM, "") from None
+threads = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(100)]
+for one in threads: one.start()
+for one in threads: one.join()
+attempt("PR-17 memory", memory_bomb)
+sys.stderr.write("x" * (4 << 20))
+nested = subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, text=True)
+done["PR-20"] = [nested.returncode != 0, "bwrap:" in nested.stderr]
+print(json.dumps(done))
+"""
+
+
+def test_what_a_command_uses_up_is_its_own(daemon: DaemonProcess) -> None:
+    """PR-17, PR-20, FS-33, FS-43: it runs out of descriptors and memory alone and ends as it should; memory is
+    shared with nobody; what is private has a size; a sandbox in it says that it cannot be."""
+    key = 0x53424F58 + os.getpid() * 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(key, 4096, 0o1000 | 0o666)
+    assert segment >= 0
+    name = f"sandboxd-test-{os.getpid()}"
+    Path("/dev/shm", name).touch(0o666)
+    try:
+        said = attempt(daemon, USE, str(key), name)
+    finally:
+        libc.shmctl(segment, 0, None)
+        Path("/dev/shm", name).unlink()
+    assert said == {
+        "FS-43 of the host": "ENOENT", "FS-43 own": "done", "FS-43 posix": "ENOENT", "FS-33": True,
+        "PR-17 descriptors": "EMFILE", "PR-17 memory": "ENOMEM", "PR-20": [True, True],
+    }  # fmt: skip
+    assert daemon.run("run", "--", "true").returncode == 0

@@ -42,7 +42,7 @@ def test_f001_a_dotfile_that_is_a_link_stays_one(lab: Lab) -> None:
 
 
 def test_f003_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
-    """F003: the command runs, the names cannot be made, and nothing is left."""
+    """FS-15, F003: the command runs, the names cannot be made, and nothing is left."""
     assert lab.run("true").ok
     assert not lab.run("mkdir -p .claude/commands && echo x > .claude/commands/a.md").ok
     assert not lab.run("mkdir .vscode").ok
@@ -64,7 +64,7 @@ def test_f004_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
 
 @pytest.mark.parametrize("below_tmp", [True, False])
 def test_f005_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
-    """F005: below a denied directory a readable one, in it a writable one. Random trees: test_files_model."""
+    """FS-25, F005: below a denied directory a readable one, in it a writable one. Random trees: test_files_model."""
     top = Path(tempfile.mkdtemp()) / "t" if below_tmp else lab.identity.base / "t"
     if below_tmp:
         assert top.parts[1] == "tmp"
@@ -96,7 +96,7 @@ def test_f006_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
 
 
 def test_f007_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
-    """F007: parents are mounted before children, in whatever lists they stand."""
+    """FS-26, F007: parents are mounted before children, in whatever lists they stand."""
     child = lab.identity.write(lab.home / "p" / "old", "old").parent
     done = lab.run("touch ~/p/f; ls ~/p", deny_read=["~"], allow_read=["~/p"], allow_write=["~/p"])
     assert done.stdout.split() == ["f", "old"]
@@ -342,6 +342,7 @@ def test_explicit_rules_of_the_user_lift_a_protection(lab: Lab) -> None:
 
 
 def test_fs27_a_root_that_does_not_exist(lab: Lab) -> None:
+    """FS-27."""
     done = lab.run("true", allow_write=["~/no/such/dir"], allow_read=["~/nor/this"], deny_read=["~/nor/that"])
     assert done.ok and sum("does not exist" in warning for warning in done.warnings) == 2
     assert files_below(lab.home) == []
@@ -402,6 +403,7 @@ def test_f211_options_that_are_too_many_for_an_argument_list(lab: Lab) -> None:
 
 
 def test_fs07_and_fs17_the_outside_cannot_be_linked_or_shortened(lab: Lab) -> None:
+    """FS-04, FS-07, FS-17."""
     outside = lab.identity.write(lab.home / "file", "content")
     (lab.workspace / "late").symlink_to(outside)
     for attempt in (
@@ -435,12 +437,14 @@ def test_fs22_odd_names(lab: Lab, name: str) -> None:
 
 
 def test_fs29_links_of_a_merged_usr_work_and_stay_safe(lab: Lab) -> None:
+    """FS-29."""
     assert not lab.run("cat /bin/cat", deny_read=["/bin/cat"]).ok
     assert not lab.run("/usr/bin/cat /usr/bin/cat", deny_read=["/bin/cat"]).ok
     assert lab.run("head -c 4 /bin/cat").ok
 
 
 def test_fs34_the_working_directory_has_to_exist(lab: Lab) -> None:
+    """FS-34."""
     assert lab.run("true", cwd=lab.workspace / "gone", project=lab.workspace).error == "cwd_missing"
     lab.identity.write(lab.workspace / "file", "")
     assert lab.run("true", cwd=lab.workspace / "file", project=lab.workspace).error == "cwd_missing"
@@ -448,6 +452,7 @@ def test_fs34_the_working_directory_has_to_exist(lab: Lab) -> None:
 
 
 def test_fs42_and_fs43_devices_and_shared_memory_are_private(lab: Lab) -> None:
+    """FS-42, FS-43."""
     done = lab.run("ls /dev; touch /dev/shm/x; ls /dev/shm")
     assert set(done.stdout.split()) <= {
         "console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",

@@ -116,6 +116,7 @@ def prepared() -> dict[int, Path]:
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_f042_and_f297_nothing_planted_runs_on_the_host(lab: Lab, prepared: dict[int, Path], plant: str) -> None:
+    """FS-37, FS-39."""
     if lab.identity.uid not in prepared:
         made = lab.identity.base / "prepared"
         made.mkdir()
@@ -172,6 +173,7 @@ def worktree(lab: Lab) -> tuple[Path, Path]:
 
 
 def test_f030_a_linked_worktree_works(lab: Lab, worktree: tuple[Path, Path]) -> None:
+    """FS-35."""
     main, linked = worktree
     done = lab.run(
         "set -e; touch a; git add a; git commit -qm a; git stash list; git fetch -q . main; git branch x; git gc -q;"

@@ -25,7 +25,8 @@ def daemon(shared_daemon: DaemonProcess) -> DaemonProcess:
 
 
 def test_the_loader_of_bubblewrap_does_not_obey_the_environment_of_the_command(daemon: DaemonProcess) -> None:
-    """With LD_PRELOAD bubblewrap would run any code on the host; LD_DEBUG_OUTPUT shows whether its loader listens."""
+    """PR-14: with LD_PRELOAD bubblewrap would run any code on the host; LD_DEBUG_OUTPUT shows whether its loader
+    listens."""
     home = daemon.identity.home
     given = ["LD_DEBUG=files", f"LD_DEBUG_OUTPUT={home}/loader", "LD_PRELOAD=libc.so.6", "LOCPATH=/nonexistent"]
     done = daemon.python(WITH_ENVIRONMENT, *given, cwd=daemon.identity.workspace)

@@ -58,6 +58,7 @@ ANSWERS_OTHERWISE_WITHOUT = """clone3 io_uring_enter mount umount2 chroot setns 
 
 
 def test_every_refused_call(launch: Launcher) -> None:
+    """PR-06, PR-07."""
     calls = [(number_of(call), -1, -1, -1, -1, -1) for call in REFUSED]
     assert dict(zip(REFUSED, probe(launch, calls), strict=True)) == REFUSED
 
@@ -80,6 +81,7 @@ STREAM, DGRAM, RAW = 1, 2, 3
 
 @pytest.mark.parametrize("garbage", [0, 0x5A5A5A5A << 32])
 def test_sockets(launch: Launcher, garbage: int) -> None:
+    """IP-08."""
     expected = {
         (UNIX, STREAM, 0): "EPERM",
         (UNIX, DGRAM, 0): "EPERM",
@@ -133,6 +135,7 @@ def test_namespaces(launch: Launcher) -> None:
 
 
 def test_the_terminal(launch: Launcher) -> None:
+    """PR-09."""
     requests = [0x5412, 0x541C, 0x5423, 0x5412 | 1 << 32, 0x5413, 0x5401]
     calls = [(number_of("ioctl"), -1, request, 0) for request in requests]
     assert probe(launch, calls) == ["EPERM"] * 4 + ["EBADF"] * 2

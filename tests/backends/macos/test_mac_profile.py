@@ -123,6 +123,9 @@ def test_facts_about_the_machine_can_be_read(name: str) -> None:
         mach("com.apple.dnssd.service"),
         mach("com.apple.pasteboard.1"),
         mach("com.apple.SecurityServer.other"),
+        mach("com.apple.windowserver.active"),
+        mach("com.apple.screencapture.interactive"),
+        mach("com.apple.distributed_notifications@1v3"),
         AF_UNIX,
         use_socket("/private/var/run/mDNSResponder"),
         use_socket("/private/tmp/x.sock"),
@@ -146,6 +149,7 @@ def test_facts_about_the_machine_can_be_read(name: str) -> None:
     ids=lambda one: f"{one.operation} {one.subject}",
 )
 def test_everything_else_is_refused_with_the_tag(request_: Request) -> None:
+    """RD-10, IP-10: among it pasteboard, screen, Apple events, notifications to others, Mach registration."""
     verdict = PLAIN.profile.decide(request_)
     assert not verdict.allowed
     assert verdict.message == TAG
