@@ -108,6 +108,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         stack.callback(placeholders.close)
         for held in ground.before.take("placeholders", PlaceholdersRecord):
             placeholders.resume(held)
+        placeholders.follow()
         stack.push_async_callback(worker.aclose)
         backend.inherit(ground.before.take("launch", LaunchRecord))
         bridges = ground.before.take("bridge", BridgeRecord)

@@ -20,9 +20,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
-import re
 import secrets
 import stat
 import threading
@@ -34,6 +32,7 @@ from pathlib import Path
 from sandboxd.errors import HostError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.host import without_links
+from sandboxd.host.sandbox_mounts import Ends, in_use, mounts_of_sandboxes
 
 _MODE = 0o1755
 _FILE_MODE = 0o1644
@@ -42,9 +41,6 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINES = 10_000
 _TRIES = 100
-_INIT = b"sandboxd-init\n"
-"""What process 1 of a sandbox calls itself."""
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
 LINGER = 0.2
 """Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
 in a row would cost more than everything else in a wrap."""
@@ -136,11 +132,12 @@ class Placeholders:
         self._writing = threading.RLock()
         """Of the journal: threads write it, and each open file has a lock of its own (flock(2))."""
         self._inherited: frozenset[str] = frozenset()
+        self._ends = Ends()
 
     def recover(self) -> tuple[str, ...]:
         """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs is
-        kept as long as this one lives. To be called before the first `hold`. Its journal goes last: who is killed in
-        the middle of this leaves it to the next."""
+        kept until it has ended, see `follow`. To be called before the first `hold`. Its journal goes last: who is killed
+        in the middle of this leaves it to the next."""
         with contextlib.ExitStack() as journals:
             return self._recover(tuple(self._abandoned(journals)))
 
@@ -149,7 +146,7 @@ class Placeholders:
         # only paths: a journal may have been damaged, and that keeps no daemon from starting
         lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line.startswith(b"/")}, reverse=True)
         # A command outlives its daemon, and a mount goes with the directory it stands on.
-        self._inherited = _in_use(lines, _mounted_in_sandboxes())
+        self._inherited = in_use(lines, mounts_of_sandboxes())
         for path in self._inherited:
             if (found := _take(path)) is not None:
                 self._held[path] = found
@@ -164,8 +161,38 @@ class Placeholders:
                 os.unlink(journal.path)
         return removed
 
+    def follow(self) -> None:
+        """Remove what commands of earlier daemons needed when they end. To be called in the event loop, after `recover`
+        and `resume`."""
+        self._ends.close()
+        if not self._inherited:
+            return
+        running = mounts_of_sandboxes()
+        needing = [process for process in running if in_use(self._inherited, {process: running[process]})]
+        if needing:
+            self._ends.watch(needing, self._one_has_ended)
+        else:
+            self._sweep_inherited()
+
+    def _one_has_ended(self) -> None:
+        self._sweep_inherited()
+        self.follow()
+
+    def _sweep_inherited(self) -> None:
+        left = in_use(self._inherited, mounts_of_sandboxes())
+        for path in self._inherited - left:
+            placeholder = self._held.get(path)
+            if placeholder is not None:
+                placeholder.users -= 1
+                if not placeholder.users:
+                    self._idle[path] = None
+        self._inherited = left
+        if self._idle and self._sweeping is None:
+            self._sweep()
+
     def hand_over(self) -> PlaceholdersRecord:
         """Let go of everything and leave it standing. Holds that are released later change nothing."""
+        self._ends.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -226,10 +253,11 @@ class Placeholders:
     def close(self) -> None:
         """Remove everything, whoever still holds it; but what a command of an earlier daemon still needs stays, and in
         the journal."""
+        self._ends.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
-        left = _in_use(self._inherited, _mounted_in_sandboxes()) if self._inherited else frozenset()
+        left = in_use(self._inherited, mounts_of_sandboxes()) if self._inherited else frozenset()
         for path in sorted(self._held, reverse=True):
             if path in left:
                 os.close(self._held.pop(path).lock)
@@ -269,7 +297,7 @@ class Placeholders:
         """Remove what nobody needs any more, the innermost first."""
         self._sweeping = None
         doubtful = self._inherited & self._idle.keys()
-        left = _in_use(doubtful, _mounted_in_sandboxes()) if doubtful else frozenset()
+        left = in_use(doubtful, mounts_of_sandboxes()) if doubtful else frozenset()
         self._inherited -= doubtful - left
         for path in sorted(self._idle, reverse=True):
             if path in left:
@@ -467,25 +495,6 @@ def _remove(placeholder: _Placeholder) -> bool:
     finally:
         os.close(placeholder.lock)
     return True
-
-
-def _in_use(paths: Iterable[str], mounted: frozenset[str]) -> frozenset[str]:
-    """Those on which something is mounted, or on something in them."""
-    above = {top for path in mounted for top in itertools.accumulate(path.split("/"), lambda a, b: f"{a}/{b}")}
-    return frozenset(path for path in paths if path.rstrip("/") in above)
-
-
-def _mounted_in_sandboxes() -> frozenset[str]:
-    """The mount points of all sandboxes that run, as proc_pid_mountinfo(5) has them. What ends meanwhile has none."""
-    found: set[str] = set()
-    for process in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{process}/comm").read_bytes() != _INIT:
-                continue
-            for line in filter(None, Path(f"/proc/{process}/mountinfo").read_bytes().split(b"\n")):
-                point = _ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
-                found.add(os.fsdecode(point))
-    return frozenset(found)
 
 
 def _move_aside(together: tuple[str, ...]) -> str | None:
