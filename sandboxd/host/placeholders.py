@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
@@ -135,9 +134,9 @@ class Placeholders:
         self._ends = Ends()
 
     def recover(self) -> tuple[str, ...]:
-        """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs is
-        kept until it has ended, see `follow`. To be called before the first `hold`. Its journal goes last: who is killed
-        in the middle of this leaves it to the next."""
+        """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs
+        is kept until it has ended, see `follow`. To be called before the first `hold`. Its journal goes last: who is
+        killed in the middle of this leaves it to the next."""
         with contextlib.ExitStack() as journals:
             return self._recover(tuple(self._abandoned(journals)))
 

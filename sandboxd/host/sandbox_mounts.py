@@ -1,5 +1,5 @@
-"""What is mounted in the sandboxes that run, whoever started them, and when they end. A command outlives a daemon that is
-killed, and the next one has to know what it still needs."""
+"""What is mounted in the sandboxes that run, whoever started them, and when they end. A command outlives a daemon that
+is killed, and the next one has to know what it still needs."""
 
 from __future__ import annotations
 
