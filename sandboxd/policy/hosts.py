@@ -41,19 +41,30 @@ MAX_TEXT: Final = 1024
 _LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}", re.ASCII)
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+_USER: Final = "user information in host name"
+_USER_HINT: Final = "write the host alone, without user and password"
 _IPV6_TEXT: Final = re.compile(r"[0-9a-fA-F:.]{2,45}", re.ASCII)
 
 
 class HostSyntaxError(CallerError):
-    """A host name or authority that is malformed or could be read in two ways. Nothing may be resolved or dialled."""
+    """A host name or authority that is malformed or could be read in two ways. Nothing may be resolved or dialled.
+    The message shows no user information: it is recorded and logged, and that is where passwords stand in URLs."""
 
     def __init__(self, reason: str, text: str | bytes, *, hint: str = "") -> None:
-        super().__init__("host_invalid", f"{reason}: {quote(text)}", hint=hint)
+        super().__init__("host_invalid", f"{reason}: {quote(without_user(text))}", hint=hint)
         self.reason = reason
 
 
 class HostPatternError(SettingsError):
     """A host rule that cannot be used. `slug` says which kind of fault, `hint` how the rule should be spelled."""
+
+
+def without_user(text: str | bytes) -> str:
+    """`text` with what stands before its last `@` (RFC 3986, section 3.2.1) made unreadable."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    _, found, host = text.rpartition("@")
+    return "***@" + host if found else text
 
 
 def quote(text: str | bytes, limit: int = 80) -> str:
@@ -99,6 +110,8 @@ def parse_host(text: str) -> Host:
         raise HostSyntaxError("host name is empty", text)
     if len(text) > MAX_TEXT:
         raise HostSyntaxError("host name is too long", text)
+    if "@" in text:
+        raise HostSyntaxError(_USER, text, hint=_USER_HINT)
     if text[0] == "[":
         if text[-1] != "]":
             raise HostSyntaxError("unbalanced bracket in host", text)
@@ -140,6 +153,8 @@ def _wire_text(raw: bytes) -> str:
 
 def _split_port(text: str) -> tuple[str, str, str]:
     """Host text, ":" or "", port text. Raises when the split is ambiguous."""
+    if "@" in text:  # before the colons are counted: a password is no IPv6 address
+        raise HostSyntaxError(_USER, text, hint=_USER_HINT)
     if text.startswith("["):
         host_text, bracket, rest = text.partition("]")
         if not bracket or (rest and rest[0] != ":"):
@@ -189,8 +204,6 @@ def _label_fault(label: str) -> str:
         return "empty label in host name"
     if len(label) > 63:
         return "label longer than 63 bytes in host name"
-    if "@" in label:
-        return "user information in host name"
     return "character that is not allowed in a host name"
 
 

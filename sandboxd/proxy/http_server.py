@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.hosts import HostSyntaxError, quote
+from sandboxd.policy.hosts import HostSyntaxError, quote, without_user
 from sandboxd.proxy.body import NO_BODY, Framing, Kind, request_framing
 from sandboxd.proxy.credentials import Check, is_authorized
 from sandboxd.proxy.dial import DialError
@@ -98,7 +98,7 @@ class _HttpConnection:
         except HostSyntaxError as error:
             authority = authority_of(head)
             decision = self._outbound.refuse_invalid(head.method, authority, error)
-            return await self._refuse(head, NO_BODY, quote(authority)[1:-1], decision, last=True)
+            return await self._refuse(head, NO_BODY, quote(without_user(authority))[1:-1], decision, last=True)
         except HttpSyntaxError as error:
             await self._answer_and_end(error_response(error, error.status, with_body=head.method != "HEAD"))
             return False

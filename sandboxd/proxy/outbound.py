@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sandboxd.errors import SandboxdError
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host, quote
+from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
 from sandboxd.policy.upstream import ParentProxy, Protocol
 from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer, DialError
@@ -242,7 +242,7 @@ class Outbound:
     def refuse_invalid(self, operation: str, text: bytes, error: HostSyntaxError) -> Decision:
         """Report a host that could not be read, and the decision that says so."""
         decision = Decision(Behavior.DENY, Reason.HOST_INVALID, error.message, hint=error.hint)
-        self._report(BlockedConnection(operation, quote(text)[1:-1], 0, decision))
+        self._report(BlockedConnection(operation, quote(without_user(text))[1:-1], 0, decision))
         return decision
 
     def recheck(self) -> int:
