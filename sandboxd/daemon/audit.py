@@ -38,7 +38,7 @@ from sandboxd.runtime.events import (
     RunStarted,
     SettingsChanged,
 )
-from sandboxd.runtime.prompts import Asked, Resolved
+from sandboxd.runtime.questions import Asked, Resolved
 from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0

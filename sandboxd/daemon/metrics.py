@@ -28,7 +28,7 @@ from sandboxd.runtime.events import (
     RunRefused,
     RunStarted,
 )
-from sandboxd.runtime.prompts import Asked, Resolved
+from sandboxd.runtime.questions import Asked, Resolved
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 _PEOPLE = (1, 2.5, 5, 10, 30, 60, 120, 300)

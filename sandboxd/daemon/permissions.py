@@ -19,18 +19,8 @@ from sandboxd.policy.hosts import parse_host
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.asking import host_question, put
 from sandboxd.runtime.grants import Grant, Scope
-from sandboxd.runtime.prompts import (
-    NOBODY,
-    Asked,
-    Kind,
-    Prompts,
-    Question,
-    Resolved,
-    Suggestion,
-    Tell,
-    Verdict,
-    WriteRule,
-)
+from sandboxd.runtime.prompts import NOBODY, Prompts, Tell, WriteRule
+from sandboxd.runtime.questions import Asked, Kind, Question, Resolved, Suggestion, Verdict
 from sandboxd.runtime.session import PermissionMode, Session
 
 if TYPE_CHECKING:

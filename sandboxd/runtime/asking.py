@@ -10,7 +10,8 @@ from sandboxd.policy.hosts import Host, HostPattern
 from sandboxd.policy.policy import HostRule
 from sandboxd.policy.shared_hosts import purpose_of
 from sandboxd.runtime.grants import Scope
-from sandboxd.runtime.prompts import Kind, Outcome, Prompts, Question, Resolved, Suggestion
+from sandboxd.runtime.prompts import Prompts
+from sandboxd.runtime.questions import Kind, Outcome, Question, Resolved, Suggestion
 from sandboxd.settings.origins import Origin, Source
 
 if TYPE_CHECKING:

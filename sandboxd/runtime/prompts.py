@@ -24,12 +24,11 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from sandboxd.errors import CallerError
-from sandboxd.policy.policy import HostRule
 from sandboxd.runtime.grants import Grants, Key, Scope
+from sandboxd.runtime.questions import Asked, Kind, Outcome, Question, Resolved, Suggestion, Verdict, check
 
 TIMEOUT_S: Final = 300.0
 MOST_OPEN: Final = 16
@@ -43,109 +42,6 @@ COME_BACK_S: Final = 10.0
 """How long after a restart a question waits for those who waited for it before."""
 REMEMBERED: Final = 256
 """How many closed questions are known by their id, so that a late answer is told what became of it."""
-LONGEST_TTL_S: Final = 30 * 24 * 3600.0
-
-
-class Kind(StrEnum):
-    NETWORK = "network"
-    PATH = "path"
-    SANDBOX_OVERRIDE = "sandbox_override"
-
-
-class Outcome(StrEnum):
-    """What became of a question. A fixed list: programs read it."""
-
-    ANSWERED = "answered"
-    TIMED_OUT = "timed_out"
-    NO_SUBSCRIBER = "no_subscriber"
-    WITHDRAWN = "withdrawn"
-    SESSION_ENDED = "session_ended"
-    TOO_MANY = "too_many"
-    REMEMBERED = "remembered"
-
-
-WHY: Final = {
-    Outcome.ANSWERED: "it was denied when asked",
-    Outcome.TIMED_OUT: "nobody answered the question in time",
-    Outcome.NO_SUBSCRIBER: "there was nobody to ask",
-    Outcome.WITHDRAWN: "what asked for it has ended",
-    Outcome.SESSION_ENDED: "the session has ended",
-    Outcome.TOO_MANY: "this session has asked too many questions",
-    Outcome.REMEMBERED: "it was denied in this session before",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """The rule that `always` writes: an entry of the list `key` of local settings."""
-
-    allow: bool
-    key: str
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked. Every text is fit for display. `key` is what it is about, `subject` the same for people; `path` is
-    as the policy knows it, while `subject` may be neutralised. `warnings` say what a yes would really mean."""
-
-    kind: Kind
-    key: Key
-    subject: str
-    project: str
-    host: str | None = None
-    port: int | None = None
-    path: str | None = None
-    write: bool = False
-    command: str | None = None
-    command_id: str | None = None
-    text: str = ""
-    warnings: tuple[str, ...] = ()
-    suggestions: tuple[Suggestion, ...] = ()
-    scopes: tuple[Scope, ...] = (Scope.ONCE,)
-    rule: HostRule | None = field(default=None, repr=False)
-    """What a yes opens, for a host."""
-
-    def suggestion(self, allow: bool) -> Suggestion | None:
-        return next((s for s in self.suggestions if s.allow is allow), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An open question, as subscribers hear of it."""
-
-    request_id: str
-    session_id: str
-    question: Question
-    expires_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The outcome. `by` is who answered; `warnings` is what whoever answered should know. `asker` is whose question it
-    was; None for one that was never put."""
-
-    request_id: str | None
-    session_id: str
-    allowed: bool
-    outcome: Outcome
-    scope: Scope | None = None
-    by: str | None = None
-    warnings: tuple[str, ...] = ()
-    asker: str | None = None
-
-    @property
-    def why(self) -> str:
-        return "it was allowed when asked" if self.allowed else WHY[self.outcome]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One person's answer."""
-
-    allow: bool
-    scope: Scope = Scope.ONCE
-    ttl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +258,7 @@ class Prompts:
             raise self._not_open(request_id)
         if one.answering:
             raise CallerError("question_closed", "somebody else has answered this question", hint=_FIRST)
-        _check(one.asked.question, verdict)
+        check(one.asked.question, verdict)
         warnings: tuple[str, ...] = ()
         if verdict.scope is Scope.ALWAYS:
             warnings = await self._write(one, verdict.allow)
@@ -466,25 +362,3 @@ def _holds_for_others(outcome: Resolved) -> bool:
     if outcome.outcome is Outcome.WITHDRAWN:
         return False
     return not outcome.allowed or outcome.scope in (Scope.SESSION, Scope.ALWAYS)
-
-
-def _check(question: Question, verdict: Verdict) -> None:
-    """Raises CallerError `scope_invalid` for an answer that makes no sense for this question."""
-    usable = verdict.scope in question.scopes
-    if not verdict.allow:  # a no is remembered for the session, whatever scope came with it
-        usable = verdict.scope is not Scope.ALWAYS or question.suggestion(False) is not None
-    if not usable:
-        raise CallerError(
-            "scope_invalid",
-            f"the scope {verdict.scope.value} makes no sense for this question",
-            hint=f"one of: {', '.join(question.scopes)}",
-        )
-    if verdict.ttl_s is None:
-        return
-    limited = verdict.scope in (Scope.COMMAND, Scope.SESSION) or not (verdict.allow or verdict.scope is Scope.ALWAYS)
-    if not limited or not 0 < verdict.ttl_s <= LONGEST_TTL_S:
-        raise CallerError(
-            "scope_invalid",
-            "ttl_s is for the scopes command and session, more than 0 and at most 30 days",
-            hint="leave it out",
-        )

@@ -11,7 +11,8 @@ from sandboxd.errors import CallerError, SettingsError
 from sandboxd.policy.hosts import parse_host
 from sandboxd.runtime.asking import host_question
 from sandboxd.runtime.grants import Grants, Scope
-from sandboxd.runtime.prompts import MOST_PUT, PUT_WINDOW_S, Asked, Outcome, Prompts, Question, Resolved, Verdict
+from sandboxd.runtime.prompts import MOST_PUT, PUT_WINDOW_S, Prompts
+from sandboxd.runtime.questions import Asked, Outcome, Question, Resolved, Verdict
 from sandboxd.runtime.wrap import NO_OVERRIDES
 from support.waiting import wait_until_async
 
