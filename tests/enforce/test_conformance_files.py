@@ -187,3 +187,15 @@ def test_fs45_a_temporary_directory_that_is_turned_into_a_link(daemon: DaemonPro
     script = "rm -rf $TMPDIR/* ; rmdir $TMPDIR; mv $TMPDIR x; ln -sfn / $TMPDIR/link; echo 1 > $TMPDIR/f; cat /tmp/f"
     assert daemon.run("run", "-c", script).stdout == "1\n"
     assert daemon.run("run", "-c", "echo 2 > $TMPDIR/f; cat /tmp/f").stdout == "2\n"
+
+
+def test_other_names_of_a_denied_file_are_reported(daemon: DaemonProcess) -> None:
+    """FS-08: a hard link that was there before is another name, which no mount covers (docs/files.md): a warning says
+    how many there are. Where there is one name there is no warning."""
+    workspace = daemon.identity.workspace
+    secret = daemon.identity.write(workspace / "secret", "s")
+    daemon.identity.write(workspace / "closed", "one name")
+    (workspace / "other").hardlink_to(secret)
+    code = "from sandboxd_client import Client\nprint(*Client(autostart=False).wrap(argv=['true'], cwd='.').warnings)"
+    said = daemon.python(code, cwd=workspace).stdout
+    assert said == f"{secret} has 2 names (hard links); only this one is denied\n"

@@ -68,3 +68,21 @@ def test_nothing_is_reported_where_nobody_wants_to_know(start_daemon: StartDaemo
     daemon = start_daemon(settings={"sandbox": {"reportViolations": "off"}})
     status, said, violations = run(daemon, f"mkdir {daemon.identity.home}/new")
     assert status != 0 and "Read-only file system" in said and violations == []
+
+
+TWICE = """
+import json
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    for name in ("one", "two"):
+        done = box.run(f"echo $$; mkdir ~/{name}", capture_output=True, text=True, command_id=name)
+        print(json.dumps([done.stdout, [[v.target.rpartition("/")[2], v.command_id] for v in done.violations]]))
+"""
+
+
+def test_a_number_of_a_process_that_comes_again_is_not_the_old_command(daemon: DaemonProcess) -> None:
+    """PR-23: the processes of every command have the same numbers; what each is refused is still its own."""
+    done = daemon.python(TWICE, cwd=daemon.identity.workspace)
+    (first, one), (second, two) = map(json.loads, done.stdout.splitlines())
+    assert first == second
+    assert one == [["one", "one"]] and two == [["two", "two"]]

@@ -65,11 +65,11 @@ def test_what_is_listed(path: str, listed: tuple[str, ...], reason: Reason) -> N
         "/run/docker.sock", "/var/run/docker.sock", "/run/user/1000/bus", "/run/user/1000/systemd/private",
         "/run/systemd/private", "/tmp/.X11-unix/X0", "/run/user/1000/wayland-0", "/home/u/.gnupg/S.gpg-agent",
         "/tmp/ssh-abc/agent.12", "/run/containerd/containerd.sock", "/run/user/1000/podman/podman.sock",
-        "/home/u/agent",
+        "/home/u/agent", "/run/WSL/8_interop",
     ],
 )  # fmt: skip
 def test_control_sockets_stay_closed_unless_listed_one_by_one(path: str) -> None:
-    """F307."""
+    """F307, IP-09."""
     assert decide(path, everything=True) is Reason.SOCKET_CONTROL
     assert decide(path) is Reason.SOCKET_CONTROL
     assert decide(path, path) is Reason.SOCKET_ALLOWED
