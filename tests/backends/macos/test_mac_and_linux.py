@@ -185,7 +185,7 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_each_difference_is_as_described(name: str) -> None:
-    """F232: each difference is as described."""
+    """F232, FS-23: each difference is as described; names in other letters are closed where volumes take them alike."""
     seen, on_linux, on_mac = DIFFERENCES[name]
     assert seen() == (on_linux, on_mac)
 
