@@ -214,3 +214,29 @@ def test_what_a_command_uses_up_is_its_own(daemon: DaemonProcess) -> None:
         "PR-17 descriptors": "EMFILE", "PR-17 memory": "ENOMEM", "PR-20": [True, True],
     }  # fmt: skip
     assert daemon.run("run", "--", "true").returncode == 0
+
+
+SWAP = r"""
+import threading
+closed, free = sys.argv[1].encode(), b"free\0"
+path = ctypes.create_string_buffer(len(closed) + 1)
+def swap():
+    while True: ctypes.memmove(path, closed + b"\0", len(closed) + 1); ctypes.memmove(path, free, len(free))
+sys.setswitchinterval(0.00005)
+threading.Thread(target=swap, daemon=True).start()
+opened = refused = 0
+while opened < 3 or refused < 30:
+    number = libc.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    if number < 0: refused += 1
+    else: opened += 1; os.write(number, b"x"); os.close(number)
+print(json.dumps({"opened": opened}), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_path_that_is_swapped_all_the_time_opens_nothing_closed(daemon: DaemonProcess) -> None:
+    """PR-24: what was looked at may be another path by the time it is opened; mounts decide about what is opened."""
+    closed = daemon.identity.write(daemon.identity.home / "closed", "old")
+    assert attempt(daemon, SWAP, str(closed))["opened"] >= 3
+    assert closed.read_text() == "old"
+    assert (daemon.identity.workspace / "free").read_text() == "x"
