@@ -31,7 +31,6 @@ PD-10 PD-12 PD-14 PD-15 PD-16 PD-18 PD-19 PD-20 PD-21 PD-22 PD-23 PD-24 PD-25 PD
 """
 
 NOT_SHOWN = {
-    "NW-27": "there are no placeholders for credentials: nothing is put into what passes",
     "PD-06": "a policy that demands layers is in no interface; a layer that is missing is in every result",
     "PD-20": "settings of other programs are not imported",
 }
