@@ -24,6 +24,7 @@ from sandboxd.settings.origins import Source
 LAYERS = ("filesystem", "namespaces")
 MOST_MOUNTS = 50_000
 """Half of what the kernel allows a mount namespace (fs.mount-max), which also holds the mounts of the host."""
+MOST_WARNINGS = 50
 _WORTH_NAMING = 500
 """Points above which it is worth knowing which rule they come from."""
 
@@ -119,7 +120,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         resolved = facts.paths[shell]
         if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
-    warnings = (*facts.warnings, *found.warnings)
+    warnings = _first_of((*facts.warnings, *found.warnings))
     return Layout(
         view,
         cwd,
@@ -184,10 +185,21 @@ def shells_of(request: PlanRequest) -> tuple[str, ...]:
     return DEFAULT_SHELLS
 
 
+def _first_of(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """Enough to see what is wrong: they go along with every command, and a list may have a hundred thousand entries."""
+    more = len(warnings) - MOST_WARNINGS
+    return (*warnings[:MOST_WARNINGS], f"and {more:,} more warnings about paths") if more > 0 else warnings
+
+
 def _busiest(found: PointMap) -> str:
-    """The rule that names the most paths, as its author wrote it."""
-    counts = Counter(reason.text for reasons in found.reasons.values() for reason in reasons)
-    return counts.most_common(1)[0][0]
+    """The rule that names the most paths, as its author wrote it, or the list whose entries together name more."""
+    every = [reason for reasons in found.reasons.values() for reason in reasons]
+    rule, paths = Counter(reason.text for reason in every).most_common(1)[0]
+    lists = Counter((one.rule.origin.key, one.rule.origin.file) for one in every if one.rule is not None)
+    for (key, file), together in lists.most_common(1):
+        if together > 2 * paths:
+            return f"the entries of {key}" + (f" in {file}" if file else "")
+    return rule
 
 
 def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:

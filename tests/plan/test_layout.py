@@ -6,7 +6,7 @@ import pytest
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.needs import list_needs
-from sandboxd.plan.plan import Layout, Supervision, UnixSockets, make_layout, supervise
+from sandboxd.plan.plan import MOST_WARNINGS, Layout, Supervision, UnixSockets, make_layout, supervise
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
@@ -310,3 +310,17 @@ def test_a_working_directory_that_holds_them() -> None:
     lines = name_mounts(host, cwd="/etc", project_root="/etc")
     assert lines[0] == "writable /etc"
     assert OVER_HOSTS in lines and f"read-only /etc/resolv.conf{OVER_RESOLV}" in lines
+
+
+def test_a_list_without_end_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PD-15."""
+    many = rules(*(f"/home/u/{number}" for number in range(1200)))
+    host = FakeHost({"home/u/work": {}})
+    warnings = layout(host, FilePolicy(allow_write=many)).warnings
+    more = f"and {1200 - MOST_WARNINGS:,} more warnings about paths"
+    assert len(warnings) == MOST_WARNINGS + 1 and warnings[-1] == more
+    monkeypatch.setattr("sandboxd.plan.plan.MOST_MOUNTS", 1000)
+    files = FilePolicy(allow_write=rules("/home/u"), deny_write=many)
+    with pytest.raises(PolicyError) as caught:
+        layout(host, files)
+    assert "most come from the entries of sandbox.filesystem in /home/u/.claude/settings.json" in caught.value.message
