@@ -315,7 +315,7 @@ def test_a_working_directory_that_holds_them() -> None:
 def test_a_list_without_end_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """PD-15."""
     many = rules(*(f"/home/u/{number}" for number in range(1200)))
-    host = FakeHost({"home/u/work": {}})
+    host = FakeHost({})
     warnings = layout(host, FilePolicy(allow_write=many)).warnings
     more = f"and {1200 - MOST_WARNINGS:,} more warnings about paths"
     assert len(warnings) == MOST_WARNINGS + 1 and warnings[-1] == more
