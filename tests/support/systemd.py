@@ -165,7 +165,8 @@ def boot(identity: Identity, scratch: Path) -> Iterator[SystemdMachine]:
     for unit in UNITS:
         for found in (f"{directory}/{unit}" for directory in _UNIT_DIRECTORIES):
             if os.path.exists(found):
-                (units / unit).symlink_to(found)
+                # A private /tmp would also be a directory in the /var/tmp of this machine, which nobody removes.
+                (units / unit).write_text(Path(found).read_text().replace("PrivateTmp=yes", "PrivateTmp=no"))
                 break
     # By this name the bus starts it, when somebody asks for it before it is there.
     (units / "dbus-org.freedesktop.login1.service").symlink_to("systemd-logind.service")
