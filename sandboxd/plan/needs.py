@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
 from sandboxd.policy.control_sockets import FINDABLE, usual_places
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
@@ -13,6 +15,8 @@ from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, begun_names, r
 
 ALWAYS_APART = ("/proc", "/sys", "/dev")
 """Never scanned: not file trees that a policy can be about."""
+MOST_ROOTS = 2_000
+"""In each of them every protected name is looked for and kept. More take a daemon seconds for each command."""
 BARE_NAMES = ("HEAD", "refs", "objects")
 """What makes git take a directory for a bare repository and obey its `config`, all three together."""
 
@@ -44,9 +48,20 @@ class Needs:
 
 
 def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
-    """Everything that has to be known before a plan can be made."""
+    """Everything that has to be known before a plan can be made. Raises PolicyError for more writable directories than
+    can be looked after."""
     files = policy.files
     roots = writable_roots(files, place)
+    if len(roots) > MOST_ROOTS:
+        lists = Counter((rule.origin.key, rule.origin.file) for rule in (*files.allow_write, *place.allow_write))
+        ((key, file), _), *_ = lists.most_common(1)
+        raise PolicyError(
+            "mounts_too_many",
+            f"these rules name {len(roots):,} writable directories, of {MOST_ROOTS:,} that can be looked after; "
+            f"most are entries of {key}" + (f" in {file}" if file else ""),
+            hint="name a directory above them instead of each of them",
+            data={"directories": len(roots)},
+        )
     rules = tuple(all_rules(files, place))
     own = [place.cwd, place.project_root, place.home, "/tmp"]
     own += [place.temporary_base, place.runtime_dir, *place.private]

@@ -110,3 +110,15 @@ async def test_explanations(path: str, write: bool, allowed: bool, reason: Reaso
     assert decision.text and (decision.hint or allowed)
     if decision.rule is not None:
         assert decision.origin is not None and "/s.json:7" in decision.text
+
+
+async def test_more_writable_directories_than_can_be_looked_after() -> None:
+    """PD-15: said at once, before any of them is looked at."""
+    origin = Origin(Source.USER, "sandbox.filesystem.allowWrite", "/home/u/.claude/settings.json", 3, 5)
+    rules = tuple(PathRule(f"/data/{number}", origin) for number in range(2_001))
+    host = FakeHost({})
+    with pytest.raises(PolicyError) as caught:
+        await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules)), request())
+    assert caught.value.slug == "mounts_too_many" and host.asked == 0
+    assert "allowWrite in /home/u/.claude/settings.json" in caught.value.message
+    await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules[:1_500])), request())
