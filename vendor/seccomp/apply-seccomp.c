@@ -3,7 +3,7 @@
  * these few files are all there is, and the last function here, begin(), is the first that runs.
  * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
- *     6 a pidfd of itself, 8 the connection for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
+ *     6 a pidfd of itself, 8 a pipe for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
  *     out, with the network namespace; forks. The child closes everything, confines itself (landlock.c), installs the
  *     filter; once init has had GO, where it waits for that, it becomes the command. Init reaps, forwards signals,
@@ -132,7 +132,7 @@ static void unveil(char **environment) {
 }
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct { uint32_t version; char ticket[64]; } hello = {.version = VERSION};
+    struct { uint32_t type, length, version; char ticket[64]; } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
     unsigned path_length = length_of(path), ticket_length = length_of(ticket);
     if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket)
         refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
@@ -147,7 +147,10 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */
         call(setsockopt, BRIDGE, SOL_SOCKET, wait, (&(struct timeval){ANSWER_WITHIN_S, 0}), sizeof(struct timeval));
     if ((error = call(connect, BRIDGE, &address, sizeof address))) refuse("cannot reach the daemon", error, try_again);
-    listens = THE_DAEMON, tell(TICKET, &hello, sizeof hello);
+    int ends[2]; /* bubblewrap holds both: it must not die, and leave what it has forked, because the daemon is gone */
+    if ((error = call(pipe2, ends, 0))) refuse("cannot make a pipe", error, see_check);
+    call(dup3, ends[0], INFO + 1, 0), call(dup3, ends[1], INFO, 0), call(close, ends[0]), call(close, ends[1]);
+    listens = THE_DAEMON, send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
     if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE)
         refuse("cannot open /proc/self/exe", fd, see_check);
     /* A parent in another pid namespace has no number here (0): then bubblewrap's own end is all that can be seen. */
@@ -155,7 +158,7 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) refuse("cannot watch the parent", fd, see_check);
     if (call(getppid) != owner) refuse(owner_ended, 0, try_again);
     if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
-    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0), call(dup3, BRIDGE, INFO, 0);
+    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
     if (with_options) receive_options();
     reset_signals(), veil(environment);
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
@@ -249,12 +252,8 @@ static void hand_out_sockets(const struct configuration *given) {
     handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (handed[n - 1] < 0) refuse("cannot open the network namespace", handed[n - 1], see_check);
     uint32_t frame[] = {DESCRIPTORS, 4, given->listeners};
-    struct { struct cmsghdr head; int handed[MAX_LISTENERS + 1]; } control = {
-        .head = {.cmsg_len = CMSG_LEN(n * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    memcpy(control.handed, handed, sizeof handed);
-    struct msghdr text = {.msg_iov = &(struct iovec){frame, sizeof frame}, .msg_iovlen = 1,
-                          .msg_control = &control, .msg_controllen = (unsigned)control.head.cmsg_len};
-    if (call(sendmsg, BRIDGE, &text, MSG_NOSIGNAL) < 0) refuse("cannot hand the sockets to the daemon", 0, try_again);
+    if (send_with(BRIDGE, frame, sizeof frame, handed, n) < 0)
+        refuse("cannot hand the sockets to the daemon", 0, try_again);
     while (n) call(close, handed[--n]);
 }
 /* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */

@@ -33,6 +33,8 @@ extern int terminal_stops;        /* the terminal has stopped the whole job */
 int pass_on_stop(long command, int status); /* whether it has stopped, and has not ended */
 _Noreturn void probe_landlock(void);
 /* namespaces.c, a third stage */
+/* One message with descriptors. */
+long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count);
 long open_path(const char *path, long flags); /* which follows no symbolic link */
 _Noreturn void namespaces(void);
 

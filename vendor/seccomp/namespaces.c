@@ -47,16 +47,19 @@ struct mount_step { uint32_t how, other; /* where the other path begins */ char 
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
 static int answers, sockets[MAX_SOCKETS];
 static unsigned opened;
+long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count) {
+    struct { struct cmsghdr head; int sent[MAX_SOCKETS]; } control = {
+        .head = {.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    for (unsigned n = 0; n < count; n++) control.sent[n] = descriptor[n];
+    struct msghdr text = {.msg_iov = &(struct iovec){(void *)message, length}, .msg_iovlen = 1};
+    if (count) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
+    return call(sendmsg, to, &text, MSG_NOSIGNAL);
+}
 static void say(uint32_t stage, long error) {
     uint32_t said[] = {stage, (uint32_t)-error};
-    struct { struct cmsghdr head; int sockets[MAX_SOCKETS]; } control = {
-        .head = {.cmsg_len = CMSG_LEN(opened * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    for (unsigned n = 0; n < opened; n++) control.sockets[n] = sockets[n];
-    struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1};
     if (stage != COMPLETE)
         while (opened) call(close, sockets[--opened]); /* whoever hears of the failure finds their ports free */
-    if (opened) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
-    call(sendmsg, answers, &text, MSG_NOSIGNAL);
+    send_with(answers, said, sizeof said, sockets, opened);
 }
 static _Noreturn void answer(uint32_t stage, long error) {
     say(stage, error);

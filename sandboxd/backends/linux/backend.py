@@ -18,7 +18,6 @@ from sandboxd.backends.linux.bridge_protocol import (
     INIT_WORDS,
     MAX_PORT_RANGES,
     OPTIONS_DESCRIPTOR,
-    Born,
     Configuration,
     Flags,
     Listener,
@@ -262,7 +261,7 @@ class LinuxBackend:
             expected, link = self._bridge.take(launch_id)
             if expected is None and link is None:
                 continue
-            done = link is not None and link.decoder_last not in ("", Born.__name__)
+            done = link is not None and link.decoder_last != ""
             record = LaunchRecord(
                 launch_id,
                 launch.view.placeholders,

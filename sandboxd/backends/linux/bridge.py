@@ -54,9 +54,6 @@ class Bridge:
                 listener.bind(self.path)
             finally:
                 os.umask(mask)
-            # Inherited by what is accepted (since Linux 6.16; before, whoever waits for accept says it unasked):
-            # bubblewrap may speak before we have heard of it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()

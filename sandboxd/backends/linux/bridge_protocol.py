@@ -47,7 +47,8 @@ OPTIONS_DESCRIPTOR = 7
 """The number for bubblewrap's `--args` in a launch with options by descriptor."""
 
 INFO_DESCRIPTOR = 8
-"""The number for bubblewrap's `--info-fd`: another one of the connection, so that it tells the daemon itself."""
+"""The number for bubblewrap's `--info-fd`: a pipe, whose reading end comes along with the ticket. bubblewrap holds that
+too, so that it can always write: a failure would end it, and what it has forked would wait for ever."""
 
 INIT_WORDS = ("/proc/self/fd/4", "init")
 """The command that bubblewrap runs: the helper again, by the descriptor that its first stage has opened."""
@@ -334,14 +335,6 @@ def decode_ticket(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
-    """bubblewrap has made process 1, in all its namespaces; it says so in its own words (bwrap(1), --info-fd). `pid` is
-    what bubblewrap calls it."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Descriptors:
     """With this frame came descriptors: `listeners` sockets in the order of the configuration, then the network
     namespace."""
@@ -379,13 +372,12 @@ class Failed:
     message: str
 
 
-Event = Born | Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
+Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
 
 # What may follow what: a helper speaks in this order and no other. None is the ticket. What is said of system calls
 # comes any number of times between the start and the end, and is not in the table.
 _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
-    None: frozenset({Born, Descriptors, Failed}),
-    Born: frozenset({Descriptors, Failed}),
+    None: frozenset({Descriptors, Failed}),
     Descriptors: frozenset({Started, ExecFailed, Exited, Failed}),
     Started: frozenset({Exited, Failed}),
     ExecFailed: frozenset({Exited, Failed}),
@@ -397,8 +389,6 @@ _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
 def encode_event(event: Event) -> bytes:
     """The frame for an event, as the helper sends it. For tests and fakes."""
     match event:
-        case Born(pid):
-            return b'{\n    "child-pid": %d\n}\n' % pid
         case Descriptors(listeners):
             kind, payload = FrameType.DESCRIPTORS, struct.pack("<I", listeners)
         case Started():
@@ -463,16 +453,6 @@ class EventDecoder:
             raise self._error
 
     def _take(self) -> Iterable[Event]:
-        if self._last is None and self._buffer.startswith(b"{"):
-            end = self._buffer.find(b"}\n") + 2
-            if end > MAX_INFO or (end < 2 and len(self._buffer) > MAX_INFO):
-                raise ProtocolError("too much is said about process 1")
-            if end < 2:
-                return
-            born = _decode_info(bytes(self._buffer[:end]))
-            del self._buffer[:end]
-            self._last = Born
-            yield born
         while len(self._buffer) >= _FRAME.size:
             kind, length = _FRAME.unpack_from(self._buffer)
             if length > MAX_PAYLOAD:
@@ -491,14 +471,20 @@ class EventDecoder:
             yield event
 
 
-def _decode_info(text: bytes) -> Born:
+def decode_birth(text: bytes) -> int | None:
+    """The process number of process 1 from what bubblewrap writes to its `--info-fd` (bwrap(1)): one JSON object; None
+    while that is not whole. Raises ProtocolError for anything else."""
+    if len(text) > MAX_INFO:
+        raise ProtocolError("too much is said about process 1")
+    if not text.endswith(b"}\n"):
+        return None
     try:
         pid = json.loads(text)["child-pid"]
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pid = None
     if type(pid) is not int or pid <= 0:
         raise ProtocolError("bubblewrap does not say which process is process 1")
-    return Born(pid)
+    return pid
 
 
 def _decode_event(kind: int, payload: bytes) -> Event:

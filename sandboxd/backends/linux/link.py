@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, Refusal
@@ -17,9 +17,9 @@ from sandboxd.backends.linux.bridge_protocol import (
     DESCRIPTORS_MAX,
     GO,
     KILL,
+    MAX_INFO,
     OPTIONS,
     TICKET_SIZE,
-    Born,
     Descriptors,
     Event,
     EventDecoder,
@@ -28,6 +28,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     Failed,
     ProtocolError,
     Started,
+    decode_birth,
     decode_ticket,
 )
 from sandboxd.backends.linux.expected_launch import Preparation
@@ -72,6 +73,8 @@ class Link:
         self._preparation: Preparation | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._closing = False
+        self._birth = -1  # where bubblewrap tells of process 1
+        self._told = b""
         self._init = -1  # pidfd of the helper's init stage, once it has spoken
         # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage is a
         # grandchild of the launch and has only the number 1 in its own.
@@ -113,7 +116,7 @@ class Link:
 
     def pause(self) -> None:
         """Hear of nothing more."""
-        for number in (self._connection.fileno(), self._pidfd, self._init):
+        for number in (self._connection.fileno(), self._pidfd, self._init, self._birth):
             if number >= 0:
                 self._loop.remove_reader(number)
 
@@ -188,7 +191,9 @@ class Link:
             self._fail("a fault of sandboxd; the log has the details")
 
     def _read_ticket(self) -> None:
-        data = self._connection.recv(TICKET_SIZE - len(self._opening))
+        missing = TICKET_SIZE - len(self._opening)
+        data, ancillary, _, _ = self._connection.recvmsg(missing, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        self._keep_descriptors(ancillary)
         self._opening += data
         if not data:
             self.close()
@@ -200,12 +205,9 @@ class Link:
             data, ancillary, flags, _ = self._connection.recvmsg(_READ, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:  # it has ended without reading all that was sent to it: a KILL that came too late
             data, ancillary, flags = b"", [], 0
+        self._keep_descriptors(ancillary)
         for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-                self._descriptors.extend(numbers)
-            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and data and self._init < 0:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and data and self._init < 0:
                 self._watch_init(_UCRED.unpack(payload)[0])
         if flags & socket.MSG_CTRUNC:
             raise ProtocolError("more descriptors than there are listeners, or too many open files")
@@ -216,6 +218,46 @@ class Link:
             self._decoder.finish()
             self._finish()
 
+    def _keep_descriptors(self, ancillary: Iterable[tuple[int, int, bytes]]) -> None:
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+                self._descriptors.extend(numbers)
+
+    def _watch_birth(self) -> None:
+        if len(self._descriptors) > 1:
+            raise ProtocolError("more than one descriptor with a ticket")
+        if self._descriptors:
+            self._birth = self._descriptors.pop()
+            self._loop.add_reader(self._birth, self._birth_told)
+
+    def _birth_told(self) -> None:
+        """bubblewrap has said, or is saying, which process is process 1. It is only a hint, for an early start."""
+        try:
+            text = os.read(self._birth, MAX_INFO + 1)
+            self._told += text
+            pid = decode_birth(self._told)
+        except (OSError, ProtocolError) as error:
+            self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
+            self._close_birth()
+            return
+        if pid is None and text:
+            return
+        self._close_birth()
+        if pid is not None and self._init_pid is None and self._preparation is not None:
+            try:
+                self._preparation.born(pid, self._pid)
+            except Exception as error:
+                self._bridge.log("bridge_link_failed", error=repr(error), ticket=self.ticket, exc_info=True)
+                self._fail("a fault of sandboxd; the log has the details")
+
+    def _close_birth(self) -> None:
+        if self._birth >= 0:
+            self._loop.remove_reader(self._birth)
+            os.close(self._birth)
+            self._birth = -1
+
     def _watch_init(self, pid: int) -> None:
         if pid not in (self._pid, 0):  # 0: sent before it was asked for, so not by process 1, which waits for us
             self._init_pid = pid
@@ -224,11 +266,6 @@ class Link:
 
     def _happened(self, event: Event) -> None:
         match event:
-            case Born(pid):
-                if self._init_pid is not None:
-                    raise ProtocolError("process 1 exists, and its birth is told by another")
-                if self._preparation is not None:
-                    self._preparation.born(pid, self._pid)
             case Descriptors(listeners):
                 self._take_listeners(listeners)
             case Started():
@@ -278,6 +315,7 @@ class Link:
         self._observer = expected.observer
         self._preparation = expected.preparation
         self._observer.claimed(self._pid)
+        self._watch_birth()
         if expected.options is not None:
             self._send_options(expected.options)
         self._outgoing = memoryview(expected.configuration.encode())
@@ -401,6 +439,7 @@ class Link:
             observer.ended(self._status)
 
     def _disconnect(self) -> None:
+        self._close_birth()
         if self._connection.fileno() >= 0:
             self._loop.remove_reader(self._connection.fileno())
             self._loop.remove_writer(self._connection.fileno())

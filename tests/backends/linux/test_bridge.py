@@ -23,7 +23,6 @@ from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     OPTIONS,
     TICKET_SIZE,
-    Born,
     Configuration,
     Descriptors,
     Event,
@@ -31,7 +30,9 @@ from sandboxd.backends.linux.bridge_protocol import (
     Exited,
     Failed,
     Flags,
+    ProtocolError,
     Started,
+    decode_birth,
     encode_event,
     encode_ticket,
 )
@@ -131,12 +132,19 @@ async def setting(tmp_path: Path, victim: PeerProcess) -> AsyncIterator[Setting]
 
 
 PUPPET = """
-import array, json, socket, sys
+import array, json, os, socket, sys
 peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 peer.connect(sys.argv[1])
 for line in sys.stdin:
     order = json.loads(line)
-    if "send" in order:
+    if "pipe" in order:
+        reading, writing = os.pipe()
+        socket.send_fds(peer, [bytes.fromhex(order["pipe"])], [reading] * order["times"])
+        print("sent", flush=True)
+    elif "write" in order:
+        os.write(writing, bytes.fromhex(order["write"]))
+        print("written", flush=True)
+    elif "send" in order:
         data = bytes.fromhex(order["send"])
         made = [socket.create_server(("127.0.0.1", 0)) for _ in range(order["sockets"])]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s in made]))] if made else []
@@ -179,6 +187,13 @@ class Helper:
 
     async def send(self, data: bytes, sockets: int = 0) -> None:
         await asyncio.to_thread(self._ask, {"send": data.hex(), "sockets": sockets})
+
+    async def send_with_pipe(self, data: bytes, times: int = 1) -> None:
+        await asyncio.to_thread(self._ask, {"pipe": data.hex(), "times": times})
+
+    async def write(self, data: bytes) -> None:
+        """To that pipe, both ends of which it holds, as bubblewrap does."""
+        await asyncio.to_thread(self._ask, {"write": data.hex()})
 
     async def close_connection(self) -> None:
         await asyncio.to_thread(self._ask, {"close": 1})
@@ -351,32 +366,73 @@ async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: 
 
 
 async def test_the_birth_of_process_1_is_told_by_bubblewrap(setting: Setting) -> None:
-    """In its own words, in pieces."""
+    """In its own words, in pieces, by a pipe that comes with the ticket."""
     recorder, preparation = Recorder(), Prepared()
     setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, preparation))
     helper = Helper(setting)
     setting.peer.pid = helper.pid
-    await helper.send(encode_ticket(TICKET))
+    await helper.send_with_pipe(encode_ticket(TICKET))
     await helper.receive(len(CONFIGURATION.encode()))
     for piece in (b'{\n    "child-pid": 4', b'2,\n    "net-namespace": 4026532281', b"\n}\n"):
         assert preparation.heard == []
-        await helper.send(piece)
+        await helper.write(piece)
     await wait_until_async(lambda: bool(preparation.heard), "it is told")
     helper.hang_up()
     await wait_until_async(lambda: recorder.is_over, "the end is told")
     assert preparation.heard == [("born", 42, helper.pid), "abandoned"]
 
 
-async def test_process_1_cannot_tell_of_its_own_birth(setting: Setting) -> None:
+async def test_what_is_no_birth_is_only_no_early_start(setting: Setting) -> None:
     recorder, preparation = Recorder(), Prepared()
     setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, preparation))
-    helper = Helper(setting)  # what became of bubblewrap is another process
-    await helper.send(encode_ticket(TICKET))
-    await helper.receive(len(CONFIGURATION.encode()))
-    await helper.send(encode_event(Born(42)))
+    helper = Helper(setting)
+    await helper.send_with_pipe(encode_ticket(TICKET))
+    await helper.write(b"hello}\n")
+    await wait_until_async(lambda: setting.logged == ["bridge_link_failed"], "it is in the log")
+    assert len(await helper.receive(len(CONFIGURATION.encode()))) == len(CONFIGURATION.encode())
+    assert preparation.heard == [] and "failed" not in str(recorder.heard)
+    helper.hang_up()
+
+
+async def test_more_than_one_pipe_is_a_fault(setting: Setting) -> None:
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder, Prepared()))
+    helper = Helper(setting)
+    await helper.send_with_pipe(encode_ticket(TICKET), times=2)
     await wait_until_async(lambda: "failed" in str(recorder.heard), "it is told")
     helper.hang_up()
-    assert preparation.heard == ["abandoned"]
+
+
+async def test_who_is_refused_can_still_tell_of_a_birth(setting: Setting) -> None:
+    """bubblewrap holds both ends of its pipe: a failure to write would end it, and leave what it has forked waiting."""
+    helper = Helper(setting)
+    await helper.send_with_pipe(encode_ticket("f" * 32))
+    assert await helper.receive(1) == b""
+    await helper.write(b'{ "child-pid": 2 }\n')
+    helper.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("text", "pid"),
+    [
+        (b'{\n    "child-pid": 42\n}\n', 42),
+        (b'{ "child-pid": 7, "net-namespace": 1 }\n', 7),
+        (b"", None),
+        (b'{\n    "child-pid": 42', None),
+        (b'{ "child-pid": 42 }', None),
+    ],
+)
+def test_what_bubblewrap_writes(text: bytes, pid: int | None) -> None:
+    assert decode_birth(text) == pid
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"}\n", b"[]}\n", b'{"child-pid": 0}\n', b'{"child-pid": true}\n', b'{"child-pid": "4"}\n', b"{}\n", b"{" * 5000],
+)
+def test_what_bubblewrap_does_not_write(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_birth(text)
 
 
 async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
