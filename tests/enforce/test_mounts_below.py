@@ -40,7 +40,7 @@ def test_what_is_mounted_below_is_treated_as_what_it_is_mounted_on(identity: Ide
         identity.write(work / "inner" / "secret", "s")
         identity.write(work / "hidden" / "file", "s")
         rules = {"deny_read": ["./inner/secret", "./hidden"], "deny_write": ["./closed", "./inner/deep"]}
-        with Lab(identity) as lab:
+        with Lab(identity, here=True) as lab:
             done = lab.run(SCRIPT, **rules)  # type: ignore[arg-type]
         places = (work / "inner", work / "inner" / "deep", work / "closed", other)
         found.append((done, [sorted(os.listdir(place)) for place in places], (work / "inner" / "secret").read_text()))

@@ -76,23 +76,25 @@ _runners: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
 def close_runners() -> None:
     """When the tests have ended."""
     for process, control in _runners.values():
-        control.close()
-        process.wait(timeout=30)
+        _end_runners(process, control)
     _runners.clear()
 
 
 class Lab:
-    """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm."""
+    """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm.
+    `here`: it is started by the calling thread, and sees the mounts that this one sees."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, *, here: bool = False) -> None:
         self.identity = identity
+        self._own = _start_runners(identity) if here else None
         self.home = identity.home
         self.workspace = identity.workspace
         self._connection, theirs = socket.socketpair()
         with theirs:
             theirs.setblocking(True)
             place = [str(_make(identity)), identity.environment(), str(identity.workspace)]
-            socket.send_fds(_runners_of(identity), [json.dumps(place).encode()], [theirs.fileno()])
+            control = _runners_of(identity) if self._own is None else self._own[1]
+            socket.send_fds(control, [json.dumps(place).encode()], [theirs.fileno()])
         self._requests = self._connection.makefile("w")
         self._answers = self._connection.makefile("r")
 
@@ -107,6 +109,8 @@ class Lab:
         rest = self._answers.read()  # to its end
         for stream in (self._requests, self._answers, self._connection):
             stream.close()
+        if self._own is not None:
+            _end_runners(*self._own)
         assert not rest or kind, rest
 
     def run(self, shell: str, **rules: Unpack[Rules]) -> Done:
@@ -142,18 +146,27 @@ class Lab:
 
 def _runners_of(identity: Identity) -> socket.socket:
     if identity.uid not in _runners:
-        # Each message is one request; without a file, because nothing of this person outlives the test.
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            process = identity.popen(
-                identity.python("-c", RUNNER.read_text(), str(theirs.fileno())),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        processes.residents.add(process.pid)
-        _runners[identity.uid] = process, control
+        _runners[identity.uid] = _start_runners(identity)
+        processes.residents.add(_runners[identity.uid][0].pid)
     return _runners[identity.uid][1]
+
+
+def _start_runners(identity: Identity) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    # Each message is one request; without a file, because nothing of this person outlives the test.
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = identity.popen(
+            identity.python("-c", RUNNER.read_text(), str(theirs.fileno())),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    return process, control
+
+
+def _end_runners(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    process.wait(timeout=30)
 
 
 def _make(identity: Identity) -> Path:
