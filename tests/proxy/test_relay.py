@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sandboxd.proxy.pipes import LARGE, MOST_LARGE, MOST_SMALL, SMALL, Pipe, PipePool
+from sandboxd.proxy.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
 from sandboxd.proxy.relay import Relay
 from support.waiting import wait_until_async
 
@@ -221,9 +221,11 @@ async def test_it_works_on_uvloop_as_well() -> None:
 # pipes
 
 
-def test_pipes_are_lent_large_then_small_then_not_at_all() -> None:
+def test_pipes_are_lent_large_then_small_then_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 20  # an eighth of the descriptors, two for each
+    monkeypatch.setattr("sandboxd.proxy.pipes.resource.getrlimit", lambda _: (16 * most, 16 * most))
     pool = PipePool()
-    lent = [pool.borrow() for _ in range(MOST_LARGE + MOST_SMALL)]
+    lent = [pool.borrow() for _ in range(MOST_LARGE + most)]
     try:
         assert [pipe.size for pipe in lent[:MOST_LARGE]] == [LARGE] * MOST_LARGE
         assert all(pipe.size == SMALL for pipe in lent[MOST_LARGE:])
