@@ -119,8 +119,9 @@ class Completing:
         if begun is not None and begun.stay.has_failed:
             begun.stay.close()
             begun = None
-        work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
+        work: _Work | None = None
         try:
+            work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
             around = _mounts_around(bubblewrap) if self._around is None else self._around
             self._completion.check_mounts(pid, around, self._options)
         except LaunchError:
