@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 
 LOCK_NAME = "lock"
@@ -37,8 +38,12 @@ def daemon_pid(path: str) -> int | None:
 
 
 def is_listening(path: str) -> bool:
-    """Whether a socket of this network namespace listens at `path`, by what the kernel lists (/proc/net/unix)."""
+    """Whether a socket of this network namespace listens at `path`, by what the kernel lists (/proc/net/unix). The path
+    there is the one that the listener sees: in a container that shares our network it can be of another file system.
+    So there has to be a socket here too; one that somebody left behind is still taken for the other's."""
     try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
         with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 fields = line.split(maxsplit=7)
@@ -56,7 +61,7 @@ def only_a_connection_is_missing(path: str) -> bool:
 
 def start_socket_unit(path: str) -> bool:
     """Have the user's systemd listen at `path`, where the socket unit is installed and means that path. Returns whether
-    it does: then there is nothing else to start. A unit that nobody has enabled is left alone."""
+    it seems to: then a connection is the next thing to try. A unit that nobody has enabled is left alone."""
     runtime = os.path.dirname(os.path.dirname(path))
     if not os.path.exists(os.path.join(runtime, "systemd", "private")) or os.environ.get("XDG_RUNTIME_DIR") != runtime:
         return False

@@ -84,7 +84,8 @@ def connect_or_start(
             return open_connection(path)  # somebody else has started it while this one waited for the lock
         except DaemonNotRunning:
             if start_socket_unit(path):  # systemd is to start it: one that we started would be in its way
-                return open_connection(path)
+                with contextlib.suppress(DaemonNotRunning):  # it has given up since, or listens there for others
+                    return open_connection(path)
             return _start(path, dict(os.environ if environment is None else environment), timeout)
 
 

@@ -32,6 +32,17 @@ def test_who_listens_is_seen_without_a_connection(tmp_path: Path, listener: sock
     assert not activation.only_a_connection_is_missing(path)
 
 
+def test_a_listener_of_another_mount_namespace_is_not_taken_for_ours(tmp_path: Path, listener: socket.socket) -> None:
+    """A container that shares the network lists its sockets in the same /proc/net/unix, by the path that it sees."""
+    path = str(tmp_path / "s")
+    with listener:
+        os.unlink(path)  # what its file is like for us
+        assert not activation.is_listening(path)
+        assert not activation.only_a_connection_is_missing(path)
+        Path(path).touch()
+        assert not activation.is_listening(path)
+
+
 def test_a_daemon_is_known_by_the_lock_it_holds(tmp_path: Path, listener: socket.socket) -> None:
     path, lock = str(tmp_path / "s"), tmp_path / "lock"
     with listener:

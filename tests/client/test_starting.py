@@ -228,6 +228,16 @@ def test_a_dead_socket_is_no_obstacle(path: str, serve: Serve) -> None:
         assert box.status().pid != pid
 
 
+def test_a_socket_unit_at_which_nobody_listens_after_all_is_no_obstacle(
+    path: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can fail between the look and the connection, and the look can have seen that of another mount namespace."""
+    monkeypatch.setattr(starting, "start_socket_unit", lambda path: True)
+    with Client(path) as box:
+        assert box.status().socket == path
+    assert len(starts(path)) == 1
+
+
 def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for place in (tmp_path / "sandboxd", tmp_path / "site" / "sandboxd"):

@@ -6,10 +6,12 @@ shipped. That is no layer that is missing: a machine has one process 1, and only
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +94,32 @@ from sandboxd_client import Client
 with Client(autostart=False) as box: box.session_close(sys.argv[1])
 """
 
+# Listens at argv[1] until its standard input ends.
+LISTEN = """
+import os, socket, sys
+os.makedirs(os.path.dirname(sys.argv[1]))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
 if os.geteuid() == 0:
+
+    @contextlib.contextmanager
+    def listening_elsewhere(path: str) -> Iterator[None]:
+        """Somebody listens at this path of another mount namespace, and of the same network: a container can."""
+        inside = 'mount -t tmpfs none /run && exec "$@"'
+        with subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", inside, "listen", sys.executable, "-I", "-c", LISTEN, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as listener:
+            assert listener.stdin is not None and listener.stdout is not None
+            assert listener.stdout.readline() == b"listening\n"
+            yield
+            listener.stdin.close()
 
     class Installation:
         """sandboxd in a virtual environment of a person who is logged in on a machine with systemd."""
@@ -391,7 +418,8 @@ if os.geteuid() == 0:
         manager.systemctl("start", SOCKET)
         while manager.show(SOCKET, "ActiveState") == "active":
             assert installation.run("run", "--", "true").returncode == 125
-        refused = installation.run("run", "--", "true")
+        with listening_elsewhere(installation.socket):
+            refused = installation.run("run", "--", "true")
         assert refused.returncode == 125 and "settings.json" in refused.stderr, refused
         settings.unlink()
         assert installation.done("run", "--", "echo", "mended") == "mended\n"
