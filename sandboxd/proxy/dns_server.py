@@ -56,6 +56,11 @@ class DatagramServer:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the kernel said too often that the socket is of no use, and it was closed."""
+        return self._socket.fileno() < 0
+
     def hand_over(self) -> int:
         """Let go of the socket; its descriptor. What comes in waits."""
         self._loop.remove_reader(self._socket.fileno())

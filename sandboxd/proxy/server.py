@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Final
 
 from sandboxd.handover.record import Descriptor
+from sandboxd.proxy.acceptor import Acceptor, ListenerRecord, Serve
 from sandboxd.proxy.capture import Captures
 from sandboxd.proxy.credentials import Check
 from sandboxd.proxy.dial import Dialer
@@ -31,28 +31,15 @@ from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
 from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 from sandboxd.proxy.socks_server import serve_socks
-from sandboxd.proxy.stream import Stream, hurry, reset, send_at_once
+from sandboxd.proxy.stream import Stream, reset
 from sandboxd.proxy.tunnel import TunnelRecord
 from sandboxd.proxy.upstream import ParentDialer
 
 __all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
 
-Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
 Ours = Callable[[Stream, Outbound, Limits, Check | None], Awaitable[None]]
 
-ACCEPTS_AT_ONCE: Final = 64
-_BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
-"""What accept() says about the listener itself. Everything else in accept(2) is about one connection or passes."""
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerRecord:
-    """`protocol` is how its connections are served."""
-
-    protocol: str
-    socket: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +99,7 @@ class ProxyServer:
         self._label = label
         self._protocols: dict[str, Serve] = {}
         self._tasks: dict[asyncio.Task[None], tuple[Stream | None, str]] = {}
-        self._acceptors: list[_Acceptor] = []
+        self._acceptors: list[Acceptor] = []
         self._datagrams: list[DatagramServer] = []
         self._captures: Captures | None = None
         self._families: tuple[int, ...] = ()
@@ -129,7 +116,7 @@ class ProxyServer:
         self._protocols = self._serving(check)
         for listener, protocol in ((http_listener, "http"), (socks_listener, "socks")):
             if listener is not None:
-                self._acceptors.append(_Acceptor(self, listener, protocol, self._protocols[protocol]))
+                self._acceptors.append(Acceptor(self, listener, protocol, self._protocols[protocol]))
 
     def _serving(self, check: Check | None) -> dict[str, Serve]:
         """How each protocol is served."""
@@ -152,7 +139,7 @@ class ProxyServer:
         self._captures = Captures(self._outbound, self.names, self._limits, inside, self._own_ports)
         self._protocols["captured"] = self._captures.serve
         for listener in listeners:
-            self._acceptors.append(_Acceptor(self, listener, "captured", self._captures.serve))
+            self._acceptors.append(Acceptor(self, listener, "captured", self._captures.serve))
 
     def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
         """A connect() inside waits to be answered with an error number, or 0: go on. See `proxy/capture.py`."""
@@ -184,7 +171,7 @@ class ProxyServer:
         for sock in datagrams:
             self._datagrams.append(DatagramServer(sock, answers.respond, self._label))
         for listener in listeners:
-            self._acceptors.append(_Acceptor(self, listener, "dns", serve))
+            self._acceptors.append(Acceptor(self, listener, "dns", serve))
 
     @staticmethod
     def _or_own(ours: Ours, own: OwnPort, theirs: ServeOwn, check: Check | None) -> Serve:
@@ -238,6 +225,7 @@ class ProxyServer:
     def kept(self) -> ProxyRecord:
         """What another process needs to go on when this one is gone without a word: the listeners, and the names that
         addresses stand for. Lets go of nothing."""
+        self._forget_failed()
         return ProxyRecord(
             tuple(acceptor.record for acceptor in self._acceptors),
             tuple(Descriptor(one.fileno()) for one in self._datagrams),
@@ -248,6 +236,7 @@ class ProxyServer:
     async def hand_over(self) -> tuple[ProxyRecord, int]:
         """Let go of everything. What is in the middle of something is reset; how many those were."""
         self.pause()
+        self._forget_failed()
         listeners = tuple(acceptor.hand_over() for acceptor in self._acceptors)
         self._acceptors.clear()
         datagrams = tuple(Descriptor(one.hand_over()) for one in self._datagrams)
@@ -267,7 +256,7 @@ class ProxyServer:
         requests = []
         cut = 0
         for task, (client, protocol) in connections.items():
-            if client is None or task in tunnels:
+            if client is None or task in tunnels or client.is_closed:  # it came to its end just now
                 continue
             if client.is_resumable:
                 descriptor, data, sent, ahead = client.hand_over()
@@ -280,6 +269,10 @@ class ProxyServer:
         )
         return record, cut
 
+    def _forget_failed(self) -> None:
+        self._acceptors = [acceptor for acceptor in self._acceptors if not acceptor.has_failed]
+        self._datagrams = [datagrams for datagrams in self._datagrams if not datagrams.has_failed]
+
     def resume(self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: Inside | None = None) -> None:
         """Go on where another process was. A protocol that is not known here is not served: its sockets are closed."""
         self._protocols = self._serving(None)
@@ -288,29 +281,36 @@ class ProxyServer:
         self.names.resume(record.names)
         datagrams = [socket.socket(fileno=number) for number in record.datagrams]
         self.serve_names(datagrams, (), own_name=own_name, families=record.families)
-        loop = asyncio.get_running_loop()
-        for tunnel in record.tunnels:
-            client = _stream(tunnel.client, loop)
-            self._serve(client, "tunnel", partial(self._outbound.tunnels.resume, client, tunnel))
-        for request in record.requests:
-            client = _stream(request.socket, loop)
-            client.resumed(request.data, request.sent, request.ahead)
-            serve = self._protocols.get(request.protocol)
-            if serve is None:
-                client.reset()
-            else:
-                work = partial(serve, client, self._outbound, self._limits)
-                self._serve(client, request.protocol, work)
+        connections: tuple[TunnelRecord | RequestRecord, ...] = (*record.tunnels, *record.requests)
+        for connection in connections:
+            try:
+                self._resume_connection(connection)
+            except Exception:  # our own fault, in one connection: the command and its session go on
+                log.exception("a connection of %s could not be taken over", self._label)
         for one in sorted(record.listeners, key=lambda one: one.protocol == "dns"):
             if inside is not None and self._outbound.inside is None and one.protocol == "dns":
                 self.reach(inside, own_name)
             listener = socket.socket(fileno=one.socket)
             if one.protocol in self._protocols:
-                self._acceptors.append(_Acceptor(self, listener, one.protocol, self._protocols[one.protocol]))
+                self._acceptors.append(Acceptor(self, listener, one.protocol, self._protocols[one.protocol]))
             else:
                 listener.close()
         if inside is not None and self._outbound.inside is None:
             self.reach(inside, own_name)
+
+    def _resume_connection(self, record: TunnelRecord | RequestRecord) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(record, TunnelRecord):
+            client = _stream(record.client, loop)
+            self._serve(client, "tunnel", partial(self._outbound.tunnels.resume, client, record))
+            return
+        client = _stream(record.socket, loop)
+        client.resumed(record.data, record.sent, record.ahead)
+        serve = self._protocols.get(record.protocol)
+        if serve is None:
+            client.reset()
+        else:
+            self._serve(client, record.protocol, partial(serve, client, self._outbound, self._limits))
 
     # for the acceptors
 
@@ -371,90 +371,6 @@ class ProxyServer:
             self._room.give_back()
         for acceptor in self._acceptors:
             acceptor.resume()
-
-
-class _Acceptor:
-    """One listener on the event loop."""
-
-    def __init__(self, server: ProxyServer, listener: socket.socket, protocol: str, serve: Serve) -> None:
-        self._server = server
-        self._listener = listener
-        self._protocol = protocol
-        self._serve = serve
-        self._loop = asyncio.get_running_loop()
-        self._retry: asyncio.TimerHandle | None = None
-        self._accepting = False
-        self._closed = False
-        listener.setblocking(False)
-        self.resume()
-
-    @property
-    def port(self) -> int:
-        number: int = self._listener.getsockname()[1]
-        return number
-
-    def resume(self) -> None:
-        if self._accepting or self._closed or self._retry is not None:
-            return
-        if not self._server.is_full:
-            self._loop.add_reader(self._listener.fileno(), self._readable)
-            self._accepting = True
-        elif self._server.is_crowded_out:
-            self._retry = self._loop.call_later(self._server.retry_s, self._try_again)
-
-    def close(self, *, keep_listening: bool = False) -> None:
-        self._pause()
-        self._closed = True
-        if self._retry is not None:
-            self._retry.cancel()
-        if not keep_listening:
-            self._listener.close()
-
-    @property
-    def record(self) -> ListenerRecord:
-        return ListenerRecord(self._protocol, Descriptor(self._listener.fileno()))
-
-    def hand_over(self) -> ListenerRecord:
-        """After `close`, with the socket still listening."""
-        return ListenerRecord(self._protocol, Descriptor(self._listener.detach()))
-
-    def _pause(self) -> None:
-        if self._accepting:
-            self._loop.remove_reader(self._listener.fileno())
-            self._accepting = False
-
-    def _readable(self) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
-            if self._server.is_full:
-                self._pause()
-                self.resume()
-                return
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._failed(error)
-                return
-            sock.setblocking(False)
-            send_at_once(sock)
-            hurry(sock)
-            self._server.accepted(sock, self._protocol, self._serve)
-
-    def _failed(self, error: OSError) -> None:
-        """Out of descriptors, mostly: what is open goes on, what comes waits in the backlog, we try again in a
-        moment."""
-        self._pause()
-        if error.errno in _BROKEN:
-            log.error("proxy listener %s failed: %s", self._protocol, error.strerror)
-            self.close()
-            return
-        log.warning("proxy listener %s waits: %s", self._protocol, error.strerror)
-        self._retry = self._loop.call_later(self._server.retry_s, self._try_again)
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self.resume()
 
 
 def _stream(descriptor: int, loop: asyncio.AbstractEventLoop) -> Stream:

@@ -103,6 +103,11 @@ class Stream:
             if self._read is not None:
                 del self._read[-len(data) :]
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no socket any more: it was closed, or handed over."""
+        return self.socket.fileno() < 0
+
     # A request that nothing has come of yet can be served by another process, from its first byte on.
 
     def begin(self) -> None:

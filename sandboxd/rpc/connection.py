@@ -284,18 +284,22 @@ class Connection(asyncio.Protocol):
         """Whether a call is in flight that will soon be over, and had better not be put twice."""
         return any(not _is_patient(message) for message in self._calls.values())
 
-    async def hand_over(self, key: str) -> ConnectionRecord:
-        """Let go of the socket. Calls in flight are cancelled; their requests go along."""
+    def give_away(self) -> Descriptor:
+        """Cancel what is in flight, and let go of the socket: from now on it is the next daemon that notices its end.
+        The descriptor for that one. To be followed by `hand_over`."""
         self._given_away = True
         for call in self._calls:
             call.cancel()
+        return Descriptor(os.dup(self._transport.get_extra_info("socket").fileno()))
+
+    async def hand_over(self, key: str, socket: Descriptor) -> ConnectionRecord:
+        """Wait until the calls in flight have ended; their requests go along. `socket` is what `give_away` returned."""
         if self._calls:
             await asyncio.wait(self._calls)
         incoming, dropping = self._lines.state
-        number = os.dup(self._transport.get_extra_info("socket").fileno())
         record = ConnectionRecord(
             key=key,
-            socket=Descriptor(number),
+            socket=socket,
             uid=self.caller.uid,
             gid=self.caller.gid,
             pid=self.caller.pid,

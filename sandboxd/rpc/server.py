@@ -71,9 +71,10 @@ class Connections:
 
     async def hand_over(self) -> list[tuple[Connection, ConnectionRecord]]:
         """Let go of every connection. To be called after `stop_accepting`."""
-        connections = list(self._open)
+        # All at once: one that is lost while others are waited for has no socket any more.
+        given = {one: one.give_away() for one in self._open}
         self._open.clear()
-        return [(one, await one.hand_over(f"c{number}")) for number, one in enumerate(connections)]
+        return [(one, await one.hand_over(f"c{number}", given[one])) for number, one in enumerate(given)]
 
     def hang_up(self) -> None:
         for connection in self._open:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -71,8 +72,20 @@ class Playground:
         self.clients.append(call.client)
         return params
 
+    async def tell_when_cancelled(self, call: Call, params: Word) -> Word:
+        """Waits for ever; when that is cancelled, everybody is told of it."""
+        self.running.append(params.word)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            for client in self.clients:
+                client.notify("cancelled", {})
+            for _ in range(5):  # whoever has gone is noticed meanwhile
+                await asyncio.sleep(0)
+
     def methods(self) -> dict[str, Method]:
         return {
+            "tell_when_cancelled": Method(Word, self.tell_when_cancelled, Access.ASK),
             "echo": Method(Word, self.echo, Access.ASK),
             "wait": Method(Word, self.wait, Access.ASK),
             "broken": Method(Word, self.broken, Access.ASK),
@@ -504,3 +517,30 @@ async def test_out_of_descriptors_who_connects_waits_and_who_is_connected_is_ser
             for one in waiting:
                 assert b'"word":"x"' in await loop.sock_recv(one, 1000)
     assert door.log.text.count("clients wait") == 1
+
+
+async def test_who_goes_while_connections_are_handed_over_goes_along(door: Door, playground: Playground) -> None:
+    """The next daemon sees that they are gone, and ends what was theirs. One that is lost is no obstacle."""
+    async with contextlib.AsyncExitStack() as clients:
+        everybody = [await clients.enter_async_context(door.client()) for _ in range(22)]
+        waiting, leaving = everybody[::21], everybody[1:21]
+        for client in leaving:
+            await client.result("subscribe", {"word": "tell me"})
+        for client in waiting:
+            client.request("tell_when_cancelled", {"word": "w"})
+        await wait_until_async(lambda: playground.running == ["w", "w"])
+        door.connections.pause()
+        for client in leaving:
+            await client.close()
+        handed = await door.connections.hand_over()
+        try:
+            assert len({record.socket for _, record in handed}) == len(everybody)
+            assert sum("tell_when_cancelled" in text for _, record in handed for text in record.waiting) == 2
+            assert door.lost == []
+            for _, record in handed:
+                poll = select.poll()
+                poll.register(record.socket, 0)
+                assert bool(poll.poll(0)) is not bool(record.waiting), "its end is seen on the descriptor"
+        finally:
+            for _, record in handed:
+                os.close(record.socket)
