@@ -79,7 +79,7 @@ async def test_a_client_that_goes_at_that_moment_is_not_handed_over(
         for _ in range(turns):
             await asyncio.sleep(0)
         record, _ = await proxies.server.hand_over()
-        assert all(one.socket >= 0 for one in (*record.requests, *record.listeners))
+        assert all(one.socket >= 0 for one in record.requests) and all(one.socket >= 0 for one in record.listeners)
         after = successor(proxies)
         after.resume(record)
         try:

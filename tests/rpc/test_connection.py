@@ -76,7 +76,8 @@ class Playground:
         """Waits for ever; when that is cancelled, everybody is told of it."""
         self.running.append(params.word)
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
+            return params
         finally:
             for client in self.clients:
                 client.notify("cancelled", {})
