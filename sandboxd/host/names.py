@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.placeholders import is_absent
+from sandboxd.host.placeholder import is_absent
 
 
 class NameWatch:

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Protocol
 
-from sandboxd.host.placeholders import is_placeholder
+from sandboxd.host.placeholder import is_placeholder
 from sandboxd.plan.facts import Kind, Link, Obstacle, Resolved
 
 MAX_LINKS = 40

@@ -20,7 +20,7 @@ from fnmatch import translate
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.placeholders import is_absent
+from sandboxd.host.placeholder import is_absent
 from sandboxd.host.resolve import Names, kind_of, resolve
 from sandboxd.plan.facts import Found, Kind
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import resource
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sandboxd.errors import HostError
-from sandboxd.host.placeholders import Placeholders, is_absent
+from sandboxd.host.placeholder import is_absent
+from sandboxd.host.placeholders import Placeholders
 
 
 @pytest.fixture
@@ -158,9 +161,9 @@ def test_what_a_daemon_of_another_pid_namespace_left_is_not_taken_from_what_runs
 ) -> None:
     """A container that shares the directories: from here nobody can see whether a command still needs it."""
     journal = str(tmp_path / "journal")
-    dies = _DIES.replace("Placeholders(sys", "placeholders._pid_namespace = lambda: '1'\nPlaceholders(sys").replace(
-        "import Placeholders", "import Placeholders\nfrom sandboxd.host import placeholders"
-    )
+    dies = _DIES.replace(
+        "Placeholders(sys", "placeholder_journal._pid_namespace = lambda: '1'\nPlaceholders(sys"
+    ).replace("import Placeholders", "import Placeholders\nfrom sandboxd.host import placeholder_journal")
     subprocess.run([sys.executable, "-c", dies, journal, f"{work}/a/"], env={"PYTHONPATH": os.pathsep.join(sys.path)})
     assert Placeholders(journal, linger=0).recover() == () and (work / "a").is_dir()
     (left,) = tmp_path.glob("journal-1-*")
@@ -247,11 +250,12 @@ def test_a_daemon_killed_while_it_recovers_leaves_the_rest_to_the_next(work: Pat
 _DIES_RECOVERING = """
 import os, sys
 from sandboxd.host import placeholders
-remove = placeholders._remove
-def once(placeholder):
-    remove(placeholder)
+from sandboxd.host import placeholder
+remove = placeholder.remove
+def once(found):
+    remove(found)
     os.kill(os.getpid(), 9)
-placeholders._remove = once
+placeholder.remove = once
 placeholders.Placeholders(sys.argv[1], linger=0).recover()
 """
 
@@ -280,3 +284,22 @@ async def test_the_first_ones_at_once(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             await asyncio.gather(*(placeholders.prepare((f"{tmp_path}/{one}/",)) for one in range(6)))
         placeholders.close()
+
+
+def test_one_that_a_program_keeps_locked_is_not_waited_for(work: Path, placeholders: Placeholders) -> None:
+    """A command in a directory above can open it and never let go: the event loop would stand still."""
+    placeholders.hold((f"{work}/a/",)).release()
+    (work / "a").mkdir(mode=0o700)
+    (work / "a").chmod(0o1755)
+    locked = os.open(work / "a", os.O_RDONLY)
+    fcntl.flock(locked, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(placeholders.hold, (f"{work}/a/",))
+        try:
+            error = waiting.exception(30)
+        finally:
+            os.close(locked)
+    assert isinstance(error, HostError) and error.slug == "placeholder_failed", error
+    assert f"{work}/a" in error.message and "locked" in error.message
+    placeholders.hold((f"{work}/a/",)).release()
+    assert not (work / "a").exists()

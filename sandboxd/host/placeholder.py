@@ -1,0 +1,159 @@
+"""One placeholder: an empty directory or file with the sticky bit, and a shared flock on it while it is needed.
+
+mkdir(2) and open(2) set the sticky bit in the same step, and nobody gives it to a private directory or a file. So
+whoever looks (`resolve`, the scan) takes the name for absent, which it is; and once a program has put something into
+it, it is a directory or a file like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from dataclasses import dataclass
+
+from sandboxd.host import without_links
+
+_MODE = 0o1755
+_FILE_MODE = 0o1644
+_WRITTEN_BY_OTHERS = 0o022
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 100
+_NO_PLACEHOLDER = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
+)
+
+
+def _is_marked(state: os.stat_result) -> bool:
+    """Whether it is ours by its mode; a directory that others write, as /tmp, has the sticky bit too."""
+    return state.st_uid == os.geteuid() and state.st_mode & (stat.S_ISVTX | _WRITTEN_BY_OTHERS) == stat.S_ISVTX
+
+
+def is_placeholder(path: str, state: os.stat_result) -> bool:
+    """Whether an entry only keeps a name absent: its own, or that of a placeholder in it. `state` is what lstat(2) says
+    about it."""
+    if not _is_marked(state):
+        return False
+    if stat.S_ISREG(state.st_mode):
+        return state.st_size == 0
+    if not stat.S_ISDIR(state.st_mode):
+        return False
+    try:
+        with os.scandir(path) as entries:
+            return all(is_placeholder(entry.path, entry.stat(follow_symlinks=False)) for entry in entries)
+    except OSError:
+        return False
+
+
+def is_absent(path: str) -> bool:
+    """Whether nothing is there, or only a placeholder. False when it cannot be looked at."""
+    try:
+        return is_placeholder(path, os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class Placeholder:
+    """`lock` is a descriptor of the directory with a shared flock."""
+
+    path: str
+    lock: int
+    users: int = 0
+
+
+def make(path: str) -> Placeholder:
+    """Make one, or join another daemon's. Raises FileExistsError when something real is there, OSError (EBUSY) when a
+    program keeps it locked."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            parent, name = os.path.split(path.rstrip("/"))
+            with without_links.opened(parent) as directory:
+                if path.endswith("/"):
+                    os.mkdir(name, _MODE, dir_fd=directory)
+                else:
+                    os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
+        found = take(path)
+        if found is not None:
+            return found
+        if os.path.lexists(path.rstrip("/")) and not is_absent(path.rstrip("/")):
+            break
+    else:
+        raise OSError(errno.EBUSY, "a program has locked it (flock)", path)
+    raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
+
+
+def take(path: str) -> Placeholder | None:
+    """A placeholder that is there, locked; None for anything else, and where somebody else has the lock alone: for a
+    moment that is a daemon that removes it. A sandboxed program could keep it for ever, so nobody waits."""
+    path = path.rstrip("/")
+    parent, name = os.path.split(path)
+    try:
+        with without_links.opened(parent) as directory:
+            lock = os.open(name, _OPEN, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NO_PLACEHOLDER:
+            return None
+        raise
+    state = os.fstat(lock)
+    # in an outer placeholder stands an inner one, so emptiness is no test for directories here
+    if _is_marked(state) and (stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and not state.st_size)):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if is_at(path, state):
+                return Placeholder(path, lock)
+    os.close(lock)
+    return None
+
+
+def remove(placeholder: Placeholder) -> bool:
+    """Remove one, unless another daemon holds it too or it is not a placeholder any more."""
+    try:
+        fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        state = os.fstat(placeholder.lock)
+        parent, name = os.path.split(placeholder.path)
+        with without_links.opened(parent) as directory:
+            if not is_at(name, state, directory):
+                return False
+            if stat.S_ISDIR(state.st_mode):
+                os.rmdir(name, dir_fd=directory)
+            elif state.st_size:
+                raise OSError(errno.ENOTEMPTY, "it is in use", placeholder.path)
+            else:
+                os.unlink(name, dir_fd=directory)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            # somebody uses it: from now on it is theirs
+            with contextlib.suppress(OSError):
+                os.fchmod(placeholder.lock, stat.S_IMODE(os.fstat(placeholder.lock).st_mode) & ~stat.S_ISVTX)
+        elif error.errno not in _NO_PLACEHOLDER:
+            raise
+        return False
+    finally:
+        os.close(placeholder.lock)
+    return True
+
+
+def remove_left(path: str) -> bool:
+    """Whether one that an earlier daemon has written down was there, and has been removed."""
+    try:
+        found = take(path)
+        return found is not None and remove(found)
+    except OSError:  # nothing that could be one: too long, or on a disk that fails
+        return False
+
+
+def is_at(path: str, state: os.stat_result, directory: int | None = None) -> bool:
+    """Whether the entry there (below `directory`) is still the one with this state."""
+    try:
+        now = os.stat(path, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return (now.st_dev, now.st_ino) == (state.st_dev, state.st_ino)
