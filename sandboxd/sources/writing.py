@@ -1,6 +1,7 @@
 """Changing a settings file so that nobody's work is lost: not another daemon's, not an editor's, not ours.
 
-- Daemons take turns through an advisory lock on the directory, which leaves no file behind.
+- Daemons take turns through an advisory lock on the directory, which leaves no file behind. A sandboxed program that
+  can read the directory could keep it locked, so nobody waits for ever.
 - An editor takes no lock. The new file is *exchanged* with the old one (renameat2 RENAME_EXCHANGE, macOS renamex_np
   RENAME_SWAP), and what comes out is compared with what the change was based on. If somebody saved in between, the
   change is made again on their text, so both stay.
@@ -19,13 +20,18 @@ import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from shlex import quote
 
 from sandboxd.errors import SettingsError
 from sandboxd.settings.jsonc import MAX_BYTES
 
 ATTEMPTS = 20
+LOCK_PATIENCE_S = 5.0
+"""Daemons that write at the same time take some milliseconds each."""
+_LOCK_LOOK_S = 0.005
 _RENAME_EXCHANGE = 2
 _RENAME_SWAP = 2
 
@@ -91,10 +97,27 @@ def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
 def _locked(directory: str) -> Iterator[int]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, directory)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: str) -> None:
+    until = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise SettingsError(
+                    "settings_busy",
+                    f"a program keeps {directory} locked (flock), so nothing is changed there",
+                    hint=f"end that program (lslocks and fuser {quote(directory)} show it), and try again; an editor "
+                    "needs no lock",
+                    data={"file": directory},
+                ) from None
+        time.sleep(_LOCK_LOOK_S)
 
 
 class _Content:

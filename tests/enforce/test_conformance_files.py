@@ -4,6 +4,8 @@ denied, where each attempt has to fail and the host must not change, and on thei
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +201,31 @@ def test_other_names_of_a_denied_file_are_reported(daemon: DaemonProcess) -> Non
     code = "from sandboxd_client import Client\nprint(*Client(autostart=False).wrap(argv=['true'], cwd='.').warnings)"
     said = daemon.python(code, cwd=workspace).stdout
     assert said == f"{secret} has 2 names (hard links); only this one is denied\n"
+
+
+# Takes a lease on argv[1] and says how that went; then waits for its standard input to end.
+LEASE = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(file, fcntl.LOCK_SH)
+try:
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("granted", flush=True)
+except OSError as error:
+    print(os.strerror(error.errno), flush=True)
+print(fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_UNLCK, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_is_only_read_can_be_opened_outside_at_any_time(daemon: DaemonProcess) -> None:
+    """A lease (fcntl_locking(2), F_SETLEASE) takes no right to write, and lets whoever opens the file wait for 45 s."""
+    file = daemon.identity.write(daemon.identity.home / "notes", "text")
+    argv = ["python3", "-I", "-S", "-c", LEASE, str(file)]
+    command = daemon.popen("run", "--", *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert command.stdin is not None and command.stdout is not None
+    with command:
+        said = [command.stdout.readline() for _ in range(2)]
+        os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))  # EAGAIN while there is a lease
+        command.stdin.close()
+    assert said == [b"Operation not permitted\n", b"True\n"] and command.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,24 @@ def test_f272_two_daemons_lose_nothing(tmp_path: Path) -> None:
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert sorted(entries(path)) == sorted(f"{n}-{number}" for n in range(3) for number in range(25))
     assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_a_lock_that_is_kept_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandboxed program that can read the directory can do that."""
+    monkeypatch.setattr(writing, "LOCK_PATIENCE_S", 0.05, raising=False)
+    path = tmp_path / "s.json"
+    edit_file(str(path), add("a"))
+    keeper = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(keeper, fcntl.LOCK_SH)
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(edit_file, str(path), add("b"))
+        try:
+            error = attempt.exception(30)
+        finally:
+            os.close(keeper)
+    assert isinstance(error, SettingsError) and error.slug == "settings_busy", error
+    assert str(tmp_path) in error.message and "locked" in error.message and error.hint
+    assert entries(path) == ["a"] and edit_file(str(path), add("b")) and entries(path) == ["a", "b"]
 
 
 class Editor:

@@ -117,6 +117,7 @@ _PROTOCOLS = (0, 1, 6, 17, 58, 262)  # the default, ICMP (ping without privilege
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _NEW_NAMESPACE = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; clone has no bit for NEWTIME
 _SHARED_PARTS = 0x00050F00  # CLONE_{VM,FS,FILES,SIGHAND,THREAD,SYSVSEM}: what unshare may undo between threads
+_F_SETLEASE = 1024
 _INIT, _PRIO_PROCESS, _IOPRIO_PROCESS = 1, 0, 1
 _O_CREAT, _O_TMPFILE = 0x40, 0x400000
 _MAKES_A_FILE = (_O_CREAT, _O_TMPFILE, _O_CREAT | _O_TMPFILE)
@@ -178,6 +179,11 @@ ROWS = (
          "mount_setattr", EPERM,
          "a file that is masked or read-only must stay so"),
     _row("open_by_handle_at", EPERM, "opens files by number, past every directory and mount"),
+
+    # Files that are only read. A lease is granted on any file of one's own user, however it is mounted, and then holds
+    # up whoever opens it outside: an editor that saves the settings for 45 s, and again as often as it likes.
+    _row("fcntl", EPERM, "F_SETLEASE makes the host's programs wait that open a file which the command may only read",
+         Where(1, (_F_SETLEASE,))),
 
     # Privilege for others. A command that runs as root, or as a user whose files others can execute, would leave it to
     # them for good: the host's mount of a workspace knows nothing of `nosuid`. (Set-group-ID stays: on directories,
@@ -269,6 +275,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
     "fchownat": (260, 54),
+    "fcntl": (72, 25),
     "file_getattr": (468, 468),
     "file_setattr": (469, 469),
     "finit_module": (313, 273),

@@ -131,6 +131,9 @@ def _cases() -> list[Case]:
         *(Case("ioctl", (0, request), "EPERM") for request in (0x5412, 0x541C, 0x5423)),
         *(Case("ioctl", (0, request | 1 << 32), "EPERM") for request in (0x5412, 0x541C, 0x5423)),
         *(Case("ioctl", (0, request), "allow") for request in (0x5401, 0x5410, 0x5411, 0x5413, 0x541B, 0x541D)),
+        # Leases, and their neighbours in linux/fcntl.h.
+        *(Case("fcntl", (3, 1024 | high), "EPERM") for high in (0, 1 << 32)),
+        *(Case("fcntl", (3, command), "allow") for command in (0, 1, 2, 3, 4, 6, 7, 38, 1023, 1025, 1026, 1030, 1033)),
         # Process 1, and everybody else.
         *(
             Case(call, (pid,), "EPERM" if pid & 0xFFFFFFFF == 1 else "allow")
