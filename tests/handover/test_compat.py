@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sandboxd.app_handover import DaemonRecord
-from sandboxd.backends.linux.bridge_protocol import Configuration, EventDecoder
+from sandboxd.backends.linux.bridge_protocol import EventDecoder
 from sandboxd.backends.linux.handed_over import BridgeRecord, LaunchRecord
+from sandboxd.backends.linux.launch_configuration import Configuration
 from sandboxd.handover.document import READABLE, VERSIONS, read_document
 from sandboxd.host.placeholders import PlaceholdersRecord
 from sandboxd.rpc.connection import ConnectionRecord

@@ -22,15 +22,13 @@ from sandboxd.backends.linux.bridge_protocol import (
     DESCRIPTORS_MAX,
     INIT_WORDS,
     TICKET_SIZE,
-    Configuration,
     Descriptors,
     Event,
     EventDecoder,
     Exited,
-    Flags,
-    Listener,
     decode_ticket,
 )
+from sandboxd.backends.linux.launch_configuration import Configuration, Flags, Listener
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of
 from sandboxd.plan.plan import Supervision

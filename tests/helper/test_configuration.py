@@ -8,19 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import (
-    GO,
-    KILL,
-    MAX_ARGUMENTS,
-    VERSION,
-    Configuration,
-    Descriptors,
-    Exited,
-    Failed,
-    Flags,
-    Listener,
-    Started,
-)
+from sandboxd.backends.linux.bridge_protocol import GO, KILL, VERSION, Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.launch_configuration import MAX_ARGUMENTS, Configuration, Flags, Listener
 from sandboxd.backends.linux.seccomp import build_filter
 
 from .conftest import MACHINE, Launcher, configuration

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, KILL, Descriptors, Exited, Failed, Flags, Started
+from sandboxd.backends.linux.bridge_protocol import GO, KILL, Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.stragglers import end_stragglers
 from support import processes
 from support.waiting import wait_until

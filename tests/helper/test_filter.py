@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Flags
+from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.seccomp import build_filter, rows_for
 from sandboxd.backends.linux.seccomp_table import MACHINES, OPEN_ON_PURPOSE, SYSCALLS
 from sandboxd.plan.plan import Supervision, UnixSockets

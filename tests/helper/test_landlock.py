@@ -7,9 +7,10 @@ import os
 import struct
 from dataclasses import replace
 
-from sandboxd.backends.linux.bridge_protocol import Configuration, Confinement, Descriptors, Failed
+from sandboxd.backends.linux.bridge_protocol import Descriptors, Failed
 from sandboxd.backends.linux.landlock import TABLE, Access
 from sandboxd.backends.linux.landlock_probe import find_landlock
+from sandboxd.backends.linux.launch_configuration import Configuration, Confinement
 from sandboxd.backends.linux.notifications import RefusedCall
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import MAX_LISTENERS, Failed, Flags, Listener, Started
+from sandboxd.backends.linux.bridge_protocol import MAX_LISTENERS, Failed, Started
+from sandboxd.backends.linux.launch_configuration import Flags, Listener
 
 from .conftest import Launcher, Sandbox, configuration
 

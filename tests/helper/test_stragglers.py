@@ -12,7 +12,7 @@ from functools import partial
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
-from sandboxd.backends.linux.bridge_protocol import Configuration, Flags, Listener
+from sandboxd.backends.linux.launch_configuration import Configuration, Flags, Listener
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.stragglers import end_stragglers
 from support import processes

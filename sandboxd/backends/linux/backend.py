@@ -13,21 +13,14 @@ from typing import Protocol
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
-from sandboxd.backends.linux.bridge_protocol import (
-    INFO_DESCRIPTOR,
-    INIT_WORDS,
-    MAX_PORT_RANGES,
-    OPTIONS_DESCRIPTOR,
-    Configuration,
-    Flags,
-    Listener,
-)
+from sandboxd.backends.linux.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
 from sandboxd.backends.linux.bwrap import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
 from sandboxd.backends.linux.capture_probe import probe_capture
 from sandboxd.backends.linux.completion import Completion
 from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
 from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
+from sandboxd.backends.linux.launch_configuration import MAX_PORT_RANGES, Configuration, Flags, Listener
 from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification

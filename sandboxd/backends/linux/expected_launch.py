@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Listeners, Observer
-from sandboxd.backends.linux.bridge_protocol import Configuration
+from sandboxd.backends.linux.launch_configuration import Configuration
 
 
 class Peer(Protocol):

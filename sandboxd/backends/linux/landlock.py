@@ -13,7 +13,7 @@ import posixpath
 from dataclasses import dataclass, replace
 from enum import IntFlag
 
-from sandboxd.backends.linux.bridge_protocol import Confinement
+from sandboxd.backends.linux.launch_configuration import Confinement
 from sandboxd.plan.mounts import FileView, Operation
 
 

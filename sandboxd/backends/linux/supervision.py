@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sandboxd.backends.linux.bridge_protocol import Flags
+from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.seccomp import needs_listener
 from sandboxd.plan.plan import Supervision, UnixSockets
 

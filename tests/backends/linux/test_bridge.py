@@ -23,19 +23,18 @@ from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     OPTIONS,
     TICKET_SIZE,
-    Configuration,
     Descriptors,
     Event,
     ExecFailed,
     Exited,
     Failed,
-    Flags,
     ProtocolError,
     Started,
     decode_birth,
     encode_event,
     encode_ticket,
 )
+from sandboxd.backends.linux.launch_configuration import Configuration, Flags
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
 from sandboxd.errors import CallerError

@@ -11,28 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.backends.linux.bridge_protocol import (
-    MAX_ARGUMENTS,
     MAX_LISTENERS,
     MAX_PAYLOAD,
-    MAX_PORT_RANGES,
     MAX_TICKET,
     TICKET_SIZE,
     VERSION,
-    Configuration,
-    Confinement,
     Descriptors,
     Event,
     EventDecoder,
     ExecFailed,
     Exited,
     Failed,
-    Flags,
-    Listener,
     ProtocolError,
     Started,
     decode_ticket,
     encode_event,
     encode_ticket,
+)
+from sandboxd.backends.linux.launch_configuration import (
+    MAX_ARGUMENTS,
+    MAX_PORT_RANGES,
+    Configuration,
+    Confinement,
+    Flags,
+    Listener,
 )
 from sandboxd.errors import CallerError, InternalError
 

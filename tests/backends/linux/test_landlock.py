@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.bridge_protocol import Confinement
 from sandboxd.backends.linux.landlock import NO_LANDLOCK, TABLE, Access, Row, Scope, row_for, writable_roots
 from sandboxd.backends.linux.landlock_probe import Seen, find_landlock, judge, probe_landlock
+from sandboxd.backends.linux.launch_configuration import Confinement
 from sandboxd.plan.facts import Kind
 from sandboxd.plan.mounts import FileView, Mark, Mount, Operation, Point, arrange, is_below, is_writable
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Flags
+from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.seccomp import needs_listener
 from sandboxd.backends.linux.supervision import NOTIFICATION, flags_of, layers_of, without_notification
 from sandboxd.plan.plan import Supervision, UnixSockets
