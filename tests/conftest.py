@@ -13,21 +13,32 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 
 from support import processes
+from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.lab import close_runners
 from support.origin import Origin, serve_origin
 from support.snapshot import HostWatch
 from support.turns import close_turns, open_turns, turn
-from support.users import CHECKOUT, Code, Identity, code_for, compile_code, identity_names, make_identity
+from support.users import (
+    CHECKOUT,
+    SYSTEM_PATH,
+    Code,
+    Identity,
+    code_for,
+    compile_code,
+    identity_names,
+    make_identity,
+)
 
 # Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
 hypothesis_settings.register_profile("people", deadline=None)
@@ -115,13 +126,26 @@ def _ended_afterwards() -> Iterator[None]:
             processes.end(process.pid)
 
 
+@pytest.fixture(scope="session")
+def _newest_bubblewrap(world_directory: Path) -> Path:
+    return install_newest(world_directory / "newest")
+
+
 @pytest.fixture
-def start_daemon(identity: Identity) -> Iterator[StartDaemon]:
+def bubblewrap(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What the environment of a daemon has to say of it (`support.bubblewrap`)."""
+    if getattr(request, "param", "machine") == "machine":
+        return {}
+    return {"PATH": f"{request.getfixturevalue('_newest_bubblewrap')}:{SYSTEM_PATH}"}
+
+
+@pytest.fixture
+def start_daemon(identity: Identity, bubblewrap: dict[str, str]) -> Iterator[StartDaemon]:
     """`start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={…}, arguments=[…], env={…})`, ended with the test."""
     started: list[DaemonProcess] = []
 
-    def start(**keywords: object) -> DaemonProcess:
-        started.append(start_daemon_process(identity, **keywords))  # type: ignore[arg-type]
+    def start(env: Mapping[str, str] | None = None, **keywords: Any) -> DaemonProcess:
+        started.append(start_daemon_process(identity, env={**bubblewrap, **(env or {})}, **keywords))
         return started[-1]
 
     yield start
@@ -149,15 +173,17 @@ def share_daemon(
     _make_identity: Callable[[str], Identity],
     _shared_daemons: dict[str, DaemonProcess],
     _serial: Iterator[int],
+    bubblewrap: dict[str, str],
 ) -> Iterator[StartDaemon]:
     """`start_daemon` for tests that only run commands: whoever asks for the same gets the same daemon, which takes much
     longer to start than such a test. The workspace is new each time; what runs at the end of the test is ended."""
     with contextlib.ExitStack() as stack:
 
-        def share(**keywords: object) -> DaemonProcess:
-            key = json.dumps([request.param, keywords], sort_keys=True)
+        def share(env: Mapping[str, str] | None = None, **keywords: Any) -> DaemonProcess:
+            env = {**bubblewrap, **(env or {})}
+            key = json.dumps([request.param, env, keywords], sort_keys=True)
             if key not in _shared_daemons:
-                _shared_daemons[key] = start_daemon_process(_make_identity(request.param), **keywords)  # type: ignore[arg-type]
+                _shared_daemons[key] = start_daemon_process(_make_identity(request.param), env=env, **keywords)
             stack.enter_context(_ended_afterwards())
             daemon = _shared_daemons[key]
             identity = replace(daemon.identity, project=f"work-{next(_serial)}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin, serve_origin
 from support.users import Identity
@@ -107,6 +108,7 @@ with Client(autostart=False) as box:
     return [(operation, target) for operation, target in json.loads(done.stdout)]
 
 
+@each_bubblewrap
 def test_what_is_allowed_works(capturing: DaemonProcess, server: Origin) -> None:
     assert "network-capture" in wrap(capturing)["layers"]
     assert not wrap(capturing)["warnings"]
@@ -115,6 +117,7 @@ def test_what_is_allowed_works(capturing: DaemonProcess, server: Origin) -> None
         assert "hello from the origin" in done.stdout, (name, done.stderr)
 
 
+@each_bubblewrap
 def test_what_is_not_allowed_fails_and_nothing_arrives(capturing: DaemonProcess, server: Origin) -> None:
     before = len(server.connections)
     tried = []

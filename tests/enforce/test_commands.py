@@ -7,7 +7,10 @@ import subprocess
 
 import pytest
 
+from support.bubblewrap import NEWEST, each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
+
+pytestmark = each_bubblewrap
 
 
 @pytest.fixture
@@ -153,3 +156,9 @@ print(done.returncode, done.stderr)
     assert done.stdout.startswith("125 sandboxd: "), (done.stdout, done.stderr)
     assert "hint: " in done.stdout
     assert not (daemon.identity.workspace / "ran").exists()
+
+
+def test_the_bubblewrap_is_that_of_the_daemon(daemon: DaemonProcess, bubblewrap: dict[str, str]) -> None:
+    """Whatever the PATH of its clients: here it tells which one the tests of this page have run with."""
+    said = daemon.run("check").stdout
+    assert (f"bwrap, version {NEWEST}\n" in said) is bool(bubblewrap), said

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
 from support.snapshot import describe_tree
 from support.users import Identity
+
+pytestmark = each_bubblewrap
 
 WRITES = r"""
 import ctypes, errno, fcntl, json, mmap, os, shutil, socket, struct, sys

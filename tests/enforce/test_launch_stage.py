@@ -6,7 +6,10 @@ import subprocess
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess
+
+pytestmark = each_bubblewrap
 
 WITH_ENVIRONMENT = """
 import os, sys

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
 from support.processes import descendants, is_alive
 from support.snapshot import HostWatch
@@ -30,6 +31,7 @@ def start_tree(daemon: DaemonProcess) -> subprocess.Popen[bytes]:
     return client
 
 
+@each_bubblewrap
 def test_the_tree_dies_with_its_client(shared_daemon: DaemonProcess) -> None:
     client = start_tree(shared_daemon)
     client.kill()
@@ -57,6 +59,7 @@ def test_a_signal_reaches_the_command(shared_daemon: DaemonProcess, number: sign
     wait_until(lambda: not sleepers(), "its child is gone")
 
 
+@each_bubblewrap
 def test_the_tree_dies_with_bubblewrap(shared_daemon: DaemonProcess) -> None:
     client = start_tree(shared_daemon)
     outer = [p for p in descendants(client.pid) if p.parent == client.pid]
@@ -67,6 +70,7 @@ def test_the_tree_dies_with_bubblewrap(shared_daemon: DaemonProcess) -> None:
     wait_until(lambda: not sleepers(), "the tree is gone")
 
 
+@each_bubblewrap
 def test_the_tree_dies_when_the_daemon_is_stopped(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     client = start_tree(daemon)

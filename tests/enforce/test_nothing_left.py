@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon, accepts
 from support.processes import descendants
 from support.snapshot import HostWatch
@@ -50,6 +51,7 @@ def chain(client: subprocess.Popen[bytes]) -> list[int]:
     return pids
 
 
+@each_bubblewrap
 def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
     """F191: whoever is killed."""
     identity = daemon.identity
@@ -65,6 +67,7 @@ def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> N
             wait_until(lambda: is_clean(identity), f"all is cleaned up after victim {victim}")
 
 
+@each_bubblewrap
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_the_daemon_is_killed(start_daemon: StartDaemon, host_snapshot: HostWatch, power: str) -> None:
     """F087, F191: With a power cut everything dies at once, and what is in memory (the runtime directory) is gone."""

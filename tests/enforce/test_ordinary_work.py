@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from support.bubblewrap import each_bubblewrap
 from support.daemons import StartDaemon
 from support.lab import GIT
 from support.origin import Origin
@@ -102,6 +103,7 @@ NAMES = {
 }  # fmt: skip
 
 
+@each_bubblewrap
 def test_what_people_do_all_day(start_daemon: StartDaemon, identity: Identity, origin: Origin) -> None:
     """Programs that speak to themselves through Unix sockets, as a forkserver does, with sockets in `/tmp`."""
     network = {"allowedDomains": ["ok.test"], "allowUnixSockets": ["/tmp"]}

@@ -26,7 +26,8 @@ from packaging.requirements import Requirement
 ACCOUNT = "sandboxd-test"
 CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEM_PATH = os.environ.get("SANDBOXD_TEST_PATH", "") + "/usr/local/bin:/usr/bin:/bin"
-"""`SANDBOXD_TEST_PATH=/opt/bubblewrap/bin: ./dev test` tries another bubblewrap."""
+"""`SANDBOXD_TEST_PATH=/opt/bubblewrap/bin: ./dev test` tries another bubblewrap with everything (`support.bubblewrap`
+tries one with some tests)."""
 
 _PROBE = """
 import sys, sandboxd, sandboxd_client, sandboxd.errors, idna, pydantic, structlog, jsonrpcserver, tree_sitter_bash
