@@ -7,6 +7,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.daemons import StartDaemon
 from support.origin import Origin
 from support.users import Identity
@@ -48,6 +50,7 @@ with Client(autostart=False) as box, box.session(".") as session:
 """
 
 
+@pytest.mark.usefixtures("host_snapshot")  # alone: whatever else listens meanwhile on this machine would look like ours
 def test_reasons_ports_and_certificates(start_daemon: StartDaemon, identity: Identity, origin: Origin) -> None:
     certificate = identity.write(identity.home / ".certs" / "ca.pem", "x")
     network = {"deniedDomains": ["no.test"], "deniedDomainReasons": {"no.test": WHY}}
