@@ -13,6 +13,7 @@ import pytest
 from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin, serve_origin
+from support.ports import closed_port
 from support.users import Identity
 from support.waiting import wait_until
 
@@ -149,9 +150,7 @@ for host, port in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
 def test_connect_tells_what_becomes_of_it(capturing: DaemonProcess, server: Origin) -> None:
     """So a loop that waits for a port goes on until the server is there."""
     before = len(server.connections)
-    with serve_origin() as other:
-        closed = other.port
-    line = CONNECTS + f"ok.test {server.port} ok.test {closed} 192.0.2.77 80 2001:db8::77 80 127.0.0.1 81"
+    line = CONNECTS + f"ok.test {server.port} ok.test {closed_port()} 192.0.2.77 80 2001:db8::77 80 127.0.0.1 81"
     done = run(capturing, line)
     assert done.stdout.split() == ["connected", "ECONNREFUSED", "EACCES", "EACCES", "ECONNREFUSED"], done.stderr
     wait_until(lambda: len(server.connections) == before + 1, "the server has seen the one that was connected")

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from urllib.request import urlopen
 
 import pytest
 
 from support.daemons import StartDaemon
 from support.origin import Origin
+from support.ports import free_port
 from support.users import Identity, identity_names
 from support.waiting import wait_until
 
@@ -148,9 +148,7 @@ SERVER = (
 
 def test_pd_27_one_command_reaches_the_server_of_another(start_daemon: StartDaemon) -> None:
     """F090, F091, F094: published by the one, listed for the other; gone with the command that serves."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     network = {"allowLocalBinding": True, "allowLocalPorts": [port]}
     daemon = start_daemon(settings={"sandbox": {"network": network}})
     assert str(port) in daemon.run("settings", "show").stdout

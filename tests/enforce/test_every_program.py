@@ -14,6 +14,7 @@ import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin, serve_origin
+from support.ports import free_port
 from support.users import identity_names
 from support.waiting import wait_until
 
@@ -124,8 +125,7 @@ def git_daemon(base: Path) -> Iterator[int]:
     git("init", "-q", cwd=work)
     git("commit", "-q", "--allow-empty", "-m", "x", cwd=work)
     git("clone", "-q", "--bare", work, base / "r.git", cwd=base)
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         ["git", "daemon", "--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={base}", str(base)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -249,12 +249,6 @@ with socket.create_server(("127.0.0.1", 3000)) as listener:
         with client:
             client.sendall(b"from inside")
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
 
 
 def answer_at(port: int) -> bytes | None:

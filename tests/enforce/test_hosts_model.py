@@ -32,7 +32,8 @@ from sandboxd.proxy.dial import connect_socket
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
-from support.proxies import Proxies, closed_port, exchange, finish, running_proxies, scripted_origin
+from support.ports import closed_port
+from support.proxies import Proxies, exchange, finish, running_proxies, scripted_origin
 
 CASES = int(os.environ.get("SANDBOXD_HOST_CASES", "40"))
 NAMES = ("ok.test", "a.ok.test", "b.a.ok.test", "xok.test", "no.test", "a.no.test", "ok.test.no.test", "localhost")

@@ -28,7 +28,8 @@ from sandboxd.policy.policy import PortRange
 from sandboxd.proxy import capture
 from support.greetings import client_hello
 from support.namespaces import namespace_worker, network_namespace
-from support.proxies import Proxies, closed_port, running_proxies, scripted_origin
+from support.ports import closed_port
+from support.proxies import Proxies, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
 EVERYTHING = Ability(Reach.EVERY_PORT, (Family.V4, Family.V6))

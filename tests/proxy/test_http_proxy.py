@@ -12,10 +12,10 @@ import pytest
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host
 from sandboxd.proxy.limits import Limits
+from support.ports import closed_port
 from support.proxies import (
     ScriptedOrigin,
     Talk,
-    closed_port,
     exchange,
     finish,
     running_proxies,

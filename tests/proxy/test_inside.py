@@ -10,7 +10,8 @@ import pytest
 from sandboxd.errors import LaunchError
 from sandboxd.policy.policy import PortRange
 from support.inside import FakeInside
-from support.proxies import closed_port, exchange, finish, running_proxies, scripted_origin
+from support.ports import closed_port
+from support.proxies import exchange, finish, running_proxies, scripted_origin
 
 OWN = ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1", "desk.test", "Desk.TEST"]
 

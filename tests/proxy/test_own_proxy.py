@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from support.proxies import closed_port, finish, running_proxies, scripted_origin
+from support.ports import closed_port
+from support.proxies import finish, running_proxies, scripted_origin
 
 
 def right(user: bytes, password: bytes) -> bool:

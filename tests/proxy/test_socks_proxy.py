@@ -10,7 +10,8 @@ import pytest
 
 from sandboxd.policy.decision import Reason
 from sandboxd.proxy.limits import Limits
-from support.proxies import closed_port, exchange, finish, running_proxies, scripted_origin
+from support.ports import closed_port
+from support.proxies import exchange, finish, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
 GREETING = b"\x05\x01\x00"

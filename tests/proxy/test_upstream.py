@@ -13,11 +13,11 @@ import pytest
 
 from sandboxd.policy.upstream import parse_parent
 from sandboxd.proxy.limits import Limits
+from support.ports import closed_port
 from support.proxies import (
     Proxies,
     ScriptedOrigin,
     Talk,
-    closed_port,
     finish,
     rules,
     running_proxies,

@@ -9,7 +9,7 @@ import pytest
 
 from support.daemon import RunningDaemon
 from support.fake_runtime import FakeMachine
-from support.proxies import closed_port
+from support.ports import free_port
 from support.rpc import RawClient
 
 PERMITTED = {"sandbox": {"network": {"allowLocalBinding": True}}}
@@ -42,7 +42,7 @@ async def test_ports_are_published_told_of_and_let_go(
     client: RawClient, running: RunningDaemon, machine: FakeMachine
 ) -> None:
     await permit(client, running, PERMITTED)
-    port = closed_port()
+    port = free_port()
     result = (await wrapped(client, running, f"{port}:3000", "[::1]:0:80"))["result"]
     first, second = result["published"]
     assert first == f"127.0.0.1:{port}:3000"
@@ -93,7 +93,7 @@ async def test_where_sandboxes_cannot_be_reached_it_is_an_error(
 ) -> None:
     await permit(client, running, PERMITTED)
     machine.backend.reachable = False
-    port = closed_port()
+    port = free_port()
     error = (await wrapped(client, running, str(port)))["error"]
     assert error["data"]["slug"] == "publish_unavailable"
     assert machine.backend.launches[0].log == ["cancel"]
@@ -104,7 +104,7 @@ async def test_permission_taken_back_closes_what_is_published(
     client: RawClient, running: RunningDaemon, machine: FakeMachine
 ) -> None:
     await permit(client, running, PERMITTED)
-    port = closed_port()
+    port = free_port()
     assert "result" in await wrapped(client, running, str(port))
     machine.backend.launches[0].start()
     await permit(client, running, {**PERMITTED, "permissions": {}})
@@ -117,7 +117,7 @@ async def test_a_ticket_that_nobody_used_gives_its_port_back(
     client: RawClient, running: RunningDaemon, machine: FakeMachine
 ) -> None:
     await permit(client, running, PERMITTED)
-    port = closed_port()
+    port = free_port()
     result = (await wrapped(client, running, str(port)))["result"]
     (session,) = running.daemon.sessions.all()
     command = session.command(result["wrap_id"])

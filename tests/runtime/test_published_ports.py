@@ -15,7 +15,8 @@ from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.publication import Publication
 from sandboxd.runtime.published_ports import PublishedPorts
 from support.inside import FakeInside
-from support.proxies import Wire, closed_port, exchange, finish, scripted_origin
+from support.ports import closed_port, free_port
+from support.proxies import Wire, exchange, finish, scripted_origin
 from support.waiting import wait_until_async
 
 V4, V6 = ip_address("127.0.0.1"), ip_address("::1")
@@ -125,7 +126,7 @@ async def test_with_the_command_the_listener_and_what_is_open_are_gone() -> None
 
 
 async def test_a_port_that_is_taken_is_an_error_and_the_others_are_let_go() -> None:
-    free = closed_port()
+    free = free_port()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(HostError) as raised:
@@ -137,7 +138,7 @@ async def test_a_port_that_is_taken_is_an_error_and_the_others_are_let_go() -> N
 
 
 async def test_the_same_port_twice_and_too_many() -> None:
-    free = closed_port()
+    free = free_port()
     with pytest.raises(HostError, match="cannot be published"):
         PublishedPorts([Publication(V4, free, 1), Publication(V4, free, 2)])
     with pytest.raises(CallerError, match="more than 64"):
