@@ -22,7 +22,7 @@ from sandboxd_client import (
 )
 from sandboxd_client.testing import FakeDaemon
 from support import processes
-from support.waiting import wait_until_async
+from support.waiting import time_limits, wait_until_async
 
 
 @pytest.fixture
@@ -73,17 +73,16 @@ async def test_a_sandbox_that_could_not_be_set_up(abox: AsyncClient, fake: FakeD
 
 @pytest.mark.parametrize("namespaced", [False, True], ids=["bare", "namespace"])
 async def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(
-    abox: AsyncClient, fake: FakeDaemon, namespaced: bool
+    abox: AsyncClient, fake: FakeDaemon, namespaced: bool, tmp_path: Path
 ) -> None:
     if namespaced:
         fake.argv = in_namespace
     before = {process.pid for process in processes.descendants()}
     tree = "sleep 300 & " + ("setsid sleep 300 & " if namespaced else "")
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        await abox.run(
-            tree + "echo begun; trap '' TERM; while :; do sleep 300; done",
-            text=True, capture_output=True, timeout=0.3, grace=0.1,
-        )  # fmt: skip
+    deaf = f"echo begun; trap '' TERM; : > {tmp_path}/begun; while :; do sleep 300; done"
+    for limit in time_limits(0.3, (tmp_path / "begun").exists):
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            await abox.run(tree + deaf, text=True, capture_output=True, timeout=limit, grace=0.1)
     output: object = (caught.value.stdout, caught.value.stderr)
     assert output == ("begun\n", "")
     await wait_until_async(lambda: {process.pid for process in processes.descendants()} <= before)

@@ -25,7 +25,7 @@ from sandboxd_client import (
 )
 from sandboxd_client.testing import FakeDaemon
 from support import processes
-from support.waiting import wait_until
+from support.waiting import time_limits, wait_until
 
 
 def in_namespace(params: Any) -> list[str]:
@@ -222,26 +222,30 @@ def test_ports_to_publish_travel(box: Client, fake: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("namespaced", [False, True], ids=["bare", "namespace"])
-def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(box: Client, fake: FakeDaemon, namespaced: bool) -> None:
+def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(
+    box: Client, fake: FakeDaemon, namespaced: bool, tmp_path: Path
+) -> None:
     """F195: grandchildren, also those in a session of their own, do not survive."""
     if namespaced:
         fake.argv = in_namespace
     before = {process.pid for process in processes.descendants()}
     tree = "sleep 300 & (nohup sleep 300 >/dev/null 2>&1 &); " + ("setsid sleep 300 & " if namespaced else "")
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        box.run(tree + "echo begun; trap '' TERM; while :; do sleep 300; done", text=True, capture_output=True,
-                timeout=0.3, grace=0.1)  # fmt: skip
+    deaf = f"echo begun; trap '' TERM; : > {tmp_path}/begun; while :; do sleep 300; done"
+    for limit in time_limits(0.3, (tmp_path / "begun").exists):
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            box.run(tree + deaf, text=True, capture_output=True, timeout=limit, grace=0.1)
     output: object = (caught.value.stdout, caught.value.stderr)
     assert output == ("begun\n", "")
-    assert caught.value.timeout == 0.3
+    assert caught.value.timeout == limit
     wait_until(lambda: {process.pid for process in processes.descendants()} <= before, "everything is gone")
 
 
-def test_after_a_time_out_the_command_may_clean_up(box: Client, fake: FakeDaemon) -> None:
+def test_after_a_time_out_the_command_may_clean_up(box: Client, fake: FakeDaemon, tmp_path: Path) -> None:
     fake.argv = in_namespace
-    command = "trap 'echo cleaned; exit 3' TERM; echo begun; sleep 300 & wait"
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        box.run(command, capture_output=True, timeout=0.5, grace=20)
+    command = f"trap 'echo cleaned; exit 3' TERM; echo begun; : > {tmp_path}/begun; sleep 300 & wait"
+    for limit in time_limits(0.5, (tmp_path / "begun").exists):
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            box.run(command, capture_output=True, timeout=limit, grace=20)
     assert caught.value.output == b"begun\ncleaned\n"
 
 
@@ -319,7 +323,7 @@ def test_an_exception_in_the_caller_ends_the_command(
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         box.run("sleep 300")
-    assert {process.pid for process in processes.descendants()} <= before
+    wait_until(lambda: {process.pid for process in processes.descendants()} <= before, "the command has ended")
 
 
 def test_the_command_cannot_signal_its_caller_unless_it_has_the_terminal(box: Client) -> None:

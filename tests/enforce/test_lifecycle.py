@@ -12,7 +12,7 @@ from support.bubblewrap import each_bubblewrap
 from support.daemons import DaemonProcess, StartDaemon
 from support.processes import descendants, is_alive
 from support.snapshot import HostWatch
-from support.waiting import wait_until
+from support.waiting import time_limits, wait_until
 
 TREE = (
     "(setsid sleep 987 &) ; (nohup sleep 987 >/dev/null 2>&1 &) ; "
@@ -130,12 +130,13 @@ import subprocess, sys
 from sandboxd_client import Client
 with Client(autostart=False) as box:
     try:
-        box.run("echo partial; " + sys.argv[1], timeout=1.5, capture_output=True, text=True)
+        box.run("echo partial; " + sys.argv[1], timeout=float(sys.argv[2]), capture_output=True, text=True)
     except subprocess.TimeoutExpired as error:
         output = error.stdout
         print("timeout", output if isinstance(output, str) else output.decode())
 """
-    done = shared_daemon.python(code, TREE)
+    for limit in time_limits(1.5, (shared_daemon.identity.workspace / "running").exists):
+        done = shared_daemon.python(code, TREE, str(limit))
     assert done.stdout.split() == ["timeout", "partial"], done.stderr
     wait_until(lambda: not sleepers(), "the tree is gone")
 

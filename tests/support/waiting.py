@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,3 +33,15 @@ async def wait_until_async(condition: Callable[[], T], what: str = "", *, limit_
             raise AssertionError(f"did not happen within {limit_s:g} s: {what or condition}")
         await asyncio.sleep(_INTERVAL_S)
     return result
+
+
+def time_limits(first_s: float, has_begun: Callable[[], bool]) -> Iterator[float]:
+    """For a command whose time runs out: limits to try it with, each ten times longer, until it has begun before its
+    time was up. What is to be seen of its end cannot be seen of one that a slow machine has not started yet."""
+    limit_s = first_s
+    while True:
+        yield limit_s
+        if has_begun():
+            return
+        assert limit_s < LIMIT_S, f"did not begin within {limit_s:g} s"
+        limit_s *= 10
