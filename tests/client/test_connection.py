@@ -268,4 +268,4 @@ def test_nothing_is_left_open(fake: FakeDaemon) -> None:
             box.status()
             fake.disconnect()
             box.status()
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
