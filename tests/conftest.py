@@ -27,6 +27,7 @@ from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.lab import close_runners
 from support.origin import Origin, serve_origin
+from support.processes import Births, running_now
 from support.snapshot import HostWatch
 from support.turns import close_turns, open_turns, turn
 from support.users import (
@@ -39,6 +40,7 @@ from support.users import (
     identity_names,
     make_identity,
 )
+from support.waiting import wait_until
 
 # Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
 hypothesis_settings.register_profile("people", deadline=None)
@@ -110,20 +112,33 @@ def _make_identity(
     return make
 
 
+@pytest.fixture
+def _strangers() -> Births:
+    """What runs below us and is not of this test: what is shared, and what another test has left to end by itself."""
+    return running_now()
+
+
 @pytest.fixture(params=identity_names())
-def identity(request: pytest.FixtureRequest, _make_identity: Callable[[str], Identity]) -> Iterator[Identity]:
+def identity(
+    request: pytest.FixtureRequest, _make_identity: Callable[[str], Identity], _strangers: Births
+) -> Iterator[Identity]:
     """A person with empty directories of their own. Whatever they still have running at the end is ended."""
-    with _ended_afterwards():
+    with _ended_afterwards(_strangers):
         yield _make_identity(request.param)
 
 
 @contextlib.contextmanager
-def _ended_afterwards() -> Iterator[None]:
-    before = {process.pid for process in processes.descendants()}
+def _ended_afterwards(strangers: Births) -> Iterator[None]:
+    """All but these, and not before they are gone: the next test would see them go."""
     yield
-    for process in processes.descendants():
-        if process.pid not in before:
+
+    def are_gone() -> bool:
+        left = [process for process in processes.descendants() if process.birth not in strangers]
+        for process in left:
             processes.end(process.pid)
+        return not left
+
+    wait_until(are_gone, "what the test has left running is gone")
 
 
 @pytest.fixture(scope="session")
@@ -184,7 +199,7 @@ def share_daemon(
             key = json.dumps([request.param, env, keywords], sort_keys=True)
             if key not in _shared_daemons:
                 _shared_daemons[key] = start_daemon_process(_make_identity(request.param), env=env, **keywords)
-            stack.enter_context(_ended_afterwards())
+            stack.enter_context(_ended_afterwards(running_now()))
             daemon = _shared_daemons[key]
             identity = replace(daemon.identity, project=f"work-{next(_serial)}")
             identity.workspace.mkdir(mode=0o755)
@@ -201,9 +216,9 @@ def shared_daemon(share_daemon: StartDaemon) -> DaemonProcess:
 
 
 @pytest.fixture
-def host_snapshot(identity: Identity) -> HostWatch:
+def host_snapshot(identity: Identity, _strangers: Births) -> HostWatch:
     """`with host_snapshot.assert_unchanged(): …`"""
-    return HostWatch(identity)
+    return HostWatch(identity, _strangers)
 
 
 @pytest.fixture

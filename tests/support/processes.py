@@ -28,6 +28,11 @@ class Process:
     name: str
     command: tuple[str, ...]
 
+    @property
+    def birth(self) -> tuple[int, int]:
+        """Which process it is, also when its number is given to another one."""
+        return self.pid, self.start_time
+
     def __str__(self) -> str:
         return f"{self.pid} {' '.join(self.command) or f'[{self.name}]'}"
 
@@ -72,6 +77,14 @@ def descendants(of: int | None = None) -> list[Process]:
             if process.state not in "ZX" and process.pid not in residents:
                 found.append(process)
     return found
+
+
+Births = frozenset[tuple[int, int]]
+
+
+def running_now() -> Births:
+    """Who is running below this process."""
+    return frozenset(process.birth for process in descendants())
 
 
 def end(pid: int, *, number: int = signal.SIGKILL) -> None:

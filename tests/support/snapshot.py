@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.processes import descendants
+from support.processes import Births, descendants
 from support.users import Identity
-from support.waiting import wait_until
+from support.waiting import LIMIT_S, wait_until
 
 _OUR_NAME = re.compile(r"sandboxd(?!-test-|-fake-)|bwrap")
 
@@ -42,10 +42,11 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class HostWatch:
     """What of the host belongs to one identity: its trees, what carries our name in the shared places, and every
-    process below the test. The shared places are other programs' too, so only names that can be ours count there."""
+    process below the test but `strangers`, who come and go by themselves. The shared places are other programs' too, so
+    only names that can be ours count there."""
 
     identity: Identity
-    processes: bool = True
+    strangers: Births = frozenset()
 
     def take(self) -> Snapshot:
         facts: dict[str, str] = {}
@@ -53,12 +54,12 @@ class HostWatch:
             facts.update(describe_tree(tree))
         for shared in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), Path("/run/user")):
             facts.update(_ours_in(shared, self.identity))
-        if self.processes:
-            facts.update({f"process {process.pid}": " ".join(process.command) for process in descendants()})
+        ours = [process for process in descendants() if process.birth not in self.strangers]
+        facts.update({f"process {process.pid}": " ".join(process.command) for process in ours})
         return Snapshot(facts)
 
     @contextmanager
-    def assert_unchanged(self, *, limit_s: float = 10.0) -> Iterator[None]:
+    def assert_unchanged(self, *, limit_s: float = LIMIT_S) -> Iterator[None]:
         """What stands inside leaves the host as it found it. Ends take a moment (a killed tree is still being torn
         down), so the comparison is repeated until it holds or `limit_s` is over."""
         before = self.take()
