@@ -27,7 +27,7 @@ from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.lab import close_runners
 from support.origin import Origin, serve_origin
-from support.processes import Births, running_now
+from support.processes import Births, there_now
 from support.snapshot import HostWatch
 from support.turns import close_turns, open_turns, turn
 from support.users import (
@@ -115,7 +115,7 @@ def _make_identity(
 @pytest.fixture
 def _strangers() -> Births:
     """What runs below us and is not of this test: what is shared, and what another test has left to end by itself."""
-    return running_now()
+    return there_now()
 
 
 @pytest.fixture(params=identity_names())
@@ -131,14 +131,7 @@ def identity(
 def _ended_afterwards(strangers: Births) -> Iterator[None]:
     """All but these, and not before they are gone: the next test would see them go."""
     yield
-
-    def are_gone() -> bool:
-        left = [process for process in processes.descendants() if process.birth not in strangers]
-        for process in left:
-            processes.end(process.pid)
-        return not left
-
-    wait_until(are_gone, "what the test has left running is gone")
+    wait_until(lambda: processes.end_others(strangers), "what the test has left running is gone")
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +192,7 @@ def share_daemon(
             key = json.dumps([request.param, env, keywords], sort_keys=True)
             if key not in _shared_daemons:
                 _shared_daemons[key] = start_daemon_process(_make_identity(request.param), env=env, **keywords)
-            stack.enter_context(_ended_afterwards(running_now()))
+            stack.enter_context(_ended_afterwards(there_now()))
             daemon = _shared_daemons[key]
             identity = replace(daemon.identity, project=f"work-{next(_serial)}")
             identity.workspace.mkdir(mode=0o755)

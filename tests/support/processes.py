@@ -7,6 +7,7 @@ still alive" is one walk over /proc, whatever happened to the parents, and paral
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -65,16 +66,20 @@ def is_alive(pid: int) -> bool:
 
 def descendants(of: int | None = None) -> list[Process]:
     """Every living process below `of` (this process by default), zombies and residents left out, not their children."""
+    return [one for one in _all_below(os.getpid() if of is None else of) if one.state not in "ZX"]
+
+
+def _all_below(of: int) -> list[Process]:
     below: dict[int, list[Process]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (process := read_process(int(entry))) is not None:
             below.setdefault(process.parent, []).append(process)
     found: list[Process] = []
-    open_pids = [os.getpid() if of is None else of]
+    open_pids = [of]
     while open_pids:
         for process in below.get(open_pids.pop(), []):
             open_pids.append(process.pid)
-            if process.state not in "ZX" and process.pid not in residents:
+            if process.pid not in residents:
                 found.append(process)
     return found
 
@@ -82,9 +87,24 @@ def descendants(of: int | None = None) -> list[Process]:
 Births = frozenset[tuple[int, int]]
 
 
-def running_now() -> Births:
-    """Who is running below this process."""
-    return frozenset(process.birth for process in descendants())
+def there_now() -> Births:
+    """Who is below this process, zombies too."""
+    return frozenset(process.birth for process in _all_below(os.getpid()))
+
+
+def end_others(than: Births) -> bool:
+    """Ends whoever else is below this process. True once nobody is left.
+
+    Of adopted orphans nobody else reads the status, and process 1 of a pid namespace does not come to its end before
+    that is done for all that have been in it."""
+    others = [process for process in _all_below(os.getpid()) if process.birth not in than]
+    for process in others:
+        if process.state not in "ZX":
+            end(process.pid)
+        elif process.parent == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+    return all(process.state in "ZX" for process in others)
 
 
 def end(pid: int, *, number: int = signal.SIGKILL) -> None:
