@@ -290,7 +290,8 @@ if os.geteuid() == 0:
         # killed, and the command ends before the next daemon starts
         (workspace / "started").unlink()
         (workspace / "go").unlink()
-        identity.write(installation.units / f"{SERVICE}.d" / "later.conf", "[Service]\nRestartSec=3s\n")
+        held = "[Service]\nExecStartPre=/bin/sh -c 'until test -e %h/next; do sleep 0.05; done'\n"
+        identity.write(installation.units / f"{SERVICE}.d" / "later.conf", held)
         manager.systemctl("daemon-reload")
         wait = "until test -e go; do sleep 0.05; done"
         line = f"echo $TMPDIR >directory; touch started; {wait}; touch ended; exit 7"
@@ -303,6 +304,7 @@ if os.geteuid() == 0:
             identity.write(workspace / "go", "")
             wait_until(lambda: (workspace / "ended").exists(), "the command has come to its end")
             assert installation.pid() == 0 and directory().is_dir() and kept() >= 8
+            identity.write(identity.home / "next", "")
             assert client.wait(60) == 7
         wait_until(lambda: installation.pid() not in (0, before) and is_up(), "it was started again")
         wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
@@ -343,7 +345,7 @@ if os.geteuid() == 0:
         assert "listening at" in manager.show(SERVICE, "StatusText")
 
         # hung: the watchdog ends it, and the next one is there
-        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=2s\n")
+        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=6s\n")
         manager.systemctl("daemon-reload")
         manager.systemctl("restart", SERVICE)
         second = installation.pid()

@@ -65,7 +65,7 @@ mount -t cgroup2 cgroup2 "$1" && cd "$1/$2" || exit 0
 echo 1 >cgroup.kill 2>/dev/null
 tries=0
 while find . -depth -mindepth 1 -type d -exec rmdir {} + 2>/dev/null; cd ..; ! rmdir "$2" 2>/dev/null; do
-  tries=$((tries + 1)); [ "$tries" -lt 100 ] || exit 1
+  tries=$((tries + 1)); [ "$tries" -lt 600 ] || exit 1
   cd "$2"; sleep 0.05
 done
 """
