@@ -216,7 +216,7 @@ async def test_from_ticket_to_end(tmp_path: Path) -> None:
         assert await reader.readline() == b"go 1500\n"
         writer.write(b"started\nno such word\nexit 3\n")
         writer.close()
-        await asyncio.wait_for(heard.over.wait(), 5)
+        await asyncio.wait_for(heard.over.wait(), 30)
         assert heard.words == ["claimed 4711", "listening", "started", "ended 3"]
         assert at.ended == ["dev.sandboxd.member.L1"], "before the end is reported"
         assert heard.listeners is not None and heard.listeners.check is not None
@@ -235,7 +235,7 @@ async def test_a_supervisor_that_ends_without_a_status(tmp_path: Path, end: byte
         await reader.readline()
         writer.write(end)
         writer.close()
-        await asyncio.wait_for(heard.over.wait(), 5)
+        await asyncio.wait_for(heard.over.wait(), 30)
         assert at.ended == ["dev.sandboxd.member.L1"]
         assert heard.words[-1] == ("ended 99" if end == b"exit 99" else "ended None")
 
@@ -250,7 +250,7 @@ async def test_others_get_no_answer(tmp_path: Path, said: bytes) -> None:
         reader, writer = await connect(at)
         writer.write(said)
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         assert heard.words == [] and at.ended == []
         handle.cancel()
@@ -268,10 +268,10 @@ async def test_a_ticket_is_good_once_and_not_after_its_end(tmp_path: Path) -> No
         for name in (b"L1", b"L2"):
             reader, writer = await connect(at)
             writer.write(b"ticket %s\n" % name)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 30) == b""
             writer.close()
         held.close()
-        await asyncio.wait_for(heard.over.wait(), 5)
+        await asyncio.wait_for(heard.over.wait(), 30)
 
 
 async def test_another_user_is_refused(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ async def test_another_user_is_refused(tmp_path: Path) -> None:
         reader, writer = await connect(at)
         writer.write(b"ticket L1\n")
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         assert at.said == [("supervisor_refused", {"error": "peer_of_another_user"})]
         assert heard.words == []
@@ -309,7 +309,7 @@ async def test_ending_a_command(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert at.ended == ["dev.sandboxd.member.L1"]
         writer.close()
-        await asyncio.wait_for(heard.over.wait(), 5)
+        await asyncio.wait_for(heard.over.wait(), 30)
         assert at.ended == ["dev.sandboxd.member.L1"] * 2
 
 
@@ -318,9 +318,9 @@ async def test_closing_lets_commands_go_on(tmp_path: Path) -> None:
     async with ground(tmp_path) as at:
         made, _ = await launch(at, Heard(), "L2")
         port = int(made.env_set["HTTP_PROXY"].rpartition(":")[2])
-        socket.create_connection(("127.0.0.1", port), 5).close()
+        socket.create_connection(("127.0.0.1", port), 30).close()
         await at.reception.close()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), 5)
+            socket.create_connection(("127.0.0.1", port), 30)
         assert not (tmp_path / "launches").exists()
         await at.reception.close()
