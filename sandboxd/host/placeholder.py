@@ -116,7 +116,7 @@ def remove(placeholder: Placeholder) -> bool:
     try:
         fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         state = os.fstat(placeholder.lock)
-        parent, name = os.path.split(placeholder.path)
+        parent, name = os.path.split(placeholder.path.rstrip("/"))  # as its holder calls it: a directory ends in one
         with without_links.opened(parent) as directory:
             if not is_at(name, state, directory):
                 return False

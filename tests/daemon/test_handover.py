@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import socket
 import struct
 import termios
@@ -292,3 +293,14 @@ async def test_answers_that_a_client_has_not_taken_are_whole() -> None:
             answers = [json.loads(line) for line in received.splitlines()]
             assert sorted(answer["id"] for answer in answers) == list(range(ANSWERS))
             assert all("schema" in answer["result"] for answer in answers)
+
+
+async def test_what_stood_for_absent_names_goes_with_the_last_command_that_needs_it() -> None:
+    async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
+        process = await spawn(daemons, client, ["sh", "-c", "echo up; read line"])
+        assert await line_of(process) == "up"
+        stood = os.listdir(daemons.around.project)
+        await daemons.restart()
+        assert ".vscode" in stood and os.listdir(daemons.around.project) == stood
+        await process.communicate(b"end\n")
+        await wait_until_async(lambda: os.listdir(daemons.around.project) == [], "the project is as it was")
