@@ -98,10 +98,21 @@ class Parts:
 
 
 async def hand_over(parts: Parts) -> Outgoing:
-    """Let go of everything a successor can go on with. Leaving the daemon's context afterwards ends nothing."""
+    """Let go of everything a successor can go on with. Leaving the daemon's context afterwards ends nothing. When this
+    raises it ends everything, also what was let go of by then: nobody knows how to go on with a part of it."""
+    outgoing = Outgoing()
+    try:
+        await _hand_over(parts, outgoing)
+    except BaseException:
+        for part in outgoing.parts:
+            end_part(part)
+        raise
+    return outgoing
+
+
+async def _hand_over(parts: Parts, outgoing: Outgoing) -> None:
     assert parts.succession is not None, "asked for only where it is supported (Restarting)"
     since = time.monotonic()
-    outgoing = Outgoing()
     if parts.keeping is not None:
         parts.keeping.pause()
     connections, sessions, prompts = parts.connections, parts.sessions, parts.prompts
@@ -142,7 +153,6 @@ async def hand_over(parts: Parts) -> Outgoing:
     )
     if parts.keeping is not None:  # the manager takes nothing twice, by whatever names
         await parts.keeping.close()
-    return outgoing
 
 
 def opened_with(session: Session) -> object:

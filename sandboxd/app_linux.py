@@ -117,6 +117,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         else:
             bridge.open()
         stack.callback(bridge.close)
+        stack.callback(backend.end_left)
         stack.push_async_callback(backend.aclose)
 
         async def prepared(patience_s: float) -> None:

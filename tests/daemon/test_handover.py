@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sandboxd import app
 from sandboxd.app import Machine, Succession
 from sandboxd.backends.base import LaunchHandle, Observer
 from sandboxd.runtime.session import Inherited, Session
@@ -304,3 +307,69 @@ async def test_what_stood_for_absent_names_goes_with_the_last_command_that_needs
         assert ".vscode" in stood and os.listdir(daemons.around.project) == stood
         await process.communicate(b"end\n")
         await wait_until_async(lambda: os.listdir(daemons.around.project) == [], "the project is as it was")
+
+
+PLANTING = """
+echo up; read line
+mkdir .vscode 2>/dev/null && echo planted || echo refused
+"""
+
+
+async def test_a_start_that_fails_half_way_leaves_no_command_without_its_protection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk is full, say, after the placeholders have been taken over and before the sessions."""
+    async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
+        process = await spawn(daemons, client, ["sh", "-c", PLANTING])
+        assert await line_of(process) == "up"
+
+        def full(*_: Any, **__: Any) -> Any:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(app, "write_name_files", full)
+        with pytest.raises(OSError, match="No space"):
+            await daemons.restart()
+        assert await ended(process) == "nothing more was said"
+        assert await process.wait() != 0
+        assert not (daemons.around.project / ".vscode").exists()
+
+
+async def test_a_hand_over_that_fails_half_way_leaves_no_command_without_its_protection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some are handed over by then, and some are not: nobody can go on with either."""
+    async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
+        processes = []
+        for name in ("first", "second"):
+            session = await client.result("session.open", {"cwd": str(daemons.around.project), "name": name})
+            argv = ["sh", "-c", PLANTING]
+            processes.append(await spawn(daemons, client, argv, session_id=session["session_id"]))
+            assert await line_of(processes[-1]) == "up"
+        right = Session.hand_over
+
+        async def hand_over(session: Session, *what: Any) -> Any:
+            if session.spec.name == "second":
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return await right(session, *what)
+
+        monkeypatch.setattr(Session, "hand_over", hand_over)
+        commands = [one for session in daemons.daemon.sessions.all() for one in session.commands()]  # type: ignore[union-attr]
+        with pytest.raises(OSError, match="Too many"):
+            await daemons.daemon.hand_over()  # type: ignore[union-attr]
+        await daemons.end()
+        for process in processes:
+            assert await ended(process) == "nothing more was said"
+            assert await process.wait() != 0
+        assert not (daemons.around.project / ".vscode").exists()
+        for command in commands:  # a process that ends leaves that to the system
+            if command.proxies is not None:
+                await command.proxies.aclose()
+
+
+async def ended(process: asyncio.subprocess.Process) -> str:
+    """What a command does that is told to go on."""
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(b"go on\n")
+        await process.stdin.drain()
+    return await line_of(process) or "nothing more was said"

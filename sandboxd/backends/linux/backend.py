@@ -23,6 +23,7 @@ from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
 from sandboxd.backends.linux.launch_configuration import MAX_PORT_RANGES, Configuration, Flags, Listener
 from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.stragglers import end_processes
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
 from sandboxd.errors import LaunchError, SandboxdError
 from sandboxd.handover.document import Outgoing
@@ -338,6 +339,17 @@ class LinuxBackend:
             elif launch is not None:
                 launch.cancel()
         return [launch_id for launch_id, _ in left]
+
+    def end_left(self) -> None:
+        """The daemon ends, and here is what nobody has ended or handed over, since a hand-over or the start after one
+        has failed. None of it goes on when its placeholders are removed. Waits for its end."""
+        ends = [number for one in self._inherited.values() if one.link is not None for number in one.link.ends]
+        for launch_id in self._launches:
+            link = self._bridge.link(launch_id)
+            ends += () if link is None else link.ends
+        if ends:
+            self._bridge.log("commands are ended with their daemon", processes=len(ends))
+            end_processes(ends)
 
 
 @dataclass(frozen=True, slots=True)

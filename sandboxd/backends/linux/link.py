@@ -458,10 +458,14 @@ class Link:
 
     def kill(self) -> None:
         """End process 1 of the sandbox and bubblewrap: either takes the other along, and the whole namespace."""
-        for pidfd in (self._init, self._pidfd):
-            if pidfd >= 0:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pidfd in self.ends:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The pidfds of both, as far as there are any."""
+        return tuple(number for number in (self._init, self._pidfd) if number >= 0)
 
     def close(self) -> None:
         """Drop the connection and all descriptors; nothing more is told."""

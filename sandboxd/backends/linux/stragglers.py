@@ -12,10 +12,15 @@ behind descriptor 6, a pidfd of bubblewrap, is not its parent any more.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
+from collections.abc import Sequence
 
 _HELPER = "/apply-seccomp"
+_ENDED_WITHIN_MS = 2000
+"""A process that is killed in a system call which cannot be interrupted may take any time."""
 
 
 def end_stragglers() -> tuple[int, ...]:
@@ -58,3 +63,14 @@ def _is_straggler(pid: int) -> bool:
 def _number(path: str, key: str) -> int | None:
     with open(path, encoding="ascii", errors="replace") as file:
         return next((int(line[len(key) :]) for line in file if line.startswith(key)), None)
+
+
+def end_processes(pidfds: Sequence[int]) -> None:
+    """Kill these, and wait until they are gone: process 1 of a namespace is when all in it are."""
+    for pidfd in pidfds:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    for pidfd in pidfds:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(_ENDED_WITHIN_MS)
