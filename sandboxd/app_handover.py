@@ -5,7 +5,6 @@ one are made from it. The composition of both, as `app` is that of a daemon from
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -260,12 +259,22 @@ class TakingOver:
         for part, reason in self.predecessor.incoming.rest():
             self.lost.append(f"{part.kind} {part.name}: {reason}")
             end_part(part)
+        left = []
         for session_id in self._broken:
-            with contextlib.suppress(SandboxdError, TimeoutError):
+            try:
                 await self.parts.sessions.close(session_id)
+            except OSError as error:
+                left.append(error)
+            except SandboxdError:  # it is not even there
+                continue
         known = frozenset(session.id for session in self.parts.sessions.all())
-        await self.parts.temporary.keep_only(known)
-        await self.parts.sessions.resumed()
+        left += await self.parts.temporary.keep_only(known)
+        try:
+            await self.parts.sessions.resumed()
+        except OSError as error:
+            left.append(error)
+        for fault in left:  # no reason to end what runs
+            self.log.error("the temporary directory of an ended session cannot be removed", reason=str(fault))
         await asyncio.sleep(0)  # tunnels go on in tasks of their own, which know of them from their first step on
         self.parts.sessions.policy_changed()  # rules may be stricter by now, and grants over
         before = self.predecessor.daemon

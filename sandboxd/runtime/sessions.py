@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from sandboxd.errors import CallerError
@@ -50,9 +50,11 @@ class Sessions:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.gather(*(self._end(s) for s in self.all()))
-        while self._ending:
-            await asyncio.wait(self._ending)
+        try:
+            await self._end_all(self.all())
+        finally:
+            while self._ending:
+                await asyncio.wait(self._ending)
 
     def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> Session:
         """A new session of the connection `owner`."""
@@ -166,11 +168,12 @@ class Sessions:
             self._commands[command.wrap_id] = (command, session)
 
     async def resumed(self) -> None:
-        """All that there were have been taken over: end those whose connection has gone meanwhile."""
-        await self.connection_lost(None)
-        for session in self.all():
-            if session.on_idle is not None and session.idle:
-                await self._end(session)
+        """All that there were have been taken over: end those whose connection has gone meanwhile. Raises OSError when
+        what one has left cannot be removed."""
+        try:
+            await self.connection_lost(None)
+        finally:
+            await self._end_all([one for one in self.all() if one.on_idle is not None and one.idle])
 
     async def close(self, session_id: str) -> None:
         """End a session: its commands die. Raises CallerError `session_unknown`."""
@@ -187,7 +190,7 @@ class Sessions:
                 session.on_idle = self._end_later
         own = [session for session in self.all() if self._owners.get(session.id) is owner]
         gone = [one for one in own if not (one.spec.implicit or one.spec.detached or one.on_idle is not None)]
-        await asyncio.gather(*(self._end(s) for s in gone))
+        await self._end_all(gone)
 
     def policy_changed(self) -> None:
         """New rules hold for the next connection at once; tunnels they deny are cut."""
@@ -199,9 +202,23 @@ class Sessions:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
+    async def _end_all(self, sessions: Iterable[Session]) -> None:
+        """Each of them, also when the end of another one fails; raises what was the first to go wrong."""
+        outcomes = await asyncio.gather(*map(self._end, sessions), return_exceptions=True)
+        for fault in filter(None, outcomes):
+            raise fault
+
     async def _end(self, session: Session) -> None:
+        """Raises OSError when its temporary directory cannot be removed; it has ended all the same."""
         self._owners.pop(session.id, None)
-        await session.aclose(self.grace_s)
+        try:
+            await session.aclose(self.grace_s)
+        except OSError:
+            self._ended(session)
+            raise
+        self._ended(session)
+
+    def _ended(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
         if self._changed is not None:
             self._changed(session.id, False)

@@ -60,10 +60,15 @@ class TemporaryRoot:
         record, self._lock = self.record, -1
         return record
 
-    async def keep_only(self, sessions: frozenset[str]) -> None:
-        """Remove the directories of all other sessions: they have not been taken over."""
+    async def keep_only(self, sessions: frozenset[str]) -> list[OSError]:
+        """Remove the directories of all other sessions: they have not been taken over. What cannot be removed."""
+        failed = []
         for session_id in [name for name in self._slots if name not in sessions]:
-            await self.remove_session(session_id)
+            try:
+                await self.remove_session(session_id)
+            except OSError as error:
+                failed.append(error)
+        return failed
 
     async def __aenter__(self) -> TemporaryRoot:
         await asyncio.to_thread(self._open)

@@ -18,6 +18,8 @@ import pytest
 from sandboxd import app
 from sandboxd.app import Machine, Succession
 from sandboxd.backends.base import LaunchHandle, Observer
+from sandboxd.runtime import temporary
+from sandboxd.runtime.removal import remove_tree
 from sandboxd.runtime.session import Inherited, Session
 from support.daemon import Successive, successive_daemons
 from support.fake_runtime import FakeMachine
@@ -373,3 +375,29 @@ async def ended(process: asyncio.subprocess.Process) -> str:
         process.stdin.write(b"go on\n")
         await process.stdin.drain()
     return await line_of(process) or "nothing more was said"
+
+
+async def test_what_a_program_of_another_user_has_left_in_a_temporary_directory_ends_no_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container, for example, that was given $TMPDIR of a session."""
+    machine = LastingMachine()
+    async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
+        cwd = str(daemons.around.project)
+        sessions = [(await client.result("session.open", {"cwd": cwd}))["session_id"] for _ in range(3)]
+        for session in sessions:
+            await client.result("wrap", {"argv": ["true"], "cwd": cwd, "session_id": session})
+
+        def remove(path: str) -> None:
+            if path.endswith("/t0"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            remove_tree(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(temporary, "remove_tree", remove)
+            assert "error" in await client.call("session.close", {"session_id": sessions[0]})
+            assert len((await client.result("session.list"))["sessions"]) == 2
+            for _ in range(2):
+                daemon = await daemons.restart()
+                assert {session.id for session in daemon.sessions.all()} == set(sessions[1:])
+        assert "cannot be removed" in daemons.around.log.text
