@@ -31,6 +31,7 @@ from sandboxd.rpc.handlers import settings as settings_methods
 from sandboxd.rpc.handlers import violations as violation_methods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListenerRecord, ListeningSocket
+from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.prompts import Prompts, QuestionsRecord
 from sandboxd.runtime.session import Inherited, Session, SessionRecord, joined
 from sandboxd.runtime.sessions import Sessions
@@ -221,8 +222,12 @@ class TakingOver:
     def _session(self, record: SessionRecord, owner: Connection | None) -> None:
         inherited = _NOTHING if self.parts.succession is None else self.parts.succession.inherited
         try:
-            policy = self.parts.policies.of_session(record.spec.cwd, record.settings)
-            policy()
+            try:
+                policy = self.parts.policies.of_session(record.spec.cwd, record.settings)
+                policy()
+            except SandboxdError:
+                close_descriptors(record)
+                raise
             self.parts.sessions.resume(record, policy, owner, inherited)
             self.parts.policies.keep(record.session_id, policy)
         except SandboxdError as error:

@@ -26,6 +26,7 @@ from sandboxd.policy.inference import paths_said_to_be_denied
 from sandboxd.policy.publication import Publication
 from sandboxd.proxy.server import BlockedConnection, ProxyRecord, ProxyServer
 from sandboxd.runtime.events import RunEnded, RunStarted
+from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts, PublishedRecord
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
@@ -232,6 +233,8 @@ class Command:
             self._ended.set()
         elif handle is None:
             self._reason = self._reason or "its sandbox was lost when the daemon was restarted"
+            if record.proxies is not None:
+                close_descriptors(record.proxies)
             self.ended(None)
         elif record.state is State.WAITING:
             self.attach(handle, record.expires_in_s)

@@ -7,7 +7,7 @@ import contextlib
 import enum
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command, CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants, GrantsRecord
+from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
@@ -350,13 +351,24 @@ class Session:
         return record, cut
 
     def resume(self, record: SessionRecord, inherited: Inherited) -> list[Command]:
-        """Go on where an earlier daemon was; its commands, also those that are over."""
+        """Go on where an earlier daemon was; its commands, also those that are over. When this raises, what it has not
+        come to is closed."""
+        rest = list(record.commands)
+        try:
+            return list(self._resume(record, rest, inherited))
+        except BaseException:
+            for one in rest:
+                close_descriptors(one)
+            raise
+
+    def _resume(self, record: SessionRecord, rest: list[CommandRecord], inherited: Inherited) -> Iterator[Command]:
+        """`rest` are those of its commands that are still to come."""
         self.opened_at = record.opened_at
         self.violations.resume(record.violations)
         self.grants.resume(record.grants)
         self.closed = record.closed
-        commands = []
-        for one in record.commands:
+        while rest:
+            one = rest[0]
             if record.closed:  # nothing runs there any more, so there is no temporary directory
                 place = self._parts.place(one.cwd, self.spec.cwd, "", self._parts.temporary.mask)
             else:
@@ -365,11 +377,11 @@ class Session:
             if one.state is not State.ENDED:
                 self._commands[one.wrap_id] = command
             handle = None if one.state is State.ENDED else inherited.resume(one.wrap_id, command)
+            rest.pop(0)
             command.resume(one, handle, None if one.inside < 0 else inherited.inside(one.inside))
             if command.state is not State.ENDED:
                 self._spawn(f"attribution-{one.wrap_id}", self._attribute(command, place))
-            commands.append(command)
-        return commands
+            yield command
 
     async def _attribute(self, command: Command, place: Place) -> None:
         """Find out again which rule refuses what to a command that was taken over, by the policy of now."""

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import termios
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -401,3 +402,48 @@ async def test_what_a_program_of_another_user_has_left_in_a_temporary_directory_
                 daemon = await daemons.restart()
                 assert {session.id for session in daemon.sessions.all()} == set(sessions[1:])
         assert "cannot be removed" in daemons.around.log.text
+
+
+def unread_launch(part: Any) -> None:
+    if part["kind"] == "launch":
+        part["version"] = 99
+
+
+def broken_settings(part: Any) -> None:
+    if part["kind"] == "session":
+        part["body"]["settings"] = {"sandbox": {"enabled": "perhaps"}}
+
+
+@pytest.mark.parametrize("change", [unread_launch, broken_settings])
+async def test_what_cannot_be_taken_over_keeps_nothing_open(change: Callable[[Any], None]) -> None:
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = {"sandbox": {"network": {"allowedDomains": ["ok.test"], "allowLocalBinding": True}}}
+    async with server, successive_daemons(settings=settings, resolve=NAMES) as daemons, daemons.client() as client:
+        session = await client.result("session.open", {"cwd": str(daemons.around.project)})
+        mine = {"session_id": session["session_id"], "overrides": {"publish": ["0:80"]}}
+        tunnel = await spawn(daemons, client, ["python3", "-c", TUNNEL, str(port)], **mine)
+        assert await line_of(tunnel) == "connected"
+        open_before: list[int] = []
+
+        def changed(document: bytes) -> bytes:
+            read = json.loads(document)
+            for part in read["parts"]:
+                if part["kind"] == "session":
+                    open_before.extend(os.fstat(number).st_ino for number in part["descriptors"])
+                change(part)
+            return json.dumps(read).encode()
+
+        daemon = await daemons.restart(changed)
+        assert daemon.restarted is not None and daemon.restarted.lost
+        assert await tunnel.wait() != 0
+        assert len(open_before) > 3
+        await wait_until_async(lambda: not open_inodes() & set(open_before), "all of it is closed")
+
+
+def open_inodes() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.fstat(int(name)).st_ino)
+    return found
