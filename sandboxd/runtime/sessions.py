@@ -141,12 +141,12 @@ class Sessions:
     ) -> None:
         """Let go of every session. `owner` names a connection (empty for one that is gone), `settings` are those that a
         session was opened with."""
-        ended: dict[Session, list[Command]] = {session: [] for session in self.all()}
+        known: dict[Session, list[Command]] = {session: [] for session in self.all()}
         for command, session in self._commands.values():
-            if session.command(command.wrap_id) is None:
-                ended.setdefault(session, []).append(command)
-        for session, over in ended.items():
+            known.setdefault(session, []).append(command)
+        for session, commands in known.items():
             of = owner(self._owners.get(session.id))
+            over = [one for one in commands if session.command(one.wrap_id) is None]  # by now
             record, cut = await session.hand_over(settings(session), of, over)
             outgoing.add("session", record, session.id)
             outgoing.cut += cut

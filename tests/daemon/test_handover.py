@@ -18,7 +18,8 @@ import pytest
 
 from sandboxd import app
 from sandboxd.app import Machine, Succession
-from sandboxd.backends.base import LaunchHandle, Observer
+from sandboxd.backends.base import ConnectAttempt, LaunchHandle, Observer
+from sandboxd.plan.facts import Resolved
 from sandboxd.runtime import temporary
 from sandboxd.runtime.removal import remove_tree
 from sandboxd.runtime.session import Inherited, Session
@@ -447,3 +448,39 @@ def open_inodes() -> set[int]:
         with contextlib.suppress(OSError):
             found.add(os.fstat(int(name)).st_ino)
     return found
+
+
+async def test_the_outcome_of_a_command_that_ends_meanwhile_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the sessions are handed over one after another; what it has left took long to look through, say."""
+    machine = LastingMachine()
+    handing_over: list[Session] = []
+    decided = asyncio.Event()
+
+    async def resolve(path: str) -> Resolved:
+        await decided.wait()
+        return Resolved(path)
+
+    right = Session.hand_over
+
+    async def hand_over(session: Session, *what: Any) -> Any:
+        handing_over.append(session)
+        return await right(session, *what)
+
+    monkeypatch.setattr(Session, "hand_over", hand_over)
+    machine.planner.resolve = resolve  # type: ignore[method-assign]
+    async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
+        cwd = str(daemons.around.project)
+        wraps = []
+        for _ in range(2):
+            session = await client.result("session.open", {"cwd": cwd})
+            wrap = {"argv": ["true"], "session_id": session["session_id"], "cwd": cwd}
+            wraps.append(await client.result("wrap", wrap))
+            machine.backend.launches[-1].start()
+        first, second = machine.backend.launches
+        first.observer.connecting(ConnectAttempt(socket.AF_UNIX, "/some/socket", 0, 1, "some"), lambda number: None)
+        restart = asyncio.create_task(daemons.restart())
+        await wait_until_async(lambda: handing_over, "the first session is being handed over")
+        second.end(5)
+        decided.set()
+        await restart
+        assert (await client.result("wrap.outcome", {"wrap_id": wraps[1]["wrap_id"]}))["status"] == 5
