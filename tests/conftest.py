@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.umask(0o022)  # handed on too; modes that tests expect are those of what this leaves
     if not hasattr(config, "workerinput"):  # not in a worker: before everything else, and once
         compile_code(CHECKOUT)
     if config.getoption("numprocesses", None):  # the process that starts the workers
