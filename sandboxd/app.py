@@ -209,7 +209,8 @@ async def _serve(
             running.reloading.reload()
             manager.ready(_state(running))
 
-    with signals_handled(stop, reload):  # from the start, so that a signal during it is not lost
+    # From the start, so that a signal during it is not lost, and to the last, when another program goes on.
+    with signals_handled(stop, reload, goes_on=lambda: outgoing is not None):
         async with run_daemon(
             config,
             log,
@@ -232,7 +233,7 @@ async def _serve(
                 if restarts:
                     outgoing = await daemon.hand_over()
                     outgoing.for_manager = for_manager
-                    outgoing.ends_at_once = stop.restart and stop.overruled
+                    outgoing.ends_at_once = lambda: stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
     if outgoing is None:
         log.info("stopped")

@@ -49,9 +49,12 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def signals_handled(stop: Callable[[str], None], reload: Callable[[], None]) -> Iterator[None]:
+def signals_handled(
+    stop: Callable[[str], None], reload: Callable[[], None], goes_on: Callable[[], bool] = bool
+) -> Iterator[None]:
     """While the context lasts, SIGTERM and SIGINT ask to stop and SIGHUP to reload. A repeated signal changes nothing:
-    the end is on its way, and a second one must not interrupt the clean-up."""
+    the end is on its way, and a second one must not interrupt the clean-up. When it `goes_on` with another program,
+    `stop` hears of what comes after that too, from outside of any event loop; nothing is reloaded any more."""
     loop = asyncio.get_running_loop()
     actions: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: stop("SIGTERM"),
@@ -64,8 +67,13 @@ def signals_handled(stop: Callable[[str], None], reload: Callable[[], None]) -> 
     try:
         yield
     finally:
+        late = goes_on()
         for number in actions:
             loop.remove_signal_handler(number)
+            if late and number is signal.SIGHUP:
+                signal.signal(number, lambda *_: None)  # that program reads the settings anyway
+            elif late:
+                signal.signal(number, lambda received, _: stop(signal.Signals(received).name))
 
 
 class ServiceManager:

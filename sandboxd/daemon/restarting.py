@@ -84,14 +84,15 @@ class Program:
         return _judge(said)
 
     def execute(self, outgoing: Outgoing) -> None:
-        """Become that program. Does not return. Raises OSError, and then nothing has changed."""
+        """Become that program. Does not return. Raises OSError, and then nothing has changed. Signals wait until
+        somebody handles them again (`lifecycle.signals_handled`), here or there."""
         state = os.memfd_create("sandboxd-handover", os.MFD_CLOEXEC)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they wait until somebody handles them again
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             with open(state, "wb", closefd=False) as file:
                 file.write(outgoing.text())
             os.lseek(state, 0, os.SEEK_SET)
-            if outgoing.ends_at_once:
+            if outgoing.ends_at_once():
                 os.kill(os.getpid(), signal.SIGTERM)  # waits, too
             for descriptor in (state, *outgoing.descriptors):
                 os.set_inheritable(descriptor, True)
@@ -100,7 +101,6 @@ class Program:
             for descriptor in outgoing.descriptors:
                 os.set_inheritable(descriptor, False)
             os.close(state)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ of the process when it executes itself, places in a list when they lie in a serv
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -57,8 +57,8 @@ class Outgoing:
         """How many connections could not be handed over, and were ended."""
         self.for_manager = False
         """Whether it goes to the service manager, for a daemon in another process."""
-        self.ends_at_once = False
-        """Whether the next daemon is to end as soon as it has everything."""
+        self.ends_at_once: Callable[[], bool] = bool
+        """Whether the next daemon is to end as soon as it has everything; asked for until the last moment."""
 
     def add(self, kind: str, record: object, name: str = "", ends: Sequence[int] = ()) -> None:
         """`ends` are descriptors of the record."""

@@ -6,9 +6,12 @@ import json
 import os
 from pathlib import Path
 
-from support.daemons import StartDaemon
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
 from support.origin import Origin
 from support.users import Identity
+from support.waiting import wait_until
 
 RESTARTS = 2
 
@@ -103,3 +106,49 @@ def test_a_program_that_would_not_start_changes_nothing(start_daemon: StartDaemo
     assert json.loads(after.stdout)["started_at"] == json.loads(before.stdout)["started_at"]
     assert json.loads(after.stdout)["restarts"] == 0
     assert daemon.run("run", "--", "true").returncode == 0
+
+
+# The daemon that is restarted gets SIGTERM from itself, at a moment that no signal from outside would meet for certain.
+SIGNALLING = """
+import os, signal
+if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
+    from sandboxd.daemon.restarting import Program
+    from sandboxd.runtime.sessions import Sessions
+    leaving, execute = Sessions.__aexit__, Program.execute
+    async def leave(*what):
+        if os.environ["WHEN"] == "it leaves": os.kill(os.getpid(), signal.SIGTERM)
+        return await leaving(*what)
+    def become(*what):
+        if os.environ["WHEN"] == "it has left": os.kill(os.getpid(), signal.SIGTERM)
+        if os.environ["WHEN"] == "it has hung up": os.kill(os.getpid(), signal.SIGHUP)
+        execute(*what)
+    Sessions.__aexit__, Program.execute = leave, become
+"""
+
+
+@pytest.mark.parametrize("when", ["it leaves", "it has left"])
+def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
+    start_daemon: StartDaemon, identity: Identity, when: str
+) -> None:
+    script = Path(identity.write(identity.base / "signals" / "sitecustomize.py", SIGNALLING))
+    ours = identity.environment()["PYTHONPATH"]
+    daemon = start_daemon(env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "WHEN": when})
+    command = daemon.popen("run", "--", "sleep", "60")
+    wait_until(lambda: commands_of(daemon) == 1, "it runs")
+    daemon.popen("restart").wait()
+    assert daemon.process.wait(30) == 0, daemon.output()
+    assert "taken over from the daemon before" in daemon.output()
+    assert command.wait(30) != 0
+
+
+def test_a_hang_up_while_it_is_restarted_ends_nothing(start_daemon: StartDaemon, identity: Identity) -> None:
+    script = Path(identity.write(identity.base / "signals" / "sitecustomize.py", SIGNALLING))
+    ours = identity.environment()["PYTHONPATH"]
+    daemon = start_daemon(env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "WHEN": "it has hung up"})
+    assert daemon.run("restart").returncode == 0, daemon.output()
+    assert json.loads(daemon.run("status", "--json").stdout)["restarts"] == 1
+    assert daemon.stop() == 0
+
+
+def commands_of(daemon: DaemonProcess) -> int:
+    return sum(one["commands"] for one in json.loads(daemon.run("status", "--json").stdout)["sessions"])
