@@ -58,6 +58,10 @@ class Inotify:
                 hint="raise fs.inotify.max_user_instances",
             )
 
+    def fileno(self) -> int:
+        """For an event loop: readable when something has happened."""
+        return self._fd
+
     def add(self, directory: str, mask: int) -> int:
         """Watch a directory; the number that its events carry. A directory that is watched already keeps its number,
         and hears of more. Raises the OSError of inotify_add_watch(2)."""

@@ -7,6 +7,7 @@ locked (flock(2)) as long as that lives, and so told from those that nobody look
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -15,10 +16,11 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd.host.inotify import CLOSE_WRITE, Inotify
 from sandboxd.host.placeholder import is_at
 
 _MOST_LINES = 10_000
@@ -43,6 +45,11 @@ class Journal:
         self._written: set[str] = set()
         self._writing = threading.RLock()
         """Each open file has a lock of its own, which keeps two of our threads from nothing."""
+
+    @property
+    def directory(self) -> str:
+        """Where the journals of all daemons of this user are."""
+        return os.path.dirname(self._start)
 
     def unknown(self, paths: Iterable[str]) -> list[str]:
         """Those that are not written down yet."""
@@ -132,6 +139,37 @@ class Journal:
             os.unlink(mine)
             os.close(mine_log)
         self._written.update(written)
+
+
+class JournalsClosed:
+    """Tells when somebody has closed a journal, as the kernel does for a daemon that is killed: then there may be one
+    that nobody looks after (inotify(7)). Where there is no inotify it tells nothing."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._inotify: Inotify | None = None
+
+    def watch(self, closed: Callable[[], None]) -> None:
+        """Call `closed` in the event loop, until `close`."""
+        with contextlib.suppress(HostError, OSError):
+            made = Inotify()
+            try:
+                made.add(self._directory, CLOSE_WRITE)
+            except BaseException:
+                made.close()
+                raise
+            self._inotify = made
+            asyncio.get_running_loop().add_reader(made.fileno(), self._readable, closed)
+
+    def _readable(self, closed: Callable[[], None]) -> None:
+        if self._inotify is not None and any([*self._inotify.read()]):
+            closed()
+
+    def close(self) -> None:
+        if self._inotify is not None:
+            asyncio.get_running_loop().remove_reader(self._inotify.fileno())
+            self._inotify.close()
+            self._inotify = None
 
 
 def _pid_namespace() -> str:

@@ -15,14 +15,14 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
 from sandboxd.host import without_links
 from sandboxd.host.placeholder import Placeholder, is_at, make, remove, remove_left, take
-from sandboxd.host.placeholder_journal import Abandoned, Journal
+from sandboxd.host.placeholder_journal import Journal, JournalsClosed
 from sandboxd.host.sandbox_mounts import Ends, in_use, mounts_of_sandboxes
 
 LINGER = 0.2
@@ -77,52 +77,89 @@ class Placeholders:
         self._held: dict[str, Placeholder] = {}
         self._inherited: frozenset[str] = frozenset()
         self._ends = Ends()
+        self._found: frozenset[str] = frozenset()
+        self._others = JournalsClosed(self._journal.directory)
+        self._other_has_ended = False
         self._looking: asyncio.Task[None] | None = None
+        self._look_again = False
 
     def recover(self) -> tuple[str, ...]:
         """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs
-        is kept until it has ended, see `follow`. To be called before the first `hold`. Its journal goes last: who is
-        killed in the middle of this leaves it to the next."""
-        with contextlib.ExitStack() as journals:
-            return self._recover(tuple(self._journal.abandoned(journals)))
-
-    def _recover(self, journals: tuple[Abandoned, ...]) -> tuple[str, ...]:
-        text = b"".join(journal.text for journal in journals)
-        # only paths: a journal may have been damaged, and that keeps no daemon from starting
-        lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line.startswith(b"/")}, reverse=True)
-        # A command outlives its daemon, and a mount goes with the directory it stands on.
-        self._inherited = in_use(lines, mounts_of_sandboxes())
-        for path in self._inherited:
-            if (found := take(path)) is not None:
-                self._held[path] = found
-                found.users = 1
-        # the longest first: a directory is empty once what stood in it is gone
-        removed = tuple(path for path in lines if path not in self._inherited and remove_left(path))
-        self._journal.clear()
-        if self._inherited:
-            self._journal.write(sorted(self._inherited))
-        for journal in journals:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(journal.path)
+        is kept until it has ended, see `follow`. To be called before the first `hold`."""
+        removed = self._recover()
+        self._adopt()
         return removed
 
-    def follow(self) -> None:
-        """Remove what commands of earlier daemons needed when they end. To be called in the event loop, after `recover`
-        and `resume`."""
-        self._stop_following()
-        if self._inherited:
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="placeholders of a killed daemon")
+    def _recover(self) -> tuple[str, ...]:
+        """In any thread. What commands still need is in `_found` then. The journals go last: who is killed in the
+        middle of this leaves them to the next."""
+        with contextlib.ExitStack() as locks:
+            journals = tuple(self._journal.abandoned(locks))
+            text = b"".join(journal.text for journal in journals)
+            # only paths: a journal may have been damaged, and that keeps no daemon from starting
+            lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line.startswith(b"/")}, reverse=True)
+            # A command outlives its daemon, and a mount goes with the directory it stands on.
+            needed = in_use(lines, mounts_of_sandboxes()) if lines else frozenset()
+            # the longest first: a directory is empty once what stood in it is gone
+            removed = tuple(path for path in lines if path not in needed and remove_left(path))
+            if needed:
+                self._journal.write(sorted(needed))
+                self._found |= needed
+            for journal in journals:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(journal.path)
+        return removed
 
-    def _stop_following(self) -> None:
+    def _adopt(self) -> None:
+        """Hold what `_recover` has found for the commands that need it."""
+        found, self._found = self._found, frozenset()
+        for path in found - self._inherited:
+            placeholder = self._held.get(path) or take(path)
+            if placeholder is not None:
+                self._held[path] = placeholder
+                placeholder.users += 1
+                self._idle.pop(path, None)
+        self._inherited |= found
+
+    def follow(self) -> None:
+        """Remove what commands of earlier daemons needed when they end; and do the same for the daemons of this user
+        that end while this one lives. To be called in the event loop, after `recover` and `resume`."""
+        self._others.watch(self._another_has_ended)
+        self._look()
+
+    def _another_has_ended(self) -> None:
+        self._other_has_ended = True
+        self._look()
+
+    def _look(self) -> None:
         self._ends.close()
         if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+            self._look_again = True
+        elif self._inherited or self._other_has_ended:
+            self._looking = asyncio.get_running_loop().create_task(self._look_through(), name="placeholders-left")
 
-    async def _look(self) -> None:
+    async def _look_through(self) -> None:
         """Find out which of those commands run, let go of what the others needed, and come again when one ends."""
+        try:
+            running = await self._looked()
+            while self._look_again:
+                self._look_again = False
+                running = await self._looked()
+        finally:
+            self._looking = None
+        needing = [process for process in running if in_use(self._inherited, {process: running[process]})]
+        if needing:
+            self._ends.watch(needing, self._look)
+        if self._idle and self._sweeping is None:
+            self._sweep()
+
+    async def _looked(self) -> Mapping[int, frozenset[str]]:
+        if self._other_has_ended:
+            self._other_has_ended = False
+            with contextlib.suppress(HostError, OSError):  # no room to write it down: it stays for the next daemon
+                await asyncio.to_thread(self._recover)
+            self._adopt()
         running = await asyncio.to_thread(mounts_of_sandboxes)
-        self._looking = None
         left = in_use(self._inherited, running)
         for path in self._inherited - left:
             placeholder = self._held.get(path)
@@ -131,11 +168,7 @@ class Placeholders:
                 if not placeholder.users:
                     self._idle[path] = None
         self._inherited = left
-        needing = [process for process in running if in_use(left, {process: running[process]})]
-        if needing:
-            self._ends.watch(needing, self.follow)
-        if self._idle and self._sweeping is None:
-            self._sweep()
+        return running
 
     def hand_over(self) -> PlaceholdersRecord:
         """Let go of everything and leave it standing. Holds that are released later change nothing."""
@@ -160,10 +193,15 @@ class Placeholders:
             self._sweeping = asyncio.get_running_loop().call_later(max(self._linger, LINGER), self._sweep)
 
     def _stop(self) -> None:
-        self._stop_following()
+        self._others.close()
+        self._ends.close()
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
+        self._adopt()  # what a look that was broken off had found
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
         """Write what `hold` would have to write in the journal, without keeping the event loop waiting for the disk."""
@@ -236,7 +274,7 @@ class Placeholders:
         for path in sorted(self._idle, reverse=True):
             if path in self._inherited:
                 del self._idle[path]
-                self.follow()
+                self._look()
             else:
                 self._drop(path)
 

@@ -18,6 +18,7 @@ import pytest
 from sandboxd.errors import HostError
 from sandboxd.host.placeholder import is_absent
 from sandboxd.host.placeholders import Placeholders
+from support.waiting import wait_until_async
 
 
 @pytest.fixture
@@ -303,3 +304,24 @@ def test_one_that_a_program_keeps_locked_is_not_waited_for(work: Path, placehold
     assert f"{work}/a" in error.message and "locked" in error.message
     placeholders.hold((f"{work}/a/",)).release()
     assert not (work / "a").exists()
+
+
+async def test_what_another_daemon_leaves_is_removed_while_this_one_lives(work: Path, tmp_path: Path) -> None:
+    """Nobody may start for days. What this one holds itself stays."""
+    journal = str(tmp_path / "journal")
+    mine = Placeholders(journal, linger=0)
+    mine.recover()
+    mine.follow()
+    hold = mine.hold((f"{work}/both/",))
+    paths = (f"{work}/both/", f"{work}/theirs/", f"{work}/theirs/inner/")
+    dying = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _DIES, journal, *paths, env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    assert await dying.wait() == -9
+    await wait_until_async(lambda: not (work / "theirs").exists(), "what it has left is removed")
+    await wait_until_async(lambda: len(list(tmp_path.glob("journal*"))) == 1, "so is its journal")
+    assert (work / "both").is_dir()
+    hold.release()
+    assert list(work.iterdir()) == []
+    mine.close()
+    assert list(tmp_path.glob("journal*")) == []
