@@ -52,9 +52,10 @@ class HostWatch:
         facts: dict[str, str] = {}
         for tree in (self.identity.home, self.identity.workspace, self.identity.runtime, self.identity.temporary):
             facts.update(describe_tree(tree))
-        for shared in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), Path("/run/user")):
-            facts.update(_ours_in(shared, self.identity))
         ours = [process for process in descendants() if process.birth not in self.strangers]
+        pids = frozenset({os.getpid(), *(process.pid for process in ours)})
+        for shared in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), Path("/run/user")):
+            facts.update(_ours_in(shared, self.identity, pids))
         facts.update({f"process {process.pid}": " ".join(process.command) for process in ours})
         return Snapshot(facts)
 
@@ -105,19 +106,25 @@ def _kind_and_content(path: Path, status: os.stat_result) -> tuple[str, str]:
     return "special", f"{stat.S_IFMT(status.st_mode):o} {status.st_rdev}"
 
 
-def _ours_in(shared: Path, identity: Identity) -> dict[str, str]:
+def _ours_in(shared: Path, identity: Identity, processes: frozenset[int]) -> dict[str, str]:
     """What carries our name (not that of our tests) in a shared place and belongs to the identity. For the directory
     in which all daemons of a user keep their temporary files, its entries count instead of itself, as far as no daemon
-    of somebody else (a person's own, on a developer's machine) holds them."""
+    of somebody else (another test's, a person's own on a developer's machine) holds them."""
     facts: dict[str, str] = {}
     for path in _children(shared):
         if not _OUR_NAME.search(path.name):
             continue
         if path == Path(f"/var/tmp/sandboxd-{identity.uid}"):
-            facts.update(_facts_of(entry, identity) for entry in _children(path) if not _held_by_others(entry / "lock"))
+            entries = [entry for entry in _children(path) if not _held_by_others(_lock_of(entry), processes)]
+            facts.update(_facts_of(entry, identity) for entry in entries)
         else:
             facts.update([_facts_of(path, identity)])
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _lock_of(entry: Path) -> Path:
+    """The file that a daemon holds as long as it needs the entry: the one in a directory, or a journal itself."""
+    return entry / "lock" if entry.is_dir() else entry
 
 
 def _children(folder: Path) -> list[Path]:
@@ -136,12 +143,12 @@ def _facts_of(path: Path, identity: Identity) -> tuple[str, str]:
     return f"shared {path}", f"{stat.S_IFMT(status.st_mode):o} {stat.S_IMODE(status.st_mode):04o}" if own else ""
 
 
-def _held_by_others(lock: Path) -> bool:
-    """Whether a process that this test has not started holds an flock on the file (proc_locks(5))."""
+def _held_by_others(lock: Path, ours: frozenset[int]) -> bool:
+    """Whether a process that is not one of `ours` holds an flock on the file (proc_locks(5))."""
     try:
         inode = lock.stat().st_ino
     except OSError:
         return False
     holders = {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
                if line.split()[5].endswith(f":{inode}")}  # fmt: skip
-    return bool(holders - {os.getpid(), *(process.pid for process in descendants())})
+    return bool(holders - ours)
