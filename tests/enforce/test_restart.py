@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,44 @@ def test_a_hang_up_while_it_is_restarted_ends_nothing(start_daemon: StartDaemon,
 
 def commands_of(daemon: DaemonProcess) -> int:
     return sum(one["commands"] for one in json.loads(daemon.run("status", "--json").stdout)["sessions"])
+
+
+# The system refuses to replace the program, as when there is no memory for its arguments.
+REFUSED = """
+import errno, os, signal
+if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
+    def refuse(*what):
+        os.execve = execute
+        if os.environ["ENDS"]: os.kill(os.getpid(), signal.SIGTERM)
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    execute, os.execve = os.execve, refuse
+"""
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_when_the_program_cannot_be_replaced_the_process_goes_on_with_everything(
+    start_daemon: StartDaemon, identity: Identity, origin: Origin, ends: bool
+) -> None:
+    script = Path(identity.write(identity.base / "refused" / "sitecustomize.py", REFUSED))
+    ours = identity.environment()["PYTHONPATH"]
+    daemon = start_daemon(
+        resolve={"ok.test": "127.0.0.1"},
+        settings={"sandbox": {"network": {"allowedDomains": ["ok.test"]}}},
+        env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "ENDS": "yes" if ends else ""},
+    )
+    words = ["sh", "-c", f"echo up; read line; curl -sSf http://ok.test:{origin.port}/"]
+    command = daemon.popen("run", "--", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert command.stdout is not None and command.stdout.readline() == b"up\n"
+    daemon.popen("restart").wait()
+    wait_until(lambda: "this process goes on" in daemon.output(), "it was refused")
+    if ends:
+        assert daemon.process.wait(30) == 0, daemon.output()
+        command.communicate(timeout=30)
+        assert command.returncode != 0
+        return
+    assert daemon.run("restart").returncode == 0, daemon.output()
+    output, _ = command.communicate(b"go on\n", timeout=30)
+    assert (output, command.returncode) == (origin.body, 0), daemon.output()
+    status = json.loads(daemon.run("status", "--json").stdout)
+    assert (status["restarts"], status["restarted"]["lost"]) == (2, [])
+    assert daemon.stop() == 0
