@@ -16,10 +16,11 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandboxd_client.aio import AsyncClient, AsyncSession
+    from sandboxd_client.aio import AsyncClient
     from sandboxd_client.aio_process import AsyncProcess
+    from sandboxd_client.aio_session import AsyncSession
     from sandboxd_client.calls import Notification
-    from sandboxd_client.client import Client, Session
+    from sandboxd_client.client import Client
     from sandboxd_client.errors import (
         ApprovalRequired,
         CommandDenied,
@@ -37,18 +38,21 @@ if TYPE_CHECKING:
     )
     from sandboxd_client.override import Override
     from sandboxd_client.process import CommandFailed, Completed, Process
+    from sandboxd_client.session import Session
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
 
 _HOMES = {
-    "aio": "AsyncClient AsyncSession",
+    "aio": "AsyncClient",
     "aio_process": "AsyncProcess",
+    "aio_session": "AsyncSession",
     "calls": "Notification",
-    "client": "Client Session",
+    "client": "Client",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
     "override": "Override",
     "process": "CommandFailed Completed Process",
+    "session": "Session",
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
 }

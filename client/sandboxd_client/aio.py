@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sandboxd_client import calls
 from sandboxd_client.aio_connection import AsyncConnection
 from sandboxd_client.aio_process import AsyncProcess, TextMode, ask_to_run_outside, complete, start
 from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
-from sandboxd_client.client import DEFAULT_TIMEOUT_S, SESSION_GONE
+from sandboxd_client.client import DEFAULT_TIMEOUT_S
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, DaemonTimeout, RpcError
+from sandboxd_client.errors import ConnectionLost, DaemonTimeout
 from sandboxd_client.launching import (
     Command,
     Launch,
@@ -74,6 +73,9 @@ from sandboxd_client.wire.messages.violations import (
     ViolationStripResult,
 )
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
+
+if TYPE_CHECKING:
+    from sandboxd_client.aio_session import AsyncSession
 
 R = TypeVar("R")
 
@@ -402,6 +404,8 @@ class AsyncClient:
         detach: bool = False,
     ) -> AsyncSession:
         """A session for `async with`: opened at its start, closed at its end. Its methods are the client's, in it."""
+        from sandboxd_client.aio_session import AsyncSession
+
         return AsyncSession(
             self,
             calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
@@ -451,144 +455,3 @@ async def _approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSand
         return None
     answer = approve(decision)
     return bool(await answer if inspect.isawaitable(answer) else answer)
-
-
-class AsyncSession:
-    """As `Session`, for `async with`."""
-
-    def __init__(self, client: AsyncClient, opening: Call[SessionOpenResult]) -> None:
-        self._client = client
-        self._opening = opening
-        self._opened: SessionOpenResult | None = None
-        self._connections = 0
-        self.cwd: str = opening.params["cwd"]
-
-    async def open(self) -> None:
-        """Open it; `async with` does."""
-        self._opened = await self._client.call(self._opening)
-        self._connections = self._client.connections
-
-    @property
-    def opened(self) -> SessionOpenResult:
-        if self._opened is None:
-            raise RuntimeError("the session is not open yet: use it in 'async with', or await its open()")
-        return self._opened
-
-    @property
-    def id(self) -> str:
-        return self.opened.session_id
-
-    async def close(self) -> None:
-        """End the session with its commands. Closing one that has ended does nothing."""
-        try:
-            await self._client.session_close(self.id)
-        except RpcError as error:
-            if error.slug not in SESSION_GONE:
-                raise
-
-    def _here(self, cwd: Path | None) -> str:
-        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
-
-    async def _in_session(self, ask: Callable[[str], Awaitable[R]]) -> R:
-        try:
-            return await ask(self.id)
-        except RpcError as error:
-            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
-                raise
-        await self.open()
-        return await ask(self.id)
-
-    async def should_sandbox(
-        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
-    ) -> ShouldSandboxResult:
-        return await self._in_session(
-            lambda session_id: self._client.should_sandbox(
-                command,
-                cwd=self._here(cwd),
-                session_id=session_id,
-                dangerously_disable_sandbox=dangerously_disable_sandbox,
-            )
-        )
-
-    async def wrap(
-        self,
-        command: str | None = None,
-        *,
-        argv: Sequence[Path] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        shell: str | None = None,
-        command_id: str | None = None,
-        command_text: str | None = None,
-        overrides: OverridesRecord | None = None,
-    ) -> WrapResult:
-        return await self._in_session(
-            lambda session_id: self._client.wrap(
-                command,
-                argv=argv,
-                cwd=self._here(cwd),
-                env=env,
-                shell=shell,
-                session_id=session_id,
-                command_id=command_id,
-                command_text=command_text,
-                overrides=overrides,
-            )
-        )
-
-    async def policy_explain(
-        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
-    ) -> ExplainResult:
-        return await self._in_session(
-            lambda session_id: self._client.policy_explain(
-                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
-            )
-        )
-
-    async def policy_effective(self) -> EffectiveResult:
-        return await self._in_session(
-            lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd)
-        )
-
-    async def policy_describe(self) -> DescribeResult:
-        return await self._in_session(
-            lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd)
-        )
-
-    async def settings_get(self, key: str | None = None) -> SettingsGetResult:
-        return await self._in_session(
-            lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd)
-        )
-
-    async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
-        """As AsyncClient.spawn, in this session; `cwd` is seen from the session's."""
-
-        async def spawn_in(session_id: str) -> AsyncProcess:
-            options["session_id"] = session_id
-            return await self._client.spawn(command, **options)
-
-        options["cwd"] = self._here(options.get("cwd"))
-        return await self._in_session(spawn_in)
-
-    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """As AsyncClient.run, in this session; `cwd` is seen from the session's."""
-
-        async def run_in(session_id: str) -> Completed:
-            options["session_id"] = session_id
-            return await self._client.run(command, **options)
-
-        options["cwd"] = self._here(options.get("cwd"))
-        return await self._in_session(run_in)
-
-    async def __aenter__(self) -> AsyncSession:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(ConnectionLost):
-            await self.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncSession {self._opened.session_id if self._opened else 'unopened'} in {self.cwd}>"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sandboxd_client import calls
 from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, RpcError
+from sandboxd_client.errors import ConnectionLost
 from sandboxd_client.launching import (
     Command,
     Launch,
@@ -73,9 +72,11 @@ from sandboxd_client.wire.messages.violations import (
 )
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
+if TYPE_CHECKING:
+    from sandboxd_client.session import Session
+
 R = TypeVar("R")
 DEFAULT_TIMEOUT_S = 60.0
-SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
 class Client:
@@ -422,6 +423,8 @@ class Client:
         detach: bool = False,
     ) -> Session:
         """A session as a context manager: opened now, closed at its end. Its methods are the client's, in it."""
+        from sandboxd_client.session import Session
+
         return Session(
             self,
             calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
@@ -469,131 +472,3 @@ class Client:
         elif wish:
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
         return wrapped_launch(command, options, self.wrap(**arguments), decision)
-
-
-class Session:
-    """One agent in one project. It ends with the client's connection unless detached; when the daemon was restarted it
-    is opened again by the next call, without the grants it had been given."""
-
-    def __init__(self, client: Client, opening: Call[SessionOpenResult]) -> None:
-        self._client = client
-        self._opening = opening
-        self._detached = bool(opening.params.get("detach"))
-        self.cwd: str = opening.params["cwd"]
-        self._open()
-
-    def _open(self) -> None:
-        self.opened = self._client.call(self._opening)
-        self._connections = self._client.connections
-
-    @property
-    def id(self) -> str:
-        return self.opened.session_id
-
-    def close(self) -> None:
-        """End the session with its commands. Closing one that has ended does nothing."""
-        try:
-            self._client.session_close(self.id)
-        except RpcError as error:
-            if error.slug not in SESSION_GONE:
-                raise
-
-    def _here(self, cwd: Path | None) -> str:
-        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
-
-    def _in_session(self, ask: Callable[[str], R]) -> R:
-        try:
-            return ask(self.id)
-        except RpcError as error:
-            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
-                raise
-        self._open()
-        return ask(self.id)
-
-    def should_sandbox(
-        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
-    ) -> ShouldSandboxResult:
-        return self._in_session(
-            lambda session_id: self._client.should_sandbox(
-                command,
-                cwd=self._here(cwd),
-                session_id=session_id,
-                dangerously_disable_sandbox=dangerously_disable_sandbox,
-            )
-        )
-
-    def wrap(
-        self,
-        command: str | None = None,
-        *,
-        argv: Sequence[Path] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        shell: str | None = None,
-        command_id: str | None = None,
-        command_text: str | None = None,
-        overrides: OverridesRecord | None = None,
-    ) -> WrapResult:
-        return self._in_session(
-            lambda session_id: self._client.wrap(
-                command,
-                argv=argv,
-                cwd=self._here(cwd),
-                env=env,
-                shell=shell,
-                session_id=session_id,
-                command_id=command_id,
-                command_text=command_text,
-                overrides=overrides,
-            )
-        )
-
-    def policy_explain(
-        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
-    ) -> ExplainResult:
-        return self._in_session(
-            lambda session_id: self._client.policy_explain(
-                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
-            )
-        )
-
-    def policy_effective(self) -> EffectiveResult:
-        return self._in_session(lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd))
-
-    def policy_describe(self) -> DescribeResult:
-        return self._in_session(lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd))
-
-    def settings_get(self, key: str | None = None) -> SettingsGetResult:
-        return self._in_session(lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd))
-
-    def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
-        """As Client.spawn, in this session; `cwd` is seen from the session's."""
-
-        def spawn_in(session_id: str) -> Process:
-            options["session_id"] = session_id
-            return self._client.spawn(command, **options)
-
-        options["cwd"] = self._here(options.get("cwd"))
-        return self._in_session(spawn_in)
-
-    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """As Client.run, in this session; `cwd` is seen from the session's."""
-
-        def run_in(session_id: str) -> Completed:
-            options["session_id"] = session_id
-            return self._client.run(command, **options)
-
-        options["cwd"] = self._here(options.get("cwd"))
-        return self._in_session(run_in)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(ConnectionLost):
-            self.close()
-
-    def __repr__(self) -> str:
-        return f"<Session {self.id} in {self.cwd}>"

@@ -1,0 +1,153 @@
+"""A session of the blocking client: the client's methods, in one project."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar, Unpack
+
+from sandboxd_client.calls import Call, Path
+from sandboxd_client.errors import ConnectionLost, RpcError
+from sandboxd_client.launching import Command, RunOptions, SpawnOptions
+from sandboxd_client.process import Completed, Process
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.sessions import SessionOpenResult
+from sandboxd_client.wire.messages.settings import SettingsGetResult
+from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
+
+if TYPE_CHECKING:
+    from sandboxd_client.client import Client
+
+R = TypeVar("R")
+SESSION_GONE = frozenset(("session_unknown", "session_closed"))
+
+
+class Session:
+    """One agent in one project. It ends with the client's connection unless detached; when the daemon was restarted it
+    is opened again by the next call, without the grants it had been given."""
+
+    def __init__(self, client: Client, opening: Call[SessionOpenResult]) -> None:
+        self._client = client
+        self._opening = opening
+        self._detached = bool(opening.params.get("detach"))
+        self.cwd: str = opening.params["cwd"]
+        self._open()
+
+    def _open(self) -> None:
+        self.opened = self._client.call(self._opening)
+        self._connections = self._client.connections
+
+    @property
+    def id(self) -> str:
+        return self.opened.session_id
+
+    def close(self) -> None:
+        """End the session with its commands. Closing one that has ended does nothing."""
+        try:
+            self._client.session_close(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE:
+                raise
+
+    def _here(self, cwd: Path | None) -> str:
+        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
+
+    def _in_session(self, ask: Callable[[str], R]) -> R:
+        try:
+            return ask(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
+                raise
+        self._open()
+        return ask(self.id)
+
+    def should_sandbox(
+        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
+    ) -> ShouldSandboxResult:
+        return self._in_session(
+            lambda session_id: self._client.should_sandbox(
+                command,
+                cwd=self._here(cwd),
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+            )
+        )
+
+    def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        return self._in_session(
+            lambda session_id: self._client.wrap(
+                command,
+                argv=argv,
+                cwd=self._here(cwd),
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    def policy_explain(
+        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
+    ) -> ExplainResult:
+        return self._in_session(
+            lambda session_id: self._client.policy_explain(
+                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
+            )
+        )
+
+    def policy_effective(self) -> EffectiveResult:
+        return self._in_session(lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd))
+
+    def policy_describe(self) -> DescribeResult:
+        return self._in_session(lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd))
+
+    def settings_get(self, key: str | None = None) -> SettingsGetResult:
+        return self._in_session(lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd))
+
+    def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
+        """As Client.spawn, in this session; `cwd` is seen from the session's."""
+
+        def spawn_in(session_id: str) -> Process:
+            options["session_id"] = session_id
+            return self._client.spawn(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(spawn_in)
+
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """As Client.run, in this session; `cwd` is seen from the session's."""
+
+        def run_in(session_id: str) -> Completed:
+            options["session_id"] = session_id
+            return self._client.run(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(run_in)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ConnectionLost):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} in {self.cwd}>"
