@@ -31,7 +31,13 @@ from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.idle import stop_when_idle
 from sandboxd.daemon.keeping import Keeping
-from sandboxd.daemon.lifecycle import ServiceManager, StopRequest, raise_descriptor_limit, signals_handled
+from sandboxd.daemon.lifecycle import (
+    ServiceManager,
+    StopRequest,
+    raise_descriptor_limit,
+    signals_handled,
+    signals_heard,
+)
 from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
 from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import Permissions, rule_writer
@@ -235,6 +241,9 @@ async def _serve(
                     outgoing.for_manager = for_manager
                     outgoing.ends_at_once = lambda: stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
+        running = None
+        if outgoing is not None:
+            await signals_heard()
     if outgoing is None:
         log.info("stopped")
     return outgoing

@@ -17,6 +17,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TURNS = 10
+"""Of an event loop, from the byte of a signal in its pipe to the call of the handler: three with asyncio's own."""
+
 
 class StopRequest:
     """The wish to end, from a signal, the `shutdown` method or the service manager. The first reason is kept."""
@@ -74,6 +78,15 @@ def signals_handled(
                 signal.signal(number, lambda *_: None)  # that program reads the settings anyway
             elif late:
                 signal.signal(number, lambda received, _: stop(signal.Signals(received).name))
+
+
+async def signals_heard() -> None:
+    """Return when the actions of `signals_handled` have been called for all that came until now. What comes later waits
+    until somebody handles it again, in this program or in the next. asyncio learns of a signal by a byte in a pipe, and
+    what that says is lost with the event loop."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 class ServiceManager:

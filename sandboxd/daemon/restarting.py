@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from sandboxd import __version__
+from sandboxd.daemon.lifecycle import SIGNALS
 from sandboxd.errors import HostError
 from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, read_document
 
@@ -26,7 +27,6 @@ _TRIAL = "SANDBOXD_TRIAL"
 HANDOVER = "SANDBOXD_HANDOVER"
 _MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
 _LISTED = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,13 @@ import os, signal
 if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
     from sandboxd.daemon.restarting import Program
     from sandboxd.runtime.sessions import Sessions
-    leaving, execute = Sessions.__aexit__, Program.execute
+    from contextlib import asynccontextmanager
+    from sandboxd import app
+    leaving, execute, running = Sessions.__aexit__, Program.execute, app.run_daemon
+    @asynccontextmanager
+    async def run(*what, **more):
+        async with running(*what, **more) as daemon: yield daemon
+        if os.environ["WHEN"] == "the loop turns no more": os.kill(os.getpid(), signal.SIGTERM)
     async def leave(*what):
         if os.environ["WHEN"] == "it leaves": os.kill(os.getpid(), signal.SIGTERM)
         return await leaving(*what)
@@ -123,11 +129,11 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
         if os.environ["WHEN"] == "it has left": os.kill(os.getpid(), signal.SIGTERM)
         if os.environ["WHEN"] == "it has hung up": os.kill(os.getpid(), signal.SIGHUP)
         execute(*what)
-    Sessions.__aexit__, Program.execute = leave, become
+    Sessions.__aexit__, Program.execute, app.run_daemon = leave, become, run
 """
 
 
-@pytest.mark.parametrize("when", ["it leaves", "it has left"])
+@pytest.mark.parametrize("when", ["it leaves", "the loop turns no more", "it has left"])
 def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
     start_daemon: StartDaemon, identity: Identity, when: str
 ) -> None:
