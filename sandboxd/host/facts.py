@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes
-from sandboxd.host.git import git_directories, repositories_around, worktree_of
+from sandboxd.host.git import git_directories, obeyed_in, repositories_around, worktree_of
+from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import close_again, neutralise, open_up
 from sandboxd.host.resolve import resolve
 from sandboxd.host.scan import TreeScan, Wanted, found_at
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Neutralised, RepositoriesRecord, Resolved, Scan
+from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Neutralised, Obeyed, RepositoriesRecord, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 
 _TRIES = 20
@@ -192,11 +193,16 @@ class HostFacts:
             paths = {path: resolve(path, names) for path in needs.paths}
             effort = Effort()
             globs = {pattern: self._expand(pattern, needs, stamp, names, effort) for pattern in needs.globs}
-            scans = {need.root: self._scan(need, paths[need.root], needs, stamp, names) for need in needs.scans}
+            everybody = configuration_of_user(os.path.expanduser("~"), names)
+            scans = {
+                need.root: self._scan(need, paths[need.root], needs, stamp, names, everybody) for need in needs.scans
+            }
+            obeyed = tuple(everybody.files(names))
         except BaseException:
             self._release(stamp)
             raise
-        return Facts(paths, globs, {root: scan for root, scan in scans.items() if scan is not None}, stamp=stamp)
+        scanned = {root: scan for root, scan in scans.items() if scan is not None}
+        return Facts(paths, globs, scanned, obeyed, stamp=stamp)
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort
@@ -205,7 +211,9 @@ class HostFacts:
         stamp.globs.append(glob)
         return glob.expand(names)
 
-    def _scan(self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch) -> Scan | None:
+    def _scan(
+        self, need: ScanNeed, root: Resolved, needs: Needs, stamp: _Stamp, names: NameWatch, everybody: Configuration
+    ) -> Scan | None:
         if root.kind is not Kind.DIRECTORY or root.real in needs.apart:
             return None
         tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
@@ -214,26 +222,30 @@ class HostFacts:
         entries: list[Found] = []
         git_dirs: list[GitDir] = []
         unreadable: list[str] = []
+        obeyed: dict[Obeyed, None] = {}
         for directory, record in tree.notable().items():
             found += (found_at(os.path.join(directory, name), names) for name in record.names)
             if record.unreadable:
                 unreadable.append(directory)
             if record.git in ("file", "link"):
                 entries.append(found_at(os.path.join(directory, ".git"), names))
+            if record.git == "file":
+                obeyed |= dict.fromkeys(obeyed_in(directory, names, everybody))
             if record.git:
                 git = resolve(os.path.join(directory, ".git"), names)
                 if git.kind is Kind.DIRECTORY:
-                    git_dirs += git_directories(git.real, needs.git_names, names)
+                    git_dirs += git_directories(git.real, needs.git_names, names, everybody, directory)
             elif record.bare:
-                git_dirs += git_directories(directory, needs.git_names, names)
+                git_dirs += git_directories(directory, needs.git_names, names, everybody)
         worktree = worktree_of(root.real, names) if need.follow_worktree else None
         if worktree is not None and not worktree.refused:
-            git_dirs += git_directories(worktree.common, needs.git_names, names)
+            git_dirs += git_directories(worktree.common, needs.git_names, names, everybody)
         top = ""
         if need.follow_worktree:
-            top, around = repositories_around(root.real, needs.git_names, names)
+            top, around = repositories_around(root.real, needs.git_names, names, everybody)
             git_dirs += around
-        return Scan(root.real, tuple(found), tuple(entries), _once(git_dirs), worktree, tuple(unreadable), top)
+        dirs = _once(git_dirs)
+        return Scan(root.real, tuple(found), tuple(entries), dirs, worktree, tuple(unreadable), top, tuple(obeyed))
 
     def _tree(self, key: _ScanKey, stamp: _Stamp) -> TreeScan:
         with self._scans_lock:

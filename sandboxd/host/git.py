@@ -1,4 +1,4 @@
-"""Where git keeps things: git directories, submodules, linked worktrees, and what their configuration points to.
+"""Where git keeps things: git directories, submodules, linked worktrees.
 
 Read from the files themselves (gitrepository-layout(5), git-worktree(1)); git is not run, because it would obey the
 very configuration that is in question.
@@ -8,37 +8,38 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sandboxd.errors import PolicyError
+from sandboxd.host.git_obeyed import LARGEST_CONFIG, Configuration, read_configuration, settings_in, text_of
 from sandboxd.host.resolve import Names, resolve
-from sandboxd.plan.facts import Found, GitDir, Kind, Worktree
+from sandboxd.plan.facts import GitDir, Kind, Obeyed, Worktree
 
 _LONGEST_POINTER = 8192
 """A path has at most 4,095 bytes; what git takes is longer by a word."""
 _GITDIR = "gitdir: "
-_LARGEST_CONFIG = 1 << 20
 _DEEPEST_MODULE = 8
 _LINKED_NAMES = ("config.worktree", "commondir")
-_SECTION = re.compile(r"\s*\[\s*([-.A-Za-z0-9]+)(?:\s+\"((?:[^\"\\]|\\.)*)\")?\s*\]")
-_VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*(.*?)\s*(?:[#;].*)?$")
 
 
-def git_directories(top: str, names: tuple[str, ...], seen: Names) -> Iterator[GitDir]:
-    """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees."""
-    main = _git_dir(top, names, seen)
+def git_directories(
+    top: str, names: tuple[str, ...], seen: Names, everybody: Configuration, work_tree: str = ""
+) -> Iterator[GitDir]:
+    """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees. `everybody` is
+    what is configured for all repositories, `work_tree` where `top` was found as `.git`."""
+    main, settings = _git_dir(top, names, seen, everybody, work_tree)
     yield main
     for module in _modules(os.path.join(top, "modules"), seen):
-        yield _git_dir(module, names, seen)
+        yield _git_dir(module, names, seen, everybody)[0]
     for linked in _entries(os.path.join(top, "worktrees"), seen):
         own = tuple(name for name in names if name in _LINKED_NAMES)
-        yield replace(_linked_git_dir(linked, own, seen), worktree_config=main.worktree_config)
+        yield replace(_linked_git_dir(linked, own, seen, settings), worktree_config=main.worktree_config)
 
 
-def repositories_around(root: str, names: tuple[str, ...], seen: Names) -> tuple[str, list[GitDir]]:
+def repositories_around(
+    root: str, names: tuple[str, ...], seen: Names, everybody: Configuration
+) -> tuple[str, list[GitDir]]:
     """For a canonical directory: the nearest one at or above it that has a `.git` (empty when there is none), and the
     git directories that it lies in or that belong to a repository above it. Of the latter only what their configuration
     names matters: their hooks may be kept in the directory (`core.hooksPath`), they themselves are not in it."""
@@ -49,9 +50,9 @@ def repositories_around(root: str, names: tuple[str, ...], seen: Names) -> tuple
             top = directory
             git_dir = entry.real if entry.kind is Kind.DIRECTORY else _common_of(directory, seen)
             if git_dir and not f"{root}/".startswith((f"{directory}/.git/", f"{git_dir}/")) and directory != root:
-                found.append(replace(_git_dir(git_dir, (), seen), names=()))
+                found.append(_git_dir(git_dir, (), seen, everybody, directory)[0])
         if directory != root and _is_git_directory(directory, seen):
-            found.append(_git_dir(directory, names, seen))
+            found.append(_git_dir(directory, names, seen, everybody)[0])
     return top, found
 
 
@@ -97,6 +98,17 @@ def worktree_of(root: str, seen: Names) -> Worktree | None:
     return Worktree(root, git_dir.real, common, refused)
 
 
+def obeyed_in(work_tree: str, seen: Names, everybody: Configuration) -> tuple[Obeyed, ...]:
+    """What git obeys in a directory whose `.git` is a file, wherever that leads and whether or not anything points
+    back: git asks for that no more than it has to."""
+    leads = worktree_of(work_tree, seen)
+    if leads is None:
+        return ()
+    own = read_configuration(os.path.join(leads.common, "config"), seen)
+    own += read_configuration(os.path.join(leads.git_dir, "config.worktree"), seen)
+    return _obeyed(own, everybody, [work_tree], seen)
+
+
 def pointer_of(entry: str) -> str | None:
     """The git directory that a `.git` file names, as it stands in the file system; None when it names none."""
     text = _pointer(entry)
@@ -108,7 +120,7 @@ def pointer_of(entry: str) -> str | None:
 
 def confirmed_worktree(git_dir: str) -> str | None:
     """The value of `core.worktree` when what it names points back: as in the git directory of a submodule."""
-    value = dict(_settings(os.path.join(git_dir, "config"))).get("core.worktree")
+    value = _configured_worktree(git_dir)
     if value is None:
         return None
     entry = os.path.join(os.path.realpath(os.path.join(git_dir, value)), ".git")
@@ -117,7 +129,7 @@ def confirmed_worktree(git_dir: str) -> str | None:
 
 def _confirmed(root: str, git_dir: str, common: str) -> bool:
     if git_dir == common:
-        value = dict(_settings(os.path.join(git_dir, "config"))).get("core.worktree")
+        value = _configured_worktree(git_dir)
         return value is not None and os.path.realpath(os.path.join(git_dir, value)) == root
     back = _pointer(os.path.join(git_dir, "gitdir"))
     if back is None or os.path.dirname(os.path.dirname(git_dir)) != common:
@@ -125,15 +137,26 @@ def _confirmed(root: str, git_dir: str, common: str) -> bool:
     return os.path.realpath(os.path.join(git_dir, back)) == os.path.join(root, ".git")
 
 
-def _git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
+def _configured_worktree(git_dir: str) -> str | None:
+    return dict(settings_in(text_of(os.path.join(git_dir, "config"), LARGEST_CONFIG) or "")).get("core.worktree")
+
+
+def _git_dir(
+    path: str, names: tuple[str, ...], seen: Names, everybody: Configuration, work_tree: str = ""
+) -> tuple[GitDir, Configuration]:
+    """One that is not a linked worktree's, and the configuration that it shares with those."""
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
-    seen.visit(path, "config", True)
-    settings = tuple(_settings(os.path.join(path, "config")))
-    is_on = dict(settings).get("extensions.worktreeconfig", "false").lower() in ("true", "yes", "on", "1", "")
-    return GitDir(path, resolved, tuple(_referenced(path, settings, seen)), worktree_config=is_on)
+    shared = read_configuration(os.path.join(path, "config"), seen)
+    is_on = (shared.get("extensions.worktreeconfig") or "").lower() in ("true", "yes", "on", "1")
+    own = shared + read_configuration(os.path.join(path, "config.worktree"), seen) if is_on else shared
+    # git runs hooks at the top of the working tree; a bare repository is its own
+    places = [os.path.dirname(path) if os.path.basename(path) == ".git" else path, work_tree]
+    places += [os.path.join(path, value) for key, value in own.settings if key == "core.worktree"]
+    obeyed = _obeyed(own, everybody, places, seen)
+    return GitDir(path, resolved, obeyed, worktree_config=is_on), shared + everybody
 
 
-def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
+def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names, shared: Configuration) -> GitDir:
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
     seen.visit(path, "gitdir", True)
     back = _pointer(os.path.join(path, "gitdir"))
@@ -141,37 +164,14 @@ def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names) -> GitDir:
     if back is not None:
         entry = os.path.realpath(os.path.join(path, back))
         work_tree = os.path.dirname(entry) if os.path.isfile(entry) else ""
-    return GitDir(path, resolved, worktree=work_tree)
+    own = read_configuration(os.path.join(path, "config.worktree"), seen)
+    return GitDir(path, resolved, _obeyed(own, shared, [work_tree], seen), worktree=work_tree)
 
 
-def _referenced(git_dir: str, settings: Iterable[tuple[str, str]], seen: Names) -> Iterator[Found]:
-    """Files and directories outside the git directory that its configuration has git obey."""
-    work_tree = os.path.dirname(git_dir)
-    for key, value in settings:
-        if key == "core.hookspath":
-            base = work_tree
-        elif key.startswith("include") and key.endswith(".path"):
-            base = git_dir
-        else:
-            continue
-        path = os.path.join(base, os.path.expanduser(value))
-        resolved = resolve(path, seen)
-        if resolved.kind is not None:
-            yield Found(resolved.real, resolved.real, resolved.kind, resolved.hard_links)
-
-
-def _settings(config: str) -> Iterator[tuple[str, str]]:
-    """(lower-case key, value) of a configuration file; enough of git-config(1) for paths. A zero byte ends a value."""
-    text = _text(config, _LARGEST_CONFIG)
-    if text is None:
-        return
-    section = ""
-    for line in text.split("\n"):  # as git does
-        if match := _SECTION.match(line):
-            section = match[1].lower() + (f".{match[2]}" if match[2] is not None else "")
-            line = line[match.end() :]
-        if match := _VALUE.match(line):
-            yield f"{section}.{match[1].lower()}", match[2].strip('"').partition("\0")[0]
+def _obeyed(own: Configuration, shared: Configuration, places: list[str], seen: Names) -> tuple[Obeyed, ...]:
+    """The files that `own` includes, and the hooks that both name, for each place in which git may run them."""
+    hooks = (one for place in filter(None, places) for all_of in (own, shared) for one in all_of.hooks(place, seen))
+    return tuple(dict.fromkeys((*own.files(seen), *hooks)))
 
 
 def _modules(directory: str, seen: Names, depth: int = 0) -> Iterator[str]:
@@ -209,19 +209,5 @@ def _entries(directory: str, seen: Names) -> Iterator[str]:
 
 def _pointer(path: str) -> str | None:
     """The path in a file, to the letter as git reads it: line ends go, spaces stay, and a zero byte ends it."""
-    text = _text(path, _LONGEST_POINTER)
+    text = text_of(path, _LONGEST_POINTER)
     return None if text is None else text.rstrip("\r\n").partition("\0")[0]
-
-
-def _text(path: str, limit: int) -> str | None:
-    """The beginning of a regular file. A command may have put a pipe there, at which reading would never end."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.fsdecode(os.read(file, limit)) if stat.S_ISREG(os.fstat(file).st_mode) else None
-    except OSError:
-        return None
-    finally:
-        os.close(file)

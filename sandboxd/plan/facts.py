@@ -72,13 +72,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Obeyed:
+    """A path that the configuration of git names, with contents that git obeys: an included file, or a `directory` of
+    hooks or with a template. `listed`: it lies in a working tree, where git lists every file."""
+
+    resolved: Resolved
+    directory: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GitDir:
-    """A git directory. `names` are the paths asked for (`Needs.git_names`), resolved, in that order. `referenced` are
-    further paths that its configuration tells git to obey (an included file, `core.hooksPath`)."""
+    """A git directory. `names` are the paths asked for (`Needs.git_names`), resolved, in that order. `obeyed` are
+    further paths that git obeys when it works there, because its configuration names them."""
 
     path: str
     names: tuple[tuple[str, Resolved], ...] = ()
-    referenced: tuple[Found, ...] = ()
+    obeyed: tuple[Obeyed, ...] = ()
     worktree_config: bool = False
     """git reads `config.worktree` too (extensions.worktreeConfig)."""
     worktree: str | None = None
@@ -100,8 +110,9 @@ class Worktree:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a scan found below one canonical root. `git_entries` are the `.git` files and links seen, `git_dirs` the
-    git directories. `unreadable` are directories that could not be listed although the user might open them up. `top`
-    is the nearest directory at or above the root that has a `.git`; looked for where commands are started."""
+    git directories; `obeyed` is what git obeys where the former stand. `unreadable` are directories that could not be
+    listed although the user might open them up. `top` is the nearest directory at or above the root that has a `.git`;
+    looked for where commands are started."""
 
     root: str
     names: tuple[Found, ...] = ()
@@ -110,16 +121,18 @@ class Scan:
     worktree: Worktree | None = None
     unreadable: tuple[str, ...] = ()
     top: str = ""
+    obeyed: tuple[Obeyed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `stamp` belongs to the source
-    of the facts and proves their age."""
+    """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
+    every repository of this user. `stamp` belongs to the source of the facts and proves their age."""
 
     paths: Mapping[str, Resolved] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
     scans: Mapping[str, Scan] = field(default_factory=dict)
+    obeyed: tuple[Obeyed, ...] = ()
     warnings: tuple[str, ...] = ()
     stamp: object = None
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Resolved, Scan, Worktree
+from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Obeyed, Resolved, Scan, Worktree
 from sandboxd.plan.mounts import Mark, at_and_above, is_below, settled_at
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
@@ -54,6 +54,8 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -
         if scan.worktree is not None:
             is_root = scan.root == facts.paths[place.project_root].real
             _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
+    for obeyed in facts.obeyed:
+        _protect_obeyed(found, obeyed)
     _add_lifted(found, files, place, facts)
     _lift_own_repository(found, place, facts)
     _warn_of_closed_directories(found, place, facts)
@@ -117,6 +119,8 @@ def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, Protect
     for git_dir in scan.git_dirs:
         if git_dir.worktree is None:
             _protect_git_dir(found, git_dir, git_rows)
+    for obeyed in scan.obeyed:
+        _protect_obeyed(found, obeyed)
     for directory in scan.unreadable:
         found.add(directory, Kind.DIRECTORY, Reason(Mark.PROTECTED, "it cannot be searched for protected names"))
         found.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
@@ -131,8 +135,25 @@ def _protect_git_dir(found: PointMap, git_dir: GitDir, git_rows: Mapping[str, Pr
         _protect(found, resolved, row if git_dir.worktree_config else replace(row, file=False))
         if resolved.kind is None and row.absent is Absent.LEAVE:
             found.watched[(resolved.real,)] = None
-    for referenced in git_dir.referenced:
-        found.add_found(referenced, Reason(Mark.PROTECTED, "the configuration of git names it"), guard=True)
+    for obeyed in git_dir.obeyed:
+        _protect_obeyed(found, obeyed)
+
+
+def _protect_obeyed(found: PointMap, obeyed: Obeyed) -> None:
+    """What git obeys by its configuration. An included file must not be a directory, which git fails at."""
+    reason, resolved = Reason(Mark.PROTECTED, "the configuration of git names it"), obeyed.resolved
+    found.add_links(resolved, guard=True)
+    if resolved.kind is not None:
+        found.add(resolved.real, resolved.kind, reason)
+    elif obeyed.directory:
+        found.add_absent(resolved, reason)
+    elif not obeyed.listed:
+        found.add_absent(resolved, reason, file=True)
+    elif posixpath.dirname(resolved.real) == resolved.existing:
+        found.pin(resolved.existing)
+        found.watched[(resolved.real,)] = None
+    else:
+        found.add_absent(resolved, reason, top_only=True)
 
 
 def _protect_linked(

@@ -90,7 +90,7 @@ class Point:
     itself last: to keep it absent, or with a `kind` to have it there. `link` is the text of a symlink that stands here,
     `guard` says that it must not be replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows`
     what it shows. `force` masks a file although the place it is in is private. `sealed`: a mask here becomes
-    read-only."""
+    read-only. `pinned`: a directory that must not be moved, although nothing else is to be said about it."""
 
     path: str
     kind: Kind | None = Kind.DIRECTORY
@@ -102,6 +102,7 @@ class Point:
     shows: Shows | None = None
     force: bool = False
     sealed: bool = True
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -293,6 +294,9 @@ class _Emitter:
             self._absent(node)
         elif parent is None or node.shows is not parent.shows:
             self._mount(node)
+        elif point.pinned and node.shows is Shows.HOST_WRITABLE:
+            self._way_to(point.path, parent)
+            self._add(Mount(Operation.WRITABLE, point.path, point.path))
         if node.shows is Shows.HOST_WRITABLE and (parent is None or parent.shows is not Shows.HOST_WRITABLE):
             self.writable.append(point.path)
 

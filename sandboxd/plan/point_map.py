@@ -38,7 +38,8 @@ class PointMap:
         point = self.points.get(path)
         if point is None or (point.kind is None and kind is not None):
             marks = point.marks if point is not None else Mark.NONE
-            point = self.points[path] = Point(path, kind, marks, missing)
+            pinned = point is not None and point.pinned
+            point = self.points[path] = Point(path, kind, marks, missing, pinned=pinned)
         point.marks |= reason.mark
         self.reasons.setdefault(path, []).append(reason)
 
@@ -71,6 +72,10 @@ class PointMap:
             if link not in way:
                 point = self.points.setdefault(link.path, Point(link.path, link=link.target))
                 point.guard = point.guard or guard
+
+    def pin(self, directory: str) -> None:
+        """A directory that must not be moved away, although nothing in it is mounted."""
+        self.points.setdefault(directory, Point(directory)).pinned = True
 
     def add_found(self, found: Found, reason: Reason, *, guard: bool) -> None:
         """Something a scan or a pattern found."""
