@@ -12,14 +12,14 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.host.scan import found_at
-from sandboxd.plan.facts import Found
+from sandboxd.plan.facts import Found, Link
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
@@ -58,6 +58,8 @@ class GlobScan:
         self._directories = 0
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
+        self._way: tuple[Link, ...] = ()
+        """The symlinks in the literal beginning."""
 
     def expand(self, seen: Names) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
@@ -68,6 +70,7 @@ class GlobScan:
         top = resolve("/" + "/".join(literal), seen)
         if top.kind is None:
             return ()
+        self._way = top.links
         self._walk(top.real, tuple(parts), seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
@@ -147,7 +150,8 @@ class GlobScan:
 
     def _match(self, path: str, seen: Names) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._found[path] = found_at(path, seen)
+            found = found_at(path, seen)
+            self._found[path] = replace(found, links=(*self._way, *found.links)) if self._way else found
             self._all.matches += 1
         alone = len(self._found) > MAX_MATCHES
         if alone or self._all.matches > MAX_OF_ALL * MAX_MATCHES:

@@ -267,7 +267,7 @@ def found_at(path: str, seen: Names) -> Found:
     if not os.path.islink(path):
         return Found(path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is Kind.FILE else 1)
     resolved = resolve(path, seen)
-    return Found(path, resolved.real, resolved.kind, resolved.hard_links)
+    return Found(path, resolved.real, resolved.kind, resolved.hard_links, resolved.links)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -59,12 +59,14 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink)."""
+    """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink).
+    `links` are the symlinks followed, for a match of a pattern also those in the pattern's literal beginning."""
 
     path: str
     real: str
     kind: Kind | None
     hard_links: int = 1
+    links: tuple[Link, ...] = ()
 
     @property
     def is_link(self) -> bool:

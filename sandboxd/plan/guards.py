@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Obeyed, Resolved, Scan, Worktree
+from sandboxd.plan.followed import Followed
 from sandboxd.plan.mounts import Mark, at_and_above, is_below, settled_at
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
@@ -28,7 +29,7 @@ MOST_WORKTREES = 16
 """Of one repository, that are guarded one by one: each is two mounts."""
 
 
-def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
+def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts, followed: Followed) -> None:
     """The protected names of a place, existing and absent, and what the user's rules take back."""
     for path in place.daemon_paths:
         resolved = facts.paths[path]
@@ -56,7 +57,7 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -
             _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
     for obeyed in facts.obeyed:
         _protect_obeyed(found, obeyed)
-    _add_lifted(found, files, place, facts)
+    _add_lifted(found, files, place, facts, followed)
     _lift_own_repository(found, place, facts)
     _warn_of_closed_directories(found, place, facts)
 
@@ -207,11 +208,13 @@ def is_workspace(root: str, facts: Facts) -> bool:
     return not any(part.startswith(".") for part in facts.paths[root].real.split("/"))
 
 
-def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts) -> None:
+def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts, followed: Followed) -> None:
     """A rule that names a protected path, or one inside it, takes the protection back there."""
     for rule in (*files.allow_write, *place.allow_write):
         if not may_lift(rule) or facts.paths[rule.path].problem:
             continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
+        if not followed.opens(rule):
+            continue
         point = found.points.get(facts.paths[rule.path].real)
         if point is not None and point.path in found.locked:
             continue

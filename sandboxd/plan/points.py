@@ -7,7 +7,8 @@ mounted, is decided in `plan.mounts` alone.
 from __future__ import annotations
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Kind, session_directory
+from sandboxd.plan.facts import Facts, Kind, Link, session_directory
+from sandboxd.plan.followed import Followed
 from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
 from sandboxd.plan.point_map import PointMap, Reason
@@ -28,6 +29,7 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
     found = PointMap()
     own = _OwnPlaces(place, facts)
+    followed = Followed(files, place, facts)
     for mark, rules in (
         (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
         (Mark.DENY_WRITE, files.deny_write),
@@ -35,9 +37,9 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
         (Mark.ALLOW_READ, (*files.allow_read, *place.allow_read)),
     ):
         for rule in rules:
-            _add_rule(found, own, facts, mark, rule)
+            _add_rule(found, own, facts, followed, mark, rule)
     _add_working_directories(found, place, facts)
-    add_guards(found, files, place, facts)
+    add_guards(found, files, place, facts, followed)
     own.add_to(found)
     _add_name_files(found, place, facts)
     return found
@@ -86,12 +88,17 @@ def _fix(points: dict[str, Point], path: str, mount: Mount, shows: Shows) -> Non
     point.fixed, point.shows, point.kind = mount, shows, Kind.DIRECTORY
 
 
-def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: PathRule) -> None:
+def _add_rule(
+    found: PointMap, own: _OwnPlaces, facts: Facts, followed: Followed, mark: Mark, rule: PathRule
+) -> None:
     reason = Reason(mark, rule.text or rule.path, rule)
     if rule.glob:
-        _add_pattern(found, own, facts, rule, reason)
+        _add_pattern(found, own, facts, followed, rule, reason)
         return
     resolved = facts.paths[rule.path]
+    if not mark & _DENIES and not followed.opens(rule):
+        _warn_of_link(found, followed, reason, resolved.real, resolved.links)
+        return
     if _special(found, own, resolved.real, mark, rule):
         return
     if resolved.kind is not None:
@@ -111,15 +118,30 @@ def _add_rule(found: PointMap, own: _OwnPlaces, facts: Facts, mark: Mark, rule: 
     found.add_links(resolved, guard=bool(mark & _DENIES))
 
 
-def _add_pattern(found: PointMap, own: _OwnPlaces, facts: Facts, rule: PathRule, reason: Reason) -> None:
+def _add_pattern(
+    found: PointMap, own: _OwnPlaces, facts: Facts, followed: Followed, rule: PathRule, reason: Reason
+) -> None:
     matches = facts.globs[rule.path]
     for match in matches:
-        if not _special(found, own, match.real, reason.mark, rule):
+        if not reason.mark & _DENIES and not followed.opens(rule, match.path):
+            _warn_of_link(found, followed, reason, match.real, match.links)
+        elif not _special(found, own, match.real, reason.mark, rule):
             found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
     if reason.mark & Mark.DENY_WRITE:
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _warn_of_link(
+    found: PointMap, followed: Followed, reason: Reason, real: str, links: tuple[Link, ...]
+) -> None:
+    if not followed.is_writable(real):
+        link = followed.can_change(links) or links[0]
+        found.warn(
+            f"{reason.text}: opens nothing, since a command could have made the symbolic link {link.path} that leads "
+            f"to {real}; if that is meant, name {real} itself"
+        )
 
 
 def _add_name_files(found: PointMap, place: Place, facts: Facts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
 
@@ -80,17 +81,20 @@ class DictionaryHost:
 
     def _found(self, path: str) -> Found:
         resolved = self.where(path)
-        return Found(path, resolved.real if self._entries[path].startswith("-> ") else path, resolved.kind)
+        is_link = self._entries[path].startswith("-> ")
+        return Found(path, resolved.real if is_link else path, resolved.kind, links=resolved.links)
 
     def _matches(self, pattern: str) -> Iterator[Found]:
         """As the real host: the literal beginning is looked up, links and all; below it no link is walked through."""
         parts = tuple(filter(None, pattern.split("/")))
         literal = tuple(takewhile(lambda part: not set(part) & set("*?["), parts))
-        top = self.where("/" + "/".join(literal)).real
+        beginning = self.where("/" + "/".join(literal))
+        top = beginning.real
         for path in sorted(self._entries):
             below = path.removeprefix(top.rstrip("/") + "/")
             if below != path and glob_matches(parts[len(literal) :], tuple(below.split("/"))):
-                yield self._found(path)
+                found = self._found(path)
+                yield replace(found, links=(*beginning.links, *found.links))
 
     def _scan(self, need: ScanNeed, needs: Needs) -> Scan:
         root = self.where(need.root).real

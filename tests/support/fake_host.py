@@ -108,7 +108,7 @@ class FakeHost:
 
     def _found(self, path: str) -> Found:
         resolved = self.look(path)
-        return Found(path, resolved.real, resolved.kind)
+        return Found(path, resolved.real, resolved.kind, links=resolved.links)
 
     def _expand(self, pattern: str) -> tuple[Found, ...]:
         text = "".join(

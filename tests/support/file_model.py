@@ -43,8 +43,28 @@ def covers(directory: str, path: str) -> bool:
     return directory in ("", path) or path.startswith(directory + "/")
 
 
-def follow(tree: dict[str, str], path: str, depth: int = 0) -> str | None:
-    """Where a path leads, as a relative path; None for a loop or a way out of the tree."""
+@dataclass(frozen=True)
+class End:
+    """Where a rule leads by one of its names, and the links on the way."""
+
+    rule: str
+    name: str
+    real: str
+    hops: tuple[str, ...]
+
+
+def literal_hops(tree: dict[str, str], pattern: str) -> list[str]:
+    """The links in the literal part in front of the first magic."""
+    parts = pattern.split("/")
+    start = next((index for index, part in enumerate(parts) if _is_magic(part)), len(parts) - 1)
+    hops: list[str] = []
+    follow(tree, "/".join(_unquoted(part) for part in parts[:start]), hops=hops)
+    return hops
+
+
+def follow(tree: dict[str, str], path: str, depth: int = 0, hops: list[str] | None = None) -> str | None:
+    """Where a path leads, as a relative path; None for a loop or a way out of the tree. The links on the way are added
+    to `hops`."""
     if depth > 40:
         return None
     at = ""
@@ -63,6 +83,8 @@ def follow(tree: dict[str, str], path: str, depth: int = 0) -> str | None:
         if kind is not None and kind.startswith(LINK):
             target = kind.removeprefix(LINK)
             depth += 1
+            if hops is not None:
+                hops.append(here)
             if depth > 40:
                 return None
             if target.startswith("/"):  # the root of the tree stands for /
@@ -120,26 +142,44 @@ class Model:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.tree = case.tree
-        self.allow_write = self._resolve(case.allow_write)
-        self.deny_write = self._resolve(case.deny_write, deny=True)
-        self.deny_read = self._resolve(case.deny_read, deny=True)
-        self.allow_read = self._resolve(case.allow_read)
         self.project = follow(self.tree, case.project) or ""
         self.cwd = follow(self.tree, case.cwd) or ""
+        self.deny_write = {one.real for one in self._ends(case.deny_write, deny=True)}
+        self.deny_read = {one.real for one in self._ends(case.deny_read, deny=True)}
+        writes, reads = self._ends(case.allow_write), self._ends(case.allow_read)
+        refused = self._refused(writes, reads)
+        self.allow_write = {one.real for one in writes - refused}
+        self.allow_read = {one.real for one in reads - refused}
 
-    def _resolve(self, rules: list[str], *, deny: bool = False) -> set[str]:
-        found: set[str] = set()
+    def _ends(self, rules: list[str], *, deny: bool = False) -> set[End]:
+        """Where rules lead; only to what exists, unless they deny."""
+        found: set[End] = set()
         for rule in rules:
-            if rule.startswith("glob:"):
-                for path in matches(self.tree, rule.removeprefix("glob:")):
-                    real = follow(self.tree, path)
-                    if real is not None and (real == "" or real in self.tree):
-                        found.add(real)
-                continue
-            real = follow(self.tree, rule)
-            if real is not None and (deny or real == "" or real in self.tree):
-                found.add(real)
+            glob = rule.startswith("glob:")
+            ways = [(path, path) for path in matches(self.tree, rule[5:])] if glob else [(rule, rule)]
+            for path, name in ways:
+                hops: list[str] = [] if not glob else literal_hops(self.tree, rule[5:])
+                real = follow(self.tree, path, hops=hops)
+                if real is not None and ((deny and not glob) or real == "" or real in self.tree):
+                    found.add(End(rule, name, real, tuple(hops)))
         return found
+
+    def _refused(self, writes: set[End], reads: set[End]) -> set[End]:
+        """The ends of rules that open which are reached through a link that a command could have made. What the links
+        of others open counts only for those that are left when the plain ones have been judged."""
+        plain = {self.project, self.cwd} | {one.real for one in writes if not one.hops}
+        refused: set[End] = set()
+        for others in (False, True):
+            while True:
+                rest = (writes | reads) - refused
+                opened = plain | ({one.real for one in rest & writes} if others else set())
+                more = {
+                    one for one in rest if any(covers(root, parent(hop)) for hop in one.hops for root in opened)
+                }
+                if not more:
+                    break
+                refused |= more
+        return refused
 
     def readable(self, path: str) -> bool:
         deny = self._longest(self.deny_read, path)

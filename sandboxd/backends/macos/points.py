@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 
 from sandboxd.backends.macos.globs import Glob, parse_glob
 from sandboxd.plan.facts import Facts, Resolved, session_directory
+from sandboxd.plan.followed import Followed
 from sandboxd.plan.mounts import Mark, Point, Shows, is_below
 from sandboxd.plan.points import DEVICES, PROCESSES, TMP, PointMap, make_points
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, PathRule
+
+_OPENS = Mark.ALLOW_WRITE | Mark.ALLOW_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ def list_patterns(files: FilePolicy, place: Place, facts: Facts) -> tuple[Patter
 
 
 def _patterns(files: FilePolicy, place: Place, facts: Facts) -> Iterator[Pattern]:
+    followed = Followed(files, place, facts)
     for mark, rules in (
         (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
         (Mark.DENY_WRITE, files.deny_write),
@@ -50,6 +54,8 @@ def _patterns(files: FilePolicy, place: Place, facts: Facts) -> Iterator[Pattern
                 continue
             glob = parse_glob(rule.path)
             base = facts.paths.get(glob.base)
+            if mark & _OPENS and base is not None and followed.can_change(base.links):
+                continue  # as on Linux: a command could have made the link
             yield Pattern(glob.rebased(base.real if base is not None else glob.base), mark, rule)
 
 

@@ -1,0 +1,99 @@
+"""Which rules that open something are followed to where they lead.
+
+A symlink in a place that a command can write may be one that an earlier command has put there, at the very name that a
+rule opens. Followed, it would open to the next command whatever the first one chose. So a rule is followed through
+links in other places only. It does not matter what a link is for: nothing tells a person's from a planted one.
+
+Denies are followed always.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from sandboxd.plan.facts import Facts, Kind, Link
+from sandboxd.plan.mounts import at_and_above
+from sandboxd.plan.request import Place
+from sandboxd.policy.policy import FilePolicy, PathRule
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One rule, or one match of a pattern, that leads through links. `at` is the name by which the rule has it."""
+
+    rule: PathRule
+    at: str
+    real: str
+    links: tuple[Link, ...]
+    opens_writing: bool
+
+
+class Followed:
+    """For one place. Without regard to what denies take back, so in doubt a link counts as one a command can change."""
+
+    def __init__(self, files: FilePolicy, place: Place, facts: Facts) -> None:
+        self._writable: dict[str, None] = {}
+        for root in (place.project_root, place.cwd):
+            if facts.paths[root].kind is Kind.DIRECTORY and facts.paths[root].real != "/":
+                self._writable[facts.paths[root].real] = None
+        for scan in facts.scans.values():
+            if scan.worktree is not None and not scan.worktree.refused:
+                self._writable[scan.worktree.common] = None
+        ways = []
+        for rules, writing in (
+            ((*files.allow_write, *place.allow_write), True),
+            ((*files.allow_read, *place.allow_read), False),
+        ):
+            for way in _ways(rules, facts, writing):
+                if way.links:
+                    ways.append(way)
+                elif writing:
+                    self._writable[way.real] = None
+        self._refused = self._changeable(ways)
+        for way in ways:
+            if way.opens_writing and way not in self._refused:
+                self._writable[way.real] = None
+        self._names = {(way.rule.path, way.at) for way in self._refused}
+
+    def opens(self, rule: PathRule, at: str = "") -> bool:
+        """Whether a rule opens what it leads to; with `at` one match of a pattern."""
+        return (rule.path, at or rule.path) not in self._names
+
+    def can_change(self, links: Iterable[Link]) -> Link | None:
+        """The first link that a command could have made."""
+        return next((link for link in links if self.is_writable(posixpath.dirname(link.path))), None)
+
+    def is_writable(self, path: str) -> bool:
+        return _is_in(path, self._writable)
+
+    def _changeable(self, ways: list[_Way]) -> set[_Way]:
+        """First those that stand where a command can write whatever they open, then those that stand where another of
+        the rest leads: what a planted link leads to must close nothing."""
+        refused: set[_Way] = set()
+        for among_each_other in (False, True):
+            while True:
+                rest = [way for way in ways if way not in refused]
+                opened = [way.real for way in rest if way.opens_writing] if among_each_other else []
+                roots = {*self._writable, *opened}
+                more = {way for way in rest if any(_is_in(posixpath.dirname(link.path), roots) for link in way.links)}
+                if not more:
+                    break
+                refused |= more
+        return refused
+
+
+def _is_in(path: str, roots: Container[str]) -> bool:
+    return any(at in roots for at in at_and_above(path))
+
+
+def _ways(rules: Iterable[PathRule], facts: Facts, writing: bool) -> Iterator[_Way]:
+    for rule in rules:
+        if rule.glob:
+            for match in facts.globs[rule.path]:
+                if match.kind is not None:
+                    yield _Way(rule, match.path, match.real, match.links, writing)
+        else:
+            resolved = facts.paths[rule.path]
+            yield _Way(rule, rule.path, resolved.real, resolved.links, writing)
