@@ -86,7 +86,7 @@ def reports(sandbox: Sandbox) -> list[RefusedCall]:
 
 def told(launch: Launcher, places: Places, script: str, watched: Supervision = WRITES) -> list[tuple[str, str]]:
     """Runs Python statements in the base directory; the names of the calls and the paths of what was reported."""
-    text = f"import os, sys; os.chdir({str(places.base)!r})\n{script}"
+    text = f"import ctypes, os, sys; os.chdir({str(places.base)!r})\n{script}"
     found = reports(launch.python(text, watched=watched, options=places.options))
     base = str(places.base) + "/"
     assert {report.process for report in found} <= {"python3"}
@@ -125,6 +125,7 @@ REFUSED = {
     "os.rename('open/guarded', 'x', src_dir_fd=os.open('.', 0))": ("renameat", "open/guarded"),
     "os.rename('open/file', 'open/guarded')": ("rename", "open/guarded"),
     "os.rename('file', 'other', src_dir_fd=os.open('closed', 0))": ("renameat", "closed/file"),
+    "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/inner', 1)": ("renameat2", "open/inner"),
     "os.unlink('file')": ("unlink", "file"),
     "os.unlink('link')": ("unlink", "link"),
     "os.unlink('open/guarded')": ("unlink", "open/guarded"),
@@ -172,6 +173,9 @@ NOT_REPORTED = [
     "os.rename('open/file', 'open/other')",
     "os.rename('open/file', 'other')",  # another mount: EXDEV
     "os.rename('file', 'open/other')",
+    "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/guarded', 1)",  # RENAME_NOREPLACE, as mv(1) tries first
+    "ctypes.CDLL(None).renameat2(-100, b'/tmp/new', -100, b'open', 1)",
+    "ctypes.CDLL(None).renameat2(-100, b'/tmp/new', -100, b'open/.', 1)",
     "os.link('missing', 'x')",
     "os.link('open/file', 'open/second')",
     "os.symlink('x', 'open/second')",
@@ -184,7 +188,7 @@ NOT_REPORTED = [
     "os.truncate('closed', 0)",
     "os.chmod('open/file', 0); open('open/file', 'a')",
     "os.chmod('open', 0o555); open('open/new', 'w')",
-    "import ctypes; ctypes.CDLL(None).mkdir(8, 0)",  # not an address
+    "ctypes.CDLL(None).mkdir(8, 0)",  # not an address
     "open('x' * 5000, 'w')",
     "open('/proc/self/comm', 'w').write('x')",
     "open('/dev/stdout', 'w')",

@@ -255,12 +255,15 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
     if (fd >= 0) call(close, fd);
     return error;
 }
-/* rename(2) finds that the two names are on different mounts before it finds that one may not be written. */
-static long judge_rename(long from, long to) {
+/* rename(2) finds that the two names are on different mounts before it finds that one may not be written, and with
+ * RENAME_NOREPLACE that a name is taken before it finds that it is a mount: mv(1) tries a directory that way. */
+static long judge_rename(long from, long to, uint64_t flags) {
     struct place old = {0}, new = {0};
     long error = judge(from, path[0], REMOVES, 0, &old), fd;
     if (error && error != EROFS) return error;
-    if (!error) return old.exists && (error = judge(to, path[1], REMOVES, 0, &new)) == EBUSY ? error : 0;
+    if (!error && !old.exists) return 0;
+    if (!error && flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
+    if (!error) return judge(to, path[1], REMOVES, 0, &new) == EBUSY ? EBUSY : 0;
     if ((fd = look_above(to, path[1], last_part(path[1]))) < 0) return 0;
     new = place_of(fd, 1), call(close, fd);
     return new.mount == old.mount ? error : 0;
@@ -276,7 +279,7 @@ static const struct shape {
     {SYS_openat, 0, 1, 2, OPEN}, {SYS_openat2, 0, 1, 2, OPEN_HOW}, {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE},
     {SYS_unlinkat, 0, 1, NOWHERE, NAME_REMOVED}, {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
     {SYS_utimensat, 0, 1, 3, FILE_CHANGED}, {SYS_fchownat, 0, 1, 4, FILE_CHANGED},
-    {SYS_renameat, 0, 1, NOWHERE, RENAMED}, {SYS_renameat2, 0, 1, NOWHERE, RENAMED},
+    {SYS_renameat, 0, 1, NOWHERE, RENAMED}, {SYS_renameat2, 0, 1, 4, RENAMED},
     {SYS_linkat, 0, 1, NOWHERE, LINKED}, {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE},
     {SYS_mknodat, 0, 1, NOWHERE, NAME_MADE}, {SYS_fchmodat2, 0, 1, 3, FILE_CHANGED},
     {SYS_truncate, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_TRUNC}, {SYS_setxattr, NOWHERE, 0, NOWHERE, FILE_CHANGED},
@@ -326,7 +329,7 @@ static void on_file(const struct seccomp_notif *asked, const struct shape *shape
         case NAME_MADE: error = judge(from, path[0], MAKES, 0, &at); break;
         case NAME_REMOVED: error = judge(from, path[0], REMOVES, 0, &at); break;
         case FILE_CHANGED: error = judge(from, path[0], CHANGES, flags, &at); break;
-        case RENAMED: error = judge_rename(from, to); break;
+        case RENAMED: error = judge_rename(from, to, flags); break;
         case LINKED: /* of a file that is there */
             if (judge(from, path[0], CHANGES, AT_SYMLINK_NOFOLLOW, &at), at.exists)
                 error = judge(to, path[1], MAKES, 0, &at);
