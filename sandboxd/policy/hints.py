@@ -161,7 +161,8 @@ HINTS: tuple[Hint, ...] = (
     Hint(
         _WRITE, _ANY,
         "an empty directory keeps this protected name from being made, and goes when the command has ended: leave it "
-        "(git clean -e {name}), or if the name may be made: sandboxd allow path {path}",
+        "(git clean -e {name}; for git stash -u, the line /{name}/ in .git/info/exclude), or if the name may be made: "
+        "sandboxd allow path {path}",
         operation="rmdir", reasons=(Reason.PATH_PROTECTED,),
     ),
     Hint(

@@ -113,6 +113,19 @@ def _clean(daemon: DaemonProcess, identity: Identity) -> None:
     excluded = " ".join(f"-e {Path(target).name}" for target in found)
     status, said, found = run(daemon, f"touch new; git clean -fdxq -e o.git {excluded}; ls")
     assert status == 0 and "new" not in said and not found
+    # git stash -u cleans as well, and stops half-way when it cannot; it has no -e, and knows an exclude file
+    host(identity, "echo 1 > file; git add file; git commit -qm file")
+    status, said, found = run(daemon, "echo 2 >> file; touch new; git stash -u")
+    names = {Path(target).name for target in found if not target.endswith("/.git")}
+    hint = found[f"{identity.workspace}/.vscode"]
+    assert status == 1 and names and "/.vscode/ in .git/info/exclude" in hint
+    status, said, found = run(
+        daemon,
+        f"git reset -q --hard; git stash drop -q; printf '/%s/\\n' {' '.join(names)} >> .git/info/exclude;"
+        "echo 2 >> file; touch new; git stash -q -u && git diff --quiet && git stash pop -q && git status --porcelain",
+    )
+    assert status == 0 and said.splitlines() == [" M file", "?? new"] and not found, said
+    host(identity, "git checkout -q file; rm new")
 
 
 def _sockets_of_the_host(daemon: DaemonProcess, identity: Identity) -> None:

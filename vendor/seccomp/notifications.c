@@ -173,6 +173,7 @@ long name_of(long fd, char *to, unsigned long size) {
     return length;
 }
 enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
+enum { EITHER = 1 }; /* of a name that is removed: a directory (AT_REMOVEDIR) or not (0) */
 static uint64_t resolve; /* what the caller said to openat2 */
 static char path[2][PATH], found[PATH + PATH + 2];
 /* A place. `cover`: one of the empty directories, or the file that nobody may read, which stand for what is denied. */
@@ -223,10 +224,27 @@ static long barred(long directory, char *whole) {
     call(close, fd);
     return error;
 }
+static int holds_something(long directory) {
+    char entries[1024], *name;
+    long fd = call(openat, directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n, something = 0;
+    while (fd >= 0 && !something && (n = call(getdents64, fd, entries, sizeof entries)) > 0)
+        for (long at = 0; at < n; at += *(unsigned short *)(entries + at + 16)) {
+            name = entries + at + 19;
+            something |= name[0] != '.' || (name[1] && (name[1] != '.' || name[2]));
+        }
+    if (fd >= 0) call(close, fd);
+    return something;
+}
+/* A directory in which there is something is not removed, mount or not: git tries that. Nor is a file by rmdir(2). */
+static int fails_by_itself(long fd, int kind, uint64_t flags) {
+    int as_directory = !!(flags & AT_REMOVEDIR);
+    return flags != EITHER && (as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd)));
+}
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
     int kind = at->mode & S_IFMT;
     if (need == READS) return at->cover && !(at->mode & 0444) ? EACCES : 0;
-    if (need == REMOVES) return at->is_root ? EBUSY : at->read_only ? EROFS : 0;
+    if (need == REMOVES && at->is_root) return fails_by_itself(fd, kind, flags) ? 0 : EBUSY;
+    if (need == REMOVES) return at->read_only ? EROFS : 0;
     if (need == CHANGES) return at->read_only ? EROFS : 0;
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
@@ -259,11 +277,11 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
  * RENAME_NOREPLACE that a name is taken before it finds that it is a mount: mv(1) tries a directory that way. */
 static long judge_rename(long from, long to, uint64_t flags) {
     struct place old = {0}, new = {0};
-    long error = judge(from, path[0], REMOVES, 0, &old), fd;
+    long error = judge(from, path[0], REMOVES, EITHER, &old), fd;
     if (error && error != EROFS) return error;
     if (!error && !old.exists) return 0;
     if (!error && flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
-    if (!error) return judge(to, path[1], REMOVES, 0, &new) == EBUSY ? EBUSY : 0;
+    if (!error) return judge(to, path[1], REMOVES, EITHER, &new) == EBUSY ? EBUSY : 0;
     if ((fd = look_above(to, path[1], last_part(path[1]))) < 0) return 0;
     new = place_of(fd, 1), call(close, fd);
     return new.mount == old.mount ? error : 0;
@@ -277,7 +295,7 @@ static const struct shape {
     int fixed; /* flags */
 } shapes[] = {
     {SYS_openat, 0, 1, 2, OPEN}, {SYS_openat2, 0, 1, 2, OPEN_HOW}, {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE},
-    {SYS_unlinkat, 0, 1, NOWHERE, NAME_REMOVED}, {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
+    {SYS_unlinkat, 0, 1, 2, NAME_REMOVED}, {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
     {SYS_utimensat, 0, 1, 3, FILE_CHANGED}, {SYS_fchownat, 0, 1, 4, FILE_CHANGED},
     {SYS_renameat, 0, 1, NOWHERE, RENAMED}, {SYS_renameat2, 0, 1, 4, RENAMED},
     {SYS_linkat, 0, 1, NOWHERE, LINKED}, {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE},
@@ -292,7 +310,7 @@ static const struct shape {
     {SYS_open, NOWHERE, 0, 1, OPEN}, {SYS_creat, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_CREAT | O_TRUNC},
     {SYS_mkdir, NOWHERE, 0, NOWHERE, NAME_MADE}, {SYS_mknod, NOWHERE, 0, NOWHERE, NAME_MADE},
     {SYS_symlink, NOWHERE, 1, NOWHERE, NAME_MADE}, {SYS_unlink, NOWHERE, 0, NOWHERE, NAME_REMOVED},
-    {SYS_rmdir, NOWHERE, 0, NOWHERE, NAME_REMOVED}, {SYS_rename, NOWHERE, 0, NOWHERE, RENAMED},
+    {SYS_rmdir, NOWHERE, 0, NOWHERE, NAME_REMOVED, AT_REMOVEDIR}, {SYS_rename, NOWHERE, 0, NOWHERE, RENAMED},
     {SYS_link, NOWHERE, 0, NOWHERE, LINKED}, {SYS_chmod, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_chown, NOWHERE, 0, NOWHERE, FILE_CHANGED}, {SYS_utime, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_lchown, NOWHERE, 0, NOWHERE, FILE_CHANGED, AT_SYMLINK_NOFOLLOW},
@@ -327,7 +345,7 @@ static void on_file(const struct seccomp_notif *asked, const struct shape *shape
             error = judge(from, path[0], access == READ ? READS : WRITES, flags, &at);
             break;
         case NAME_MADE: error = judge(from, path[0], MAKES, 0, &at); break;
-        case NAME_REMOVED: error = judge(from, path[0], REMOVES, 0, &at); break;
+        case NAME_REMOVED: error = judge(from, path[0], REMOVES, flags, &at); break;
         case FILE_CHANGED: error = judge(from, path[0], CHANGES, flags, &at); break;
         case RENAMED: error = judge_rename(from, to, flags); break;
         case LINKED: /* of a file that is there */
