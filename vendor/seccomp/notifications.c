@@ -5,7 +5,8 @@
  * will say: it resolves the path as the caller's, with the caller's mounts and no more rights than the caller has,
  * and when the mounts make the call fail, that is kept for the daemon. Equal ones are counted.
  * PROMISES
- *  1. Nothing of a file is opened but its place (O_PATH); no link of /proc that leads out of the tree is followed.
+ *  1. Nothing of a file is opened but its place (O_PATH), and of a directory that is to be removed whether there is
+ *     something in it; no link of /proc that leads out of the tree is followed.
  *  2. A call that fails for another reason (not there, there already, not permitted by its mode) is not reported.
  *  3. However many calls there are, the daemon gets at most 500 reports a second after the first 256, none of them more
  *     than 20 ms late, and then the number of those it did not get. */
