@@ -202,7 +202,8 @@ class HostFacts:
             self._release(stamp)
             raise
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
-        return Facts(paths, globs, scanned, obeyed, stamp=stamp)
+        warnings = tuple(text for glob in stamp.globs for text in glob.warnings())
+        return Facts(paths, globs, scanned, obeyed, warnings, stamp)
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort

@@ -1,25 +1,30 @@
 """Path patterns, expanded to what exists. The cost follows what can match: a literal part is looked up, never listed,
 and only `**` looks at whole trees.
 
-`*` and `?` do not match a slash, and do match a leading dot: a rule that denies `*.pem` means hidden ones too. Symlinks
-are matched as names and not walked through; what a matched link leads to is reported as its `real`.
+`*` and `?` do not match a slash, and do match a leading dot: a rule that denies `*.pem` means hidden ones too.
+
+Symlinks are as in a shell: a part that matches the name of one goes on in the directory that it leads to, and `**` goes
+through none. There is no end to what links lead to (a link to `/` is enough), and what lies in the tree itself is found
+without them. Where one leads out of the tree, a warning says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import translate
+from itertools import count
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.host.scan import found_at
-from sandboxd.plan.facts import Found, Link
+from sandboxd.plan.facts import Found, Kind, Link
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
@@ -28,6 +33,18 @@ MAX_OF_ALL = 4
 each directory is remembered for each pattern."""
 _MAGIC = re.compile(r"[*?\[]")
 _QUOTED = re.compile(r"\[([*?\[])\]")
+_MOST_WARNINGS = 3
+"""For each pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A canonical path that begins with what has been matched, the parts still to match, and the symlinks that it was
+    reached through."""
+
+    path: str
+    rest: tuple[str, ...]
+    links: tuple[Link, ...]
 
 
 @dataclass(slots=True)
@@ -58,8 +75,8 @@ class GlobScan:
         self._directories = 0
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
-        self._way: tuple[Link, ...] = ()
-        """The symlinks in the literal beginning."""
+        self._passed_by: list[_Way] = []
+        """Links to directories that `**` has not gone through."""
 
     def expand(self, seen: Names) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
@@ -70,72 +87,114 @@ class GlobScan:
         top = resolve("/" + "/".join(literal), seen)
         if top.kind is None:
             return ()
-        self._way = top.links
-        self._walk(top.real, tuple(parts), seen)
+        self._walk(_Way(top.real, tuple(parts), top.links), seen)
         return tuple(self._found[path] for path in sorted(self._found))
+
+    def warnings(self) -> tuple[str, ...]:
+        """After `expand`: what somebody might have expected to be matched, in words."""
+        told = [
+            f"{self._pattern}: matches nothing in {os.path.realpath(way.path)}, since ** goes through no symbolic link "
+            f"({way.path}); if that is meant, give that directory a rule of its own"
+            for way in self._passed_by[:_MOST_WARNINGS]
+        ]
+        more = len(self._passed_by) - _MOST_WARNINGS
+        if more > 0:
+            told.append(f"{self._pattern}: ** goes through none of {more:,} more symbolic links")
+        return tuple(told)
 
     def close(self) -> None:
         for interest in self._interests:
             self._changes.cancel(interest)
 
-    def _walk(self, top: str, parts: tuple[str, ...], seen: Names) -> None:
-        todo = [(top, parts)]
+    def _walk(self, start: _Way, seen: Names) -> None:
+        """Ways through fewer links come first. What can be reached without any must not count as reached through one:
+        a rule that opens is not followed through every link."""
         done: set[tuple[str, tuple[str, ...]]] = set()
+        later: list[tuple[int, list[str], int, _Way]] = []
+        turns = count()
+        todo = [start]
         while todo:
-            here = todo.pop()
-            if here in done:
-                continue
-            done.add(here)
-            path, rest = here
-            if not rest:
-                self._match(path, seen)
-                continue
-            todo += self._step(path, rest, seen)
+            way = todo.pop()
+            if (way.path, way.rest) not in done:
+                done.add((way.path, way.rest))
+                if not way.rest:
+                    self._match(way, seen)
+                for step in self._step(way, seen):
+                    if step.links == way.links:
+                        todo.append(step)
+                    else:
+                        names = [link.path for link in step.links]
+                        heapq.heappush(later, (len(names), names, next(turns), step))
+            if not todo and later:
+                todo.append(heapq.heappop(later)[-1])
+        self._passed_by = [way for way in self._passed_by if self._leads_out(way, done)]
 
-    def _step(self, path: str, rest: tuple[str, ...], seen: Names) -> Iterator[tuple[str, tuple[str, ...]]]:
-        if path in self._apart:
+    def _step(self, way: _Way, seen: Names) -> Iterator[_Way]:
+        if not way.rest or way.path in self._apart:
             return
-        part, after = rest[0], rest[1:]
+        part, after = way.rest[0], way.rest[1:]
         name = _literal(part)
         if name is not None:
-            seen.visit(path, name)
-            below = _join(path, name)
-            if (os.path.isdir(below) and not os.path.islink(below)) or (not after and os.path.lexists(below)):
-                yield below, after
+            seen.visit(way.path, name)
+            below = _join(way.path, name)
+            if os.path.lexists(below):
+                yield from self._enter(replace(way, path=below, rest=after), os.path.islink(below), seen)
             return
-        deep = part == "**"
-        pattern = None if deep else re.compile(translate(part))
-        if deep:
-            yield path, after
-        for entry in self._entries(path, pattern):
-            is_directory = entry.is_dir(follow_symlinks=False)
-            if deep:
-                if is_directory:
-                    yield entry.path, rest
-            elif is_directory or not after:
-                yield entry.path, after
+        if part != "**":
+            for entry in self._entries(way, re.compile(translate(part))):
+                yield from self._enter(replace(way, path=entry.path, rest=after), entry.is_symlink(), seen)
+            return
+        yield replace(way, rest=after)
+        for entry in self._entries(way, None):
+            if not entry.is_symlink():
+                yield replace(way, path=entry.path)
+            else:
+                self._passed_by.append(replace(way, path=entry.path))
 
-    def _entries(self, path: str, pattern: re.Pattern[str] | None) -> list[os.DirEntry[str]]:
-        """The entries that match, all directories for None. Registered before they are listed."""
+    def _enter(self, way: _Way, is_link: bool, seen: Names) -> Iterator[_Way]:
+        """What has matched a part: taken as it is by the last one, otherwise gone into."""
+        if not is_link or not way.rest:
+            yield way
+            return
+        led_to = resolve(way.path, seen)
+        if led_to.kind is Kind.DIRECTORY and not self._is_apart(led_to.real):
+            yield replace(way, path=led_to.real, links=(*way.links, *led_to.links))
+
+    def _leads_out(self, way: _Way, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
+        """Whether a link leads to a directory that has not been looked at by another way."""
+        real = os.path.realpath(way.path)
+        return (real, way.rest) not in done and not self._is_apart(real)
+
+    def _is_apart(self, path: str) -> bool:
+        return any(path == apart or path.startswith(apart + "/") for apart in self._apart)
+
+    def _entries(self, way: _Way, pattern: re.Pattern[str] | None) -> list[os.DirEntry[str]]:
+        """The entries that match and fit: directories where something is to be matched in them, for None all of these.
+        Links to directories are among them. Registered before they are listed."""
+        path = way.path
         self._directories += 1
         self._all.directories += 1
         alone = self._directories > MAX_DIRECTORIES
         if alone or self._all.directories > MAX_OF_ALL * MAX_DIRECTORIES:
+            hint = "start the pattern in a smaller directory" if alone else "start them in smaller directories"
+            if way.links:
+                hint = f"{path} was reached through the symbolic link {way.links[-1].path}: remove that, or {hint}"
             raise PolicyError(
                 "glob_too_large",
                 f"{self._pattern} would search more than {MAX_DIRECTORIES:,} directories"
                 if alone
                 else f"the patterns up to {self._pattern} together would search more than "
                 f"{MAX_OF_ALL * MAX_DIRECTORIES:,} directories",
-                hint="start the pattern in a smaller directory" if alone else "start them in smaller directories",
+                hint=hint,
                 data={"pattern": self._pattern},
             )
         try:
             self._interests.append(self._changes.register(path, _matters(pattern), lambda _: self._on_change()))
             with os.scandir(path) as entries:
                 if pattern is None:
-                    return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-                return [entry for entry in entries if pattern.match(entry.name)]
+                    return [entry for entry in entries if _leads_to_directory(entry)]
+                fits = [entry for entry in entries if pattern.match(entry.name)]
+                return fits if len(way.rest) == 1 else [entry for entry in fits if _leads_to_directory(entry)]
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return []
@@ -148,10 +207,10 @@ class GlobScan:
                 data={"pattern": self._pattern, "path": path},
             ) from error
 
-    def _match(self, path: str, seen: Names) -> None:
+    def _match(self, way: _Way, seen: Names) -> None:
         with contextlib.suppress(FileNotFoundError):
-            found = found_at(path, seen)
-            self._found[path] = replace(found, links=(*self._way, *found.links)) if self._way else found
+            found = found_at(way.path, seen)
+            self._found[way.path] = replace(found, links=(*way.links, *found.links)) if way.links else found
             self._all.matches += 1
         alone = len(self._found) > MAX_MATCHES
         if alone or self._all.matches > MAX_OF_ALL * MAX_MATCHES:
@@ -163,6 +222,13 @@ class GlobScan:
                 hint="name a directory above them instead",
                 data={"pattern": self._pattern},
             )
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of links, or a way that is closed to us
+        return False
 
 
 def _matters(pattern: re.Pattern[str] | None) -> Callable[[str, bool], bool]:

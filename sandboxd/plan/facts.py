@@ -60,7 +60,7 @@ class Resolved:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink).
-    `links` are the symlinks followed, for a match of a pattern also those in the pattern's literal beginning."""
+    `links` are the symlinks followed, for a match of a pattern also those on the way to `path`, which is canonical."""
 
     path: str
     real: str

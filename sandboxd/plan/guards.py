@@ -116,7 +116,8 @@ def _protect_scanned(found: PointMap, scan: Scan, git_rows: Mapping[str, Protect
         if entry.kind is Kind.FILE:
             found.add_found(entry, reason, guard=True)
         else:
-            found.add_guard(entry.path)
+            for link in entry.links:
+                found.add_guard(link.path)
     for git_dir in scan.git_dirs:
         if git_dir.worktree is None:
             _protect_git_dir(found, git_dir, git_rows)

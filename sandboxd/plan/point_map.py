@@ -81,8 +81,11 @@ class PointMap:
         """Something a scan or a pattern found."""
         if found.kind is not None:
             self.add(found.real, found.kind, reason)
-        if found.is_link and guard:
-            self.add_guard(found.path)
+        for link in found.links:
+            if guard:
+                self.add_guard(link.path)
+            elif link.path not in self.points:
+                self.points[link.path] = Point(link.path, link=link.target)
 
     def add_guard(self, path: str) -> None:
         """A symlink that must not be replaced."""

@@ -223,6 +223,15 @@ async def test_what_cannot_be_complete_is_an_error(
         ("[*]", ["*"]),
         ("l/*.json", ["d/b.json"]),
         ("*/*.json", ["d/b.json"]),
+        ("l*/*.json", ["d/b.json"]),
+        ("**/l/b.json", ["d/b.json"]),
+        ("*/e/c.json", ["d/e/c.json"]),
+        ("[!d]/**/c.json", ["d/e/c.json"]),
+        ("*/top/?.json", ["a.json"]),
+        ("*/top/*/top/*/b.json", ["d/b.json"]),
+        ("d/*/l", ["l"]),
+        ("**/loop/*", []),
+        ("**/none/*", []),
         ("d/b.json/*", []),
         ("none/*", []),
     ],
@@ -231,8 +240,80 @@ async def test_patterns(host: HostFacts, tmp_path: Path, pattern: str, matches: 
     for name in ("a.json", "d/b.json", "d/e/c.json", ".hidden", "*"):
         write(tmp_path / name)
     (tmp_path / "l").symlink_to("d")
+    (tmp_path / "d" / "top").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "none").symlink_to("nowhere")
     found = (await host.answer(Needs(globs=(f"{tmp_path}/{pattern}",)))).globs[f"{tmp_path}/{pattern}"]
     assert sorted(os.path.relpath(one.path, tmp_path) for one in found) == sorted(matches)
+
+
+async def test_what_a_pattern_names_is_reached_through_the_fewest_links(host: HostFacts, tmp_path: Path) -> None:
+    """A rule that opens is not followed through a link that a command could have made, so another way must count."""
+    for name in ("p/d/plain", "q/hidden", "r/x/far"):
+        write(tmp_path / name)
+    for link, target in (("p/a", "d"), ("p/z", "../q"), ("p/b", "c"), ("p/c", "../q"), ("r/y", "x")):
+        (tmp_path / link).symlink_to(target)
+    pattern = f"{tmp_path}/*/*/*"
+    found = (await host.answer(Needs(globs=(pattern,)))).globs[pattern]
+    ways = {
+        os.path.relpath(one.path, tmp_path): [os.path.relpath(link.path, tmp_path) for link in one.links]
+        for one in found
+    }
+    assert ways == {"p/d/plain": [], "q/hidden": ["p/c"], "r/x/far": []}
+
+
+async def test_what_links_lead_to_is_watched(host: HostFacts, tmp_path: Path) -> None:
+    for name in ("w/x", "one/in/a.pem", "two/in/b.pem"):
+        write(tmp_path / name)
+    (tmp_path / "w" / "link").symlink_to("../hop")
+    (tmp_path / "hop").symlink_to("one")
+    wanted = Needs(globs=(f"{tmp_path}/w/l*k/in/*.pem",))
+
+    async def matches() -> list[str]:
+        (found,) = (await host.answer(wanted)).globs.values()
+        return [os.path.relpath(one.path, tmp_path) for one in found]
+
+    assert await matches() == ["one/in/a.pem"]
+    facts = await host.answer(wanted)
+    assert host.unchanged(facts)
+    write(tmp_path / "one" / "in" / "c.pem")
+    assert await matches() == ["one/in/a.pem", "one/in/c.pem"]
+    (tmp_path / "hop").unlink()
+    (tmp_path / "hop").symlink_to("two")
+    assert await matches() == ["two/in/b.pem"]
+    (tmp_path / "w" / "look").symlink_to("../one")
+    assert await matches() == ["one/in/a.pem", "one/in/c.pem", "two/in/b.pem"]
+
+
+async def test_links_that_are_not_gone_through_are_told(host: HostFacts, tmp_path: Path) -> None:
+    """Only those that lead to something else than the tree itself."""
+    for name in ("w/d/f", "out/f", "w/d/file"):
+        write(tmp_path / name)
+    for link, target in (("self", "."), ("d/up", ".."), ("other", "d"), ("to-file", "d/file"), ("none", "nowhere")):
+        (tmp_path / "w" / link).symlink_to(target)
+    (tmp_path / "w" / "proc").symlink_to("/proc/self")
+    pattern = f"{tmp_path}/w/**/f"
+    assert (await host.answer(Needs(globs=(pattern,)))).warnings == ()
+    for number in range(5):
+        (tmp_path / "w" / "d" / f"leads-out-{number}").symlink_to("../../out")
+    write(tmp_path / "w" / "new" / "f")
+    facts = await host.answer(Needs(globs=(pattern, f"{tmp_path}/w/*/f")))
+    assert len(facts.warnings) == 4 and all(pattern in text for text in facts.warnings), facts.warnings
+    assert f"{tmp_path}/out" in facts.warnings[0] and "leads-out" in facts.warnings[0]
+    assert "2 more" in facts.warnings[3]
+
+
+async def test_a_link_to_too_much_is_named(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write(tmp_path / "big" / str(number) / "f")
+    write(tmp_path / "w" / "f")
+    (tmp_path / "w" / "link").symlink_to("../big")
+    monkeypatch.setattr(globs, "MAX_DIRECTORIES", 3)
+    with pytest.raises(PolicyError) as caught:
+        await host.answer(Needs(globs=(f"{tmp_path}/w/*/**/f",)))
+    assert caught.value.slug == "glob_too_large" and f"{tmp_path}/w/link" in caught.value.hint
 
 
 async def test_nothing_is_left_registered(host: HostFacts, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import takewhile
 
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan, Worktree
 from sandboxd.plan.needs import BARE_NAMES, Needs, ScanNeed
+from support.pattern_walk import walk_pattern
 
 DIRECTORY, FILE = "/", ""
 """What stands at a path: a directory, a file with this content, or a symlink (`-> target`)."""
@@ -85,16 +85,9 @@ class DictionaryHost:
         return Found(path, resolved.real if is_link else path, resolved.kind, links=resolved.links)
 
     def _matches(self, pattern: str) -> Iterator[Found]:
-        """As the real host: the literal beginning is looked up, links and all; below it no link is walked through."""
-        parts = tuple(filter(None, pattern.split("/")))
-        literal = tuple(takewhile(lambda part: not set(part) & set("*?["), parts))
-        beginning = self.where("/" + "/".join(literal))
-        top = beginning.real
-        for path in sorted(self._entries):
-            below = path.removeprefix(top.rstrip("/") + "/")
-            if below != path and glob_matches(parts[len(literal) :], tuple(below.split("/"))):
-                found = self._found(path)
-                yield replace(found, links=(*beginning.links, *found.links))
+        for path, links in walk_pattern(pattern, self._entries, self.where).items():
+            found = self._found(path)
+            yield replace(found, links=(*links, *found.links))
 
     def _scan(self, need: ScanNeed, needs: Needs) -> Scan:
         root = self.where(need.root).real

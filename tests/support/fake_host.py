@@ -9,13 +9,14 @@ themselves, `socket` is one. `changed()` makes all facts stale.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 from sandboxd.plan.request import Place
+from support.pattern_walk import walk_pattern
 
 BASICS = {
     "/usr/bin/bash": "", "/usr/bin/dash": "", "/usr/bin/sh": "-> dash", "/bin": "-> usr/bin", "/tmp/": "",
@@ -111,11 +112,11 @@ class FakeHost:
         return Found(path, resolved.real, resolved.kind, links=resolved.links)
 
     def _expand(self, pattern: str) -> tuple[Found, ...]:
-        text = "".join(
-            "(?:[^/]+/)*" if part == "**/" else re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
-            for part in re.split(r"(\*\*/)", pattern)
+        return tuple(
+            replace(found, links=(*links, *found.links))
+            for path, links in walk_pattern(pattern, self.entries, self.look).items()
+            for found in (self._found(path),)
         )
-        return tuple(self._found(path) for path in sorted(self.entries) if re.fullmatch(text, path))
 
     def _scan(self, need: ScanNeed, root: str, needs: Needs) -> Scan:
         names, entries, git_dirs = [], [], []

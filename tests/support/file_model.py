@@ -53,15 +53,6 @@ class End:
     hops: tuple[str, ...]
 
 
-def literal_hops(tree: dict[str, str], pattern: str) -> list[str]:
-    """The links in the literal part in front of the first magic."""
-    parts = pattern.split("/")
-    start = next((index for index, part in enumerate(parts) if _is_magic(part)), len(parts) - 1)
-    hops: list[str] = []
-    follow(tree, "/".join(_unquoted(part) for part in parts[:start]), hops=hops)
-    return hops
-
-
 def follow(tree: dict[str, str], path: str, depth: int = 0, hops: list[str] | None = None) -> str | None:
     """Where a path leads, as a relative path; None for a loop or a way out of the tree. The links on the way are added
     to `hops`."""
@@ -97,43 +88,38 @@ def follow(tree: dict[str, str], path: str, depth: int = 0, hops: list[str] | No
     return at
 
 
-def matches(tree: dict[str, str], pattern: str) -> list[str]:
-    """Every path of the tree that a pattern names, links as themselves. Links in the literal part in front of the first
-    magic are followed, others are not."""
-    parts = pattern.split("/")
-    start = next((index for index, part in enumerate(parts) if _is_magic(part)), len(parts) - 1)
-    top = follow(tree, "/".join(_unquoted(part) for part in parts[:start]))
-    if top is None or not (top == "" or top in tree):
-        return []
-    text = re.escape(top) + ("/" if top else "")
-    for index, part in enumerate(parts[start:], start):
-        last = index == len(parts) - 1
+def matches(tree: dict[str, str], pattern: str) -> dict[str, list[str]]:
+    """Every path of the tree that a pattern names, links as themselves, each with the links on the way to it, the
+    fewest there are. A part that names a link goes on where that leads; `**` goes through none."""
+    found: dict[str, list[str]] = {}
+
+    def walk(at: str, parts: list[str], hops: list[str]) -> None:
+        if not parts:
+            found[at] = min(hops, found.get(at, hops), key=lambda some: (len(some), some))
+            return
+        part, *rest = parts
+        inside = [path for path in tree if parent(path) == at and path != at]
         if part == "**":
-            text += "(?:[^/]+/)*" if not last else "[^/]+(?:/[^/]+)*"
-            continue
-        body = re.escape(part).replace(r"\[\*\]", "\0").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
-        body = body.replace("\0", r"\*")
-        text += body + ("" if last else "/")
-    found = re.compile(text + r"\Z")
-    return [path for path in tree if found.match(path) and _plain_way(tree, path, top)]
+            walk(at, rest, hops)
+            for path in inside:
+                if tree[path] == DIRECTORY:
+                    walk(path, parts, hops)
+            return
+        for path in inside:
+            if _names(part, path.rpartition("/")[2]):
+                more: list[str] = []
+                real = follow(tree, path, hops=more) if rest else path
+                if real is not None and (not rest or real == "" or tree.get(real) == DIRECTORY):
+                    walk(real, rest, hops + more)
+
+    walk("", pattern.split("/"), [])
+    return found
 
 
-def _is_magic(part: str) -> bool:
-    return "*" in part.replace("[*]", "") or "?" in part
-
-
-def _unquoted(part: str) -> str:
-    return part.replace("[*]", "*")
-
-
-def _plain_way(tree: dict[str, str], path: str, top: str) -> bool:
-    """No link on the way below the literal part."""
-    above = parent(path)
-    while above and above != top:
-        if tree.get(above) != DIRECTORY:
-            return False
-        above = parent(above)
-    return True
+def _names(part: str, name: str) -> bool:
+    text = re.escape(part).replace(r"\[\*\]", "\0")
+    text = text.replace(r"\*", ".*").replace(r"\?", ".").replace("\0", r"\*")
+    return re.fullmatch(text, name, re.DOTALL) is not None
 
 
 class Model:
@@ -156,12 +142,12 @@ class Model:
         found: set[End] = set()
         for rule in rules:
             glob = rule.startswith("glob:")
-            ways = [(path, path) for path in matches(self.tree, rule[5:])] if glob else [(rule, rule)]
-            for path, name in ways:
-                hops: list[str] = [] if not glob else literal_hops(self.tree, rule[5:])
+            ways = matches(self.tree, rule[5:]) if glob else {rule: []}
+            for path, way in ways.items():
+                hops = list(way)
                 real = follow(self.tree, path, hops=hops)
                 if real is not None and ((deny and not glob) or real == "" or real in self.tree):
-                    found.add(End(rule, name, real, tuple(hops)))
+                    found.add(End(rule, path, real, tuple(hops)))
         return found
 
     def _refused(self, writes: set[End], reads: set[End]) -> set[End]:
@@ -266,4 +252,4 @@ def _rule(rng: random.Random, tree: dict[str, str]) -> str:
     if style < 0.9:
         base = rng.choice([path for path in known if tree.get(path) == DIRECTORY] or [""])
         return "glob:" + (f"{base.replace('*', '[*]')}/" if base else "") + rng.choice(("*", "a*", "?"))
-    return "glob:" + rng.choice(("**/a", "**/b/*", "*/b", "a/**/c", "**/f[*]"))
+    return "glob:" + rng.choice(("**/a", "**/b/*", "*/b", "*/?/*", "a/**/c", "**/f[*]"))

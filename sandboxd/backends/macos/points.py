@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.macos.globs import Glob, parse_glob
-from sandboxd.plan.facts import Facts, Resolved, session_directory
+from sandboxd.plan.facts import Facts, Found, Resolved, session_directory
 from sandboxd.plan.followed import Followed
 from sandboxd.plan.mounts import Mark, Point, Shows, is_below
 from sandboxd.plan.points import DEVICES, PROCESSES, TMP, PointMap, make_points
@@ -80,11 +80,18 @@ def make_seatbelt_points(
 
 
 def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
-    """The same facts, with `/tmp` inside being the session's directory itself, and of the matches only the links."""
+    """The same facts, with `/tmp` inside being the session's directory itself, and of the matches only those that no
+    expression finds: links, and what is reached through one that stands behind the literal beginning."""
     globs = facts.globs
     if not matches:
-        globs = {pattern: tuple(match for match in found if match.is_link) for pattern, found in globs.items()}
+        globs = {pattern: tuple(_through_links(pattern, found, facts)) for pattern, found in globs.items()}
     return replace(facts, paths={**facts.paths, TMP: Resolved(session_directory(place, facts))}, globs=globs)
+
+
+def _through_links(pattern: str, matches: tuple[Found, ...], facts: Facts) -> Iterator[Found]:
+    base = facts.paths.get(parse_glob(pattern).base)
+    way = len(base.links) if base is not None else 0
+    return (match for match in matches if len(match.links) > way)
 
 
 def _spine(points: Mapping[str, Point], patterns: tuple[Pattern, ...]) -> list[tuple[str, Mark]]:
