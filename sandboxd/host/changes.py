@@ -36,6 +36,7 @@ class Interest:
     on_change: OnChange
     watch: int | None = None
     times: tuple[int, ...] = ()
+    attributes: bool = False
     gone: bool = False
     """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
     is known about it and everything below it is void."""
@@ -66,12 +67,22 @@ class Changes:
         if self._mounts >= 0:
             os.close(self._mounts)
 
-    def register(self, directory: str, matters: Matters, on_change: OnChange, *, contents: bool = False) -> Interest:
+    def register(
+        self,
+        directory: str,
+        matters: Matters,
+        on_change: OnChange,
+        *,
+        contents: bool = False,
+        attributes: bool = False,
+    ) -> Interest:
         """From now on `on_change` hears of names that come, go or are replaced; with `contents` also of files that were
-        written. Raises the OSError that says why the directory cannot be looked at."""
-        interest = Interest(directory, matters, on_change)
+        written, with `attributes` of a change of the directory's own mode, owner or access list. Raises the OSError
+        that says why the directory cannot be looked at."""
+        interest = Interest(directory, matters, on_change, attributes=attributes)
+        more = (inotify.CLOSE_WRITE if contents else 0) | (inotify.ATTRIB if attributes else 0)
         with self._lock:
-            self._watch(interest, inotify.NAMES_CHANGE | (inotify.CLOSE_WRITE if contents else 0))
+            self._watch(interest, inotify.NAMES_CHANGE | more)
         return interest
 
     def _watch(self, interest: Interest, mask: int) -> None:
@@ -127,6 +138,8 @@ class Changes:
             if event.mask & inotify.MOVE_SELF and interests and self._inotify is not None:
                 self._inotify.remove(event.watch)
             return interests
+        if event.mask & inotify.ATTRIB:
+            return [interest for interest in interests if interest.attributes and not event.name]
         is_directory = bool(event.mask & inotify.ISDIR)
         return [interest for interest in interests if interest.matters(event.name, is_directory)]
 

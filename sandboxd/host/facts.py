@@ -281,6 +281,9 @@ class _NoNames:
     def absent(self, path: str) -> None:
         return
 
+    def access(self, directory: str) -> None:
+        return
+
 
 def _once(git_dirs: list[GitDir]) -> tuple[GitDir, ...]:
     return tuple({git_dir.path: git_dir for git_dir in git_dirs}.values())

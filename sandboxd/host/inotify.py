@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 
+ATTRIB = 0x4
 CLOSE_WRITE = 0x8
 MOVED_FROM = 0x40
 MOVED_TO = 0x80

@@ -18,6 +18,7 @@ class NameWatch:
         self._names: dict[str, set[str]] = {}
         self._contents: set[str] = set()
         self._absent: set[str] = set()
+        self._accessed: set[str] = set()
         self._interests: list[Interest] = []
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
@@ -48,8 +49,21 @@ class NameWatch:
         """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
         self._absent.add(path)
 
+    def access(self, directory: str) -> None:
+        """To be called before it is asked who may do what in a directory: modes and owners change too."""
+        if directory in self._accessed:
+            return
+        self._accessed.add(directory)
+        with contextlib.suppress(OSError):
+            interest = self._changes.register(directory, _no_name, lambda _: self._on_change(), attributes=True)
+            self._interests.append(interest)
+
     def cancel(self) -> None:
         for interest in self._interests:
             self._changes.cancel(interest)
         self._interests.clear()
         self._names.clear()
+
+
+def _no_name(name: str, is_directory: bool) -> bool:
+    return False

@@ -23,6 +23,9 @@ class Names(Protocol):
     def absent(self, path: str) -> None:
         """Nothing was there."""
 
+    def access(self, directory: str) -> None:
+        """Who may look and make something in a directory, before that is asked."""
+
 
 def kind_of(mode: int) -> Kind:
     if stat.S_ISDIR(mode):
@@ -53,10 +56,13 @@ def resolve(path: str, names: Names) -> Resolved:
             return Resolved(here, None, at, tuple(links), "no name holds a zero byte")
         except OSError as error:
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
+            if error.errno == errno.EACCES:
+                closed = _obstacle(at, names) or Obstacle.OWN  # opened up in this moment: what is in it was not seen
+                return Resolved(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
                 return Resolved(rest, None, at, tuple(links), _problem(error))
             names.absent(here)
-            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at))
+            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if stat.S_ISLNK(state.st_mode):
             links.append(Link(here, target))
             if len(links) > MAX_LINKS:
@@ -69,14 +75,16 @@ def resolve(path: str, names: Names) -> Resolved:
         if state.st_mode & stat.S_ISVTX and is_placeholder(here, state):
             names.absent(here)
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
-            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at))
+            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if todo and not stat.S_ISDIR(state.st_mode):
-            return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
+            problem = f"{here} is not a directory"
+            return Resolved(here, None, at, tuple(links), problem, obstacle=Obstacle.ENTRY)
         at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink
     return Resolved(at, kind, at, tuple(links), "", hard_links if kind is Kind.FILE else 1)
 
 
-def _obstacle(directory: str) -> Obstacle | None:
+def _obstacle(directory: str, names: Names) -> Obstacle | None:
+    names.access(directory)
     if os.access(directory, os.W_OK | os.X_OK):
         return None
     try:

@@ -25,12 +25,14 @@ class Kind(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """Why nothing can be made in a directory."""
+    """Why nothing can be made in a directory, or be found there."""
 
     FOREIGN = "foreign"
     """It is somebody else's, or on a file system that cannot be written: nothing inside can change that."""
     OWN = "own"
     """It is this user's, who could give themselves the right."""
+    ENTRY = "entry"
+    """What stands in the way is no directory, and would have to give way to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Link:
 class Resolved:
     """Where a path of the policy leads. `kind` is None when nothing is there; then `existing` is the nearest canonical
     directory that is. `links` are the symlinks followed, in order. `problem` is empty, or says why the way could not be
-    followed to its end (in words). `hard_links` counts the names of a regular file. `obstacle`: nothing is there, and
-    this user cannot make anything in `existing`."""
+    followed to its end (in words). `hard_links` counts the names of a regular file. `obstacle`: nothing is there,
+    and this user cannot make or find anything in `existing`; or what is no directory stands at `real` itself."""
 
     real: str
     kind: Kind | None = Kind.DIRECTORY

@@ -90,7 +90,7 @@ class Point:
     itself last: to keep it absent, or with a `kind` to have it there. `link` is the text of a symlink that stands here,
     `guard` says that it must not be replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows`
     what it shows. `force` masks a file although the place it is in is private. `sealed`: a mask here becomes
-    read-only. `pinned`: a directory that must not be moved, although nothing else is to be said about it."""
+    read-only. `pinned`: what must not be moved, although nothing else is to be said about it."""
 
     path: str
     kind: Kind | None = Kind.DIRECTORY

@@ -46,12 +46,16 @@ class PointMap:
     def add_absent(self, resolved: Resolved, reason: Reason, *, top_only: bool = False, file: bool = False) -> None:
         """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
         `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
-        if resolved.problem or resolved.obstacle is Obstacle.FOREIGN:
-            return  # nobody inside can make it either
         if resolved.obstacle is Obstacle.OWN:
-            self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, "nothing can be made in it"))
+            why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
+            self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, why))
             self.locked.add(resolved.existing)
             return
+        if resolved.obstacle is Obstacle.ENTRY:
+            self.pin(resolved.real, Kind.OTHER)
+            return
+        if resolved.problem or resolved.obstacle is Obstacle.FOREIGN:
+            return  # nobody inside can make it either
         missing = _missing(resolved)
         if top_only:
             del missing[1:]
@@ -73,9 +77,10 @@ class PointMap:
                 point = self.points.setdefault(link.path, Point(link.path, link=link.target))
                 point.guard = point.guard or guard
 
-    def pin(self, directory: str) -> None:
-        """A directory that must not be moved away, although nothing in it is mounted."""
-        self.points.setdefault(directory, Point(directory)).pinned = True
+    def pin(self, path: str, kind: Kind = Kind.DIRECTORY) -> None:
+        """A directory, or a file where there must be no directory, that must not be moved away, although nothing in it
+        is mounted."""
+        self.points.setdefault(path, Point(path, kind)).pinned = True
 
     def add_found(self, found: Found, reason: Reason, *, guard: bool) -> None:
         """Something a scan or a pattern found."""

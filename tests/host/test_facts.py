@@ -83,6 +83,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
     "hooks are pointed elsewhere": (
         lambda top: (write(top / "h" / "x"), write(top / ".git" / "config", "[core]\n hooksPath = h\n")), True,
     ),
+    "the root is closed": (lambda top: top.chmod(0o555), True),
+    "what is in the root is closed": (lambda top: (top / "a" / "file0").chmod(0o400), False),
     "an ordinary file appears": (lambda top: write(top / "a" / "file"), False),
     "git takes a lock": (lambda top: write(top / ".git" / "index.lock").unlink(), False),
 }  # fmt: skip

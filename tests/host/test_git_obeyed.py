@@ -68,6 +68,9 @@ class Seen:
     def absent(self, path: str) -> None:
         return
 
+    def access(self, directory: str) -> None:
+        return
+
 
 def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("[include]\npath = b\npath = c\n[core]\nhooksPath = x\n")
