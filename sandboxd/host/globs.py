@@ -25,14 +25,13 @@ from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.host.scan import found_at
 from sandboxd.plan.facts import Found, Kind, Link
+from sandboxd.plan.needs import literal_name, split_pattern
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
 MAX_OF_ALL = 4
 """How often the patterns of one command may take these limits together: a project may have sent thousands of them, and
 each directory is remembered for each pattern."""
-_MAGIC = re.compile(r"[*?\[]")
-_QUOTED = re.compile(r"\[([*?\[])\]")
 _MOST_WARNINGS = 3
 """For each pattern."""
 
@@ -80,14 +79,11 @@ class GlobScan:
 
     def expand(self, seen: Names) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
-        parts = [part for part in self._pattern.split("/") if part]
-        literal: list[str] = []
-        while parts and _literal(parts[0]) is not None:
-            literal.append(_literal(parts.pop(0)) or "")
-        top = resolve("/" + "/".join(literal), seen)
+        beginning, parts = split_pattern(self._pattern)
+        top = resolve(beginning, seen)
         if top.kind is None:
             return ()
-        self._walk(_Way(top.real, tuple(parts), top.links), seen)
+        self._walk(_Way(top.real, parts, top.links), seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
     def warnings(self) -> tuple[str, ...]:
@@ -133,7 +129,7 @@ class GlobScan:
         if not way.rest or way.path in self._apart:
             return
         part, after = way.rest[0], way.rest[1:]
-        name = _literal(part)
+        name = literal_name(part)
         if name is not None:
             seen.visit(way.path, name)
             below = _join(way.path, name)
@@ -236,14 +232,6 @@ def _matters(pattern: re.Pattern[str] | None) -> Callable[[str, bool], bool]:
         return lambda _, is_directory: is_directory
     matches = pattern.match
     return lambda name, _: matches(name) is not None
-
-
-def _literal(part: str) -> str | None:
-    """A component that only stands for itself: without magic, or with quoted magic (`[*]`)."""
-    unquoted = _QUOTED.sub(lambda match: "\0" + match[1], part)
-    if _MAGIC.search(re.sub("\0.", "", unquoted)):
-        return None
-    return unquoted.replace("\0", "")
 
 
 def _is_ours(path: str) -> bool:

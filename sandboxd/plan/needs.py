@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ ALWAYS_APART = ("/proc", "/sys", "/dev")
 """Never scanned: not file trees that a policy can be about."""
 MOST_ROOTS = 2_000
 """In each of them every protected name is looked for and kept. More take a daemon seconds for each command."""
+_MAGIC = re.compile(r"[*?\[]")
+_QUOTED = re.compile(r"\[([*?\[])\]")
 BARE_NAMES = ("HEAD", "refs", "objects")
 """What makes git take a directory for a bare repository and obey its `config`, all three together."""
 
@@ -34,9 +37,9 @@ class ScanNeed:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`paths` are to be resolved, `globs` expanded to what exists, `scans` made. A name to scan for is a path of one or
-    more parts whose last part may hold `*`. `apart` are directories that no scan and no glob enters; `skipped` are
-    names of directories that no scan enters."""
+    """`paths` are to be resolved, the literal beginnings of patterns among them, `globs` expanded to what exists,
+    `scans` made. A name to scan for is a path of one or more parts whose last part may hold `*`. `apart` are
+    directories that no scan and no glob enters; `skipped` are names of directories that no scan enters."""
 
     paths: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
@@ -72,7 +75,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     return Needs(
         paths=_unique(
             [
-                *(rule.path for rule in rules if not rule.glob),
+                *(split_pattern(rule.path)[0] if rule.glob else rule.path for rule in rules),
                 *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
             ]
         ),
@@ -84,6 +87,23 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
         git_names=tuple(row.name for row in rows(Where.GIT_DIR)),
         apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base, *place.private]),
     )  # fmt: skip
+
+
+def split_pattern(pattern: str) -> tuple[str, tuple[str, ...]]:
+    """The literal beginning of an absolute pattern, as a path, and the components behind it."""
+    parts = [part for part in pattern.split("/") if part]
+    names: list[str] = []
+    while parts and (name := literal_name(parts[0])) is not None:
+        names.append(name)
+        del parts[0]
+    return "/" + "/".join(names), tuple(parts)
+
+
+def literal_name(part: str) -> str | None:
+    """The name that a component of a pattern stands for when it holds no magic, or only quoted magic (`[*]`)."""
+    if _MAGIC.search(_QUOTED.sub("", part)):
+        return None
+    return _QUOTED.sub(r"\1", part)
 
 
 def top_names() -> tuple[str, ...]:

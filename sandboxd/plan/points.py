@@ -11,9 +11,11 @@ from sandboxd.plan.facts import Facts, Kind, Link, session_directory
 from sandboxd.plan.followed import Followed
 from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
+from sandboxd.plan.needs import split_pattern
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, Missing, PathRule
+from sandboxd.policy.rule_paths import doubt
 
 __all__ = ["DEVICES", "PROCESSES", "TMP", "PointMap", "Reason", "is_workspace", "make_points"]
 
@@ -107,6 +109,7 @@ def _add_rule(
             found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
     elif mark & _DENIES:
         found.add_absent(resolved, reason)
+        _warn_of_doubt(found, reason)
     elif rule.missing is Missing.MAKE:
         found.add_made(resolved, reason)
     elif rule.missing is Missing.IGNORE:
@@ -122,15 +125,27 @@ def _add_pattern(
     found: PointMap, own: _OwnPlaces, facts: Facts, followed: Followed, rule: PathRule, reason: Reason
 ) -> None:
     matches = facts.globs[rule.path]
+    if reason.mark & _DENIES:  # also while nothing matches: what will is to be found where the rule was meant to look
+        for link in facts.paths[split_pattern(rule.path)[0]].links:
+            found.add_guard(link.path)
     for match in matches:
         if not reason.mark & _DENIES and not followed.opens(rule, match.path):
             _warn_of_link(found, followed, reason, match.real, match.links)
         elif not _special(found, own, match.real, reason.mark, rule):
             found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+    if not matches and reason.mark & _DENIES:
+        _warn_of_doubt(found, reason)
     if reason.mark & Mark.DENY_WRITE:
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _warn_of_doubt(found: PointMap, reason: Reason) -> None:
+    """A rule that finds nothing to deny, and may be written otherwise than it was meant."""
+    why = doubt(reason.text)
+    if why is not None:
+        found.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
 
 
 def _warn_of_link(

@@ -59,6 +59,13 @@ def test_no_command_makes_the_next_one_free(lab: Lab, pattern: str, change: str)
         assert not done.ok and "key" not in done.stdout, done
 
 
+def test_nor_as_long_as_nothing_is_there(lab: Lab) -> None:
+    lab.run("rm lnk; ln -sfn sub hop; mv hop x; mkdir lnk", deny_read=["./lnk/*.key"])
+    lab.host("echo key > lnk/a.key")
+    done = lab.run("cat ~/sec/a.key", deny_read=["./lnk/*.key"])
+    assert not done.ok and "Permission denied" in done.stderr, done
+
+
 def test_a_link_that_no_rule_goes_through_can_change(lab: Lab) -> None:
     """The twin."""
     assert lab.run("ln -sfn / lnk && rm hop && mv own mine", deny_read=["./sub/*/f"]).ok

@@ -312,6 +312,19 @@ def test_a_working_directory_that_holds_them() -> None:
     assert OVER_HOSTS in lines and f"read-only /etc/resolv.conf{OVER_RESOLV}" in lines
 
 
+@pytest.mark.parametrize("key", ["deny_read", "deny_write"])
+@pytest.mark.parametrize("text", ["/home/u/x/*.{pem,key}", "/home/u/x/{a,b}", "/home/u/x/a ", "/home/u/x\\a"])
+def test_a_deny_that_is_written_otherwise_than_it_is_meant(key: str, text: str) -> None:
+    """As long as nothing is denied by it; a name may be what the rule says."""
+    files = FilePolicy(**{key: rules(text)})  # type: ignore[arg-type]
+    host = FakeHost({"/home/u/x/a.pem": ""})
+    (said,) = [warning for warning in layout(host, files).warnings if "nothing of that name" in warning]
+    assert repr(text) in said
+    host.put(text.replace("*", "x"))
+    assert not [warning for warning in layout(host, files).warnings if "nothing of that name" in warning]
+    assert not [warning for warning in layout(FakeHost({}), FilePolicy(deny_read=rules("/x/*.a"))).warnings]
+
+
 def test_a_list_without_end_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """PD-15."""
     many = rules(*(f"/home/u/{number}" for number in range(1200)))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from sandboxd.errors import PolicyError
+from sandboxd.plan.needs import split_pattern
 
 LONGEST = 900
 """Bytes of one expression. The system refuses somewhere above 1,000."""
@@ -116,22 +117,8 @@ class Meeting:
 
 def parse_glob(pattern: str) -> Glob:
     """An absolute pattern as `policy.rule_paths` leaves it. Raises `PolicyError` for what cannot be expressed."""
-    parts = [part for part in pattern.split("/") if part]
-    literal: list[str] = []
-    while parts:
-        name = literal_name(parts[0])
-        if name is None:
-            break
-        literal.append(name)
-        parts.pop(0)
-    return Glob("/" + "/".join(literal), tuple(_component(part, pattern) for part in parts))
-
-
-def literal_name(part: str) -> str | None:
-    """The name that a component stands for when it holds no magic, or only quoted magic such as `[*]`."""
-    if re.search(r"[*?\[]", re.sub(r"\[[*?\[]\]", "", part)):
-        return None
-    return re.sub(r"\[([*?\[])\]", r"\1", part)
+    beginning, parts = split_pattern(pattern)
+    return Glob(beginning, tuple(_component(part, pattern) for part in parts))
 
 
 def _component(part: str, pattern: str) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.macos.file_rules import list_file_rules
-from sandboxd.backends.macos.globs import parse_glob
 from sandboxd.backends.macos.points import list_patterns, make_seatbelt_points
 from sandboxd.backends.macos.profile import Profile, make_profile
 from sandboxd.backends.macos.rule_files import read_rule_file
@@ -15,7 +14,7 @@ from sandboxd.errors import PolicyError
 from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.facts import Facts, FactSource, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
-from sandboxd.plan.needs import Needs, all_rules, list_needs
+from sandboxd.plan.needs import Needs, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.points import PointMap
@@ -46,12 +45,10 @@ class SeatbeltPlan(Plan):
 
 
 def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
-    """As on Linux, and where the literal beginnings of patterns and the paths of sockets really are. Raises
-    `PolicyError` for a pattern that Seatbelt cannot be given."""
+    """As on Linux, and where the paths of sockets really are."""
     needs = list_needs(policy, place, shells)
-    bases = [parse_glob(rule.path).base for rule in all_rules(policy.files, place) if rule.glob]
     sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
-    return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *bases, *sockets])))
+    return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *sockets])))
 
 
 def make_seatbelt_layout(

@@ -16,6 +16,7 @@ from sandboxd.backends.macos.globs import Glob, parse_glob
 from sandboxd.plan.facts import Facts, Found, Resolved, session_directory
 from sandboxd.plan.followed import Followed
 from sandboxd.plan.mounts import Mark, Point, Shows, is_below
+from sandboxd.plan.needs import split_pattern
 from sandboxd.plan.points import DEVICES, PROCESSES, TMP, PointMap, make_points
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, PathRule
@@ -89,7 +90,7 @@ def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
 
 
 def _through_links(pattern: str, matches: tuple[Found, ...], facts: Facts) -> Iterator[Found]:
-    base = facts.paths.get(parse_glob(pattern).base)
+    base = facts.paths.get(split_pattern(pattern)[0])
     way = len(base.links) if base is not None else 0
     return (match for match in matches if len(match.links) > way)
 
