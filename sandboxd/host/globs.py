@@ -15,6 +15,7 @@ import errno
 import heapq
 import os
 import re
+import stat
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import translate
@@ -81,9 +82,10 @@ class GlobScan:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
         beginning, parts = split_pattern(self._pattern)
         top = resolve(beginning, seen)
-        if top.kind is None:
-            return ()
-        self._walk(_Way(top.real, parts, top.links), seen)
+        if top.kind is not None:
+            self._walk(_Way(top.real, parts, top.links), seen)
+        elif top.is_closed:
+            self._close_off(top.existing, top.links, seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
     def warnings(self) -> tuple[str, ...]:
@@ -133,15 +135,16 @@ class GlobScan:
         if name is not None:
             seen.visit(way.path, name)
             below = _join(way.path, name)
-            if os.path.lexists(below):
-                yield from self._enter(replace(way, path=below, rest=after), os.path.islink(below), seen)
+            with self._as_far_as_it_can_be_searched(way.path, way.links, seen):
+                is_link = stat.S_ISLNK(os.lstat(below).st_mode)
+                yield from self._enter(replace(way, path=below, rest=after), is_link, seen)
             return
         if part != "**":
-            for entry in self._entries(way, re.compile(translate(part))):
+            for entry in self._entries(way, re.compile(translate(part)), seen):
                 yield from self._enter(replace(way, path=entry.path, rest=after), entry.is_symlink(), seen)
             return
         yield replace(way, rest=after)
-        for entry in self._entries(way, None):
+        for entry in self._entries(way, None, seen):
             if not entry.is_symlink():
                 yield replace(way, path=entry.path)
             else:
@@ -153,8 +156,29 @@ class GlobScan:
             yield way
             return
         led_to = resolve(way.path, seen)
-        if led_to.kind is Kind.DIRECTORY and not self._is_apart(led_to.real):
-            yield replace(way, path=led_to.real, links=(*way.links, *led_to.links))
+        links = (*way.links, *led_to.links)
+        if led_to.is_closed:
+            self._close_off(led_to.existing, links, seen)
+        elif led_to.kind is Kind.DIRECTORY and not self._is_apart(led_to.real):
+            yield replace(way, path=led_to.real, links=links)
+
+    @contextlib.contextmanager
+    def _as_far_as_it_can_be_searched(self, directory: str, links: tuple[Link, ...], seen: Names) -> Iterator[None]:
+        """For a look at a name in a directory: nothing may be there, or this user may not see it for the moment."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except PermissionError:
+            if _is_ours(directory):
+                self._close_off(directory, links, seen)
+
+    def _close_off(self, directory: str, links: tuple[Link, ...], seen: Names) -> None:
+        """What is in there, whoever it belongs to can get at again: a command in a sandbox too."""
+        seen.access(directory)
+        if os.access(directory, os.X_OK):  # before anybody watched it
+            self._on_change()
+        self._found.setdefault(directory, Found(directory, directory, None, links=links, closed=directory))
 
     def _leads_out(self, way: _Way, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
         """Whether a link leads to a directory that has not been looked at by another way."""
@@ -164,7 +188,7 @@ class GlobScan:
     def _is_apart(self, path: str) -> bool:
         return any(path == apart or path.startswith(apart + "/") for apart in self._apart)
 
-    def _entries(self, way: _Way, pattern: re.Pattern[str] | None) -> list[os.DirEntry[str]]:
+    def _entries(self, way: _Way, pattern: re.Pattern[str] | None, seen: Names) -> list[os.DirEntry[str]]:
         """The entries that match and fit: directories where something is to be matched in them, for None all of these.
         Links to directories are among them. Registered before they are listed."""
         path = way.path
@@ -194,8 +218,12 @@ class GlobScan:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return []
-            if error.errno in (errno.EACCES, errno.EPERM) and not _is_ours(path):
-                return []
+            if error.errno in (errno.EACCES, errno.EPERM):
+                if not _is_ours(path):
+                    return []
+                if not os.access(path, os.X_OK):
+                    self._close_off(path, way.links, seen)
+                    return []
             raise PolicyError(
                 "glob_unreadable",
                 f"{self._pattern} cannot be enforced: {path}: {error.strerror}",
@@ -204,7 +232,7 @@ class GlobScan:
             ) from error
 
     def _match(self, way: _Way, seen: Names) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with self._as_far_as_it_can_be_searched(os.path.dirname(way.path), way.links, seen):
             found = found_at(way.path, seen)
             self._found[way.path] = replace(found, links=(*way.links, *found.links)) if way.links else found
             self._all.matches += 1
@@ -223,7 +251,9 @@ class GlobScan:
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a loop of links, or a way that is closed to us
+    except PermissionError:  # whoever goes there sees why
+        return True
+    except OSError:  # a loop of links
         return False
 
 

@@ -155,9 +155,11 @@ class TreeScan:
         record = Record(depth, tail, interest=interest)
         try:
             if interest is None:
-                matters = _Matters(path, self._records, self._wanted, record.tail, record.depth < self._depth)
-                record.interest = self._changes.register(path, matters, self._changed)
-            self._fill(record, path)
+                record.interest = self._register(path, record)
+            if self._can_be_searched(path, record):
+                self._fill(record, path)
+            else:
+                record.unreadable = _can_be_opened_up(path)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 if record.interest is not None:
@@ -172,6 +174,20 @@ class TreeScan:
                 ) from error
             record.unreadable = _can_be_opened_up(path)
         return record
+
+    def _register(self, path: str, record: Record, *, attributes: bool = False) -> Interest:
+        matters = _Matters(path, self._records, self._wanted, record.tail, record.depth < self._depth)
+        return self._changes.register(path, matters, self._changed, attributes=attributes)
+
+    def _can_be_searched(self, path: str, record: Record) -> bool:
+        """Where not, the names in it are no use, and its mode is what has to be watched too."""
+        if os.access(path, os.X_OK):
+            return True
+        names_only = record.interest
+        record.interest = self._register(path, record, attributes=True)
+        if names_only is not None:
+            self._changes.cancel(names_only)
+        return os.access(path, os.X_OK)
 
     def _fill(self, record: Record, path: str) -> None:
         wanted = self._wanted
@@ -267,7 +283,8 @@ def found_at(path: str, seen: Names) -> Found:
     if not os.path.islink(path):
         return Found(path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is Kind.FILE else 1)
     resolved = resolve(path, seen)
-    return Found(path, resolved.real, resolved.kind, resolved.hard_links, resolved.links)
+    closed = resolved.existing if resolved.is_closed else ""
+    return Found(path, resolved.real, resolved.kind, resolved.hard_links, resolved.links, closed)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -58,17 +58,25 @@ class Resolved:
     hard_links: int = 1
     obstacle: Obstacle | None = None
 
+    @property
+    def is_closed(self) -> bool:
+        """What is there cannot be seen, because this user has taken the right to search `existing` from themselves."""
+        return self.kind is None and bool(self.problem) and self.obstacle is Obstacle.OWN
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink).
-    `links` are the symlinks followed, for a match of a pattern also those on the way to `path`, which is canonical."""
+    `links` are the symlinks followed, for a match of a pattern also those on the way to `path`, which is canonical.
+    `closed` is a directory that this user cannot search at the moment and can give themselves the right to: what the
+    name leads to may be in it; for a match of a pattern, anything may."""
 
     path: str
     real: str
     kind: Kind | None
     hard_links: int = 1
     links: tuple[Link, ...] = ()
+    closed: str = ""
 
     @property
     def is_link(self) -> bool:

@@ -86,6 +86,10 @@ class PointMap:
         """Something a scan or a pattern found."""
         if found.kind is not None:
             self.add(found.real, found.kind, reason)
+        elif found.closed and guard:
+            self.add(found.closed, Kind.DIRECTORY, reason)
+            self.locked.add(found.closed)
+            self.warn(f"{reason.text}: {found.closed} cannot be searched at the moment, so all of it is closed")
         for link in found.links:
             if guard:
                 self.add_guard(link.path)

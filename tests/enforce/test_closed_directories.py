@@ -67,3 +67,62 @@ def test_what_stands_where_a_rule_has_a_directory_does_not_give_way(lab: Lab, ma
     assert not any((lab.workspace / name).is_dir() for name in ("f", ".claude", "d/f"))
     if make == "touch":
         assert lab.run("echo more >> f && cat f", **rules).stdout == "more\n"
+
+
+PATTERNS = ("./sub/*/key", "./sub/d/k*", "./**/key", "./s*/d/k?y", "./l*k/key", "./l*k/k*", "./lnk/k*", "./*.key")
+
+
+@pytest.mark.parametrize("mode", ["000", "444", "300"])
+@pytest.mark.parametrize("closing", ["sub", "sub/d"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_a_pattern_denies_is_denied_when_its_directory_was_closed(
+    lab: Lab, pattern: str, closing: str, mode: str
+) -> None:
+    """One command closes the directory, and the next one opens it up and reads."""
+    lab.host(f"mkdir -p sub/d free; printf {SECRET} > sub/d/key; echo ok > free/f")
+    lab.host("ln -s sub/d lnk; ln -s sub/d/key x.key")
+    rules: Rules = {"deny_read": [pattern]}
+    lab.host(f"chmod {mode} {closing}")
+    done = lab.run("cat free/f; chmod 700 sub; chmod 700 sub/d; cat sub/d/key lnk/key x.key", **rules)
+    lab.host("chmod 700 sub; chmod 700 sub/d")
+    assert SECRET not in done.stdout, done
+    if done.error:
+        assert done.error == "glob_unreadable" and mode == "300" and done.hint
+    else:
+        assert done.stdout == "ok\n"
+    done = lab.run("cat free/f; touch sub/d/new; cat sub/d/key", **rules)
+    assert done.stdout == "ok\n" and (lab.workspace / "sub" / "d" / "new").exists(), done
+
+
+def test_a_closed_directory_is_told_of_and_open_again_afterwards(lab: Lab) -> None:
+    lab.host(f"mkdir -p a/b c; printf {SECRET} > a/b/other; touch c/f; chmod 0 a/b")
+    rules: Rules = {"deny_write": ["./*/*/key"], "allow_write": ["~/*/*/x"]}
+    done = lab.run("chmod 700 a/b; touch a/b/f; touch c/g a/g", **rules)
+    told = [text for text in done.warnings if "cannot be searched" in text and f"{lab.workspace}/a/b" in text]
+    closed = lab.identity.uid != 0  # root sees outside what is in it
+    assert bool(told) is closed and (lab.workspace / "a" / "b" / "f").exists() is not closed, done
+    assert (lab.workspace / "a" / "g").exists()
+    lab.host("chmod 700 a/b")
+    done = lab.run("touch a/b/f", **rules)
+    assert done.ok and not [text for text in done.warnings if "cannot be searched" in text], done
+
+
+def test_a_protected_name_that_leads_into_a_closed_directory(lab: Lab) -> None:
+    """Below the top as well."""
+    lab.host("mkdir -p sub store/editor; ln -s ../store/editor sub/.vscode; chmod 0 store")
+    lab.run("chmod 700 store; echo planted > store/editor/tasks.json; touch free")
+    lab.host("chmod 700 store")
+    assert (lab.workspace / "free").exists() and os.listdir(lab.workspace / "store" / "editor") == []
+
+
+def test_a_directory_that_is_opened_up_on_the_host_is_open_for_the_next_command(lab: Lab) -> None:
+    """Also what lies in it, which was out of reach together with it."""
+    lab.host("mkdir -p sub/d; chmod 444 sub")
+    lab.run("true")
+    lab.host("chmod 755 sub")
+    assert lab.run("touch sub/d/new sub/new && mkdir sub/d/.vscode && touch sub/d/.vscode/x").ok
+    lab.host("mv sub/d/.vscode sub/.idea; chmod 444 sub")
+    lab.run("chmod 755 sub; echo planted > sub/.idea/planted")
+    lab.host("chmod 755 sub")
+    assert lab.run("touch sub/d/more").ok and not lab.run("echo planted > sub/.idea/planted").ok
+    assert not (lab.workspace / "sub" / ".idea" / "planted").exists()
