@@ -42,12 +42,13 @@ class UnixSockets(StrEnum):
 class Supervision:
     """Which of a command's system calls are looked at as they happen. `writes`, `reads`: those that mounts refuse are
     reported. `connects`: each TCP connection is asked about before it begins, so that it succeeds only when the far end
-    has answered."""
+    has answered. `removals`: what keeps a name absent can be removed, which does nothing."""
 
     writes: bool = False
     reads: bool = False
     connects: bool = False
     unix_sockets: UnixSockets = UnixSockets.NONE
+    removals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         warnings,
         found,
         Attribution(found),
-        supervise(policy, place),
+        supervise(policy, place, bool(view.placeholders)),
         network_plan(policy.network),
         sockets,
         policy.environment_remove,
@@ -142,10 +143,11 @@ def limit_processes(policy: Policy) -> ProcessLimit:
     return ProcessLimit(policy.max_processes, "" if origin.source is Source.DEFAULT else str(origin))
 
 
-def supervise(policy: Policy, place: Place) -> Supervision:
+def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Supervision:
     """What is looked at under a policy. Reads cost something at every file that is opened, so they are looked at only
     where one could be denied and somebody wants to know. Unix sockets cost something at every connect, to the Internet
-    too: without a listed one none can be made, which costs nothing and tells nothing, unless somebody wants to know."""
+    too: without a listed one none can be made, which costs nothing and tells nothing, unless somebody wants to know.
+    `keeps_absent`: there are names that have to stay absent, so there is something that cannot be removed."""
     asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
     unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
     return Supervision(
@@ -153,6 +155,7 @@ def supervise(policy: Policy, place: Place) -> Supervision:
         reads=policy.report_violations == "all" and bool(policy.files.deny_read),
         connects=place.captured,
         unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else unix_sockets,
+        removals=keeps_absent,
     )
 
 

@@ -160,13 +160,6 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _WRITE, _ANY,
-        "an empty directory keeps this protected name from being made, and goes when the command has ended: leave it "
-        "(git clean -e {name}; for git stash -u, the line /{name}/ in .git/info/exclude), or if the name may be made: "
-        "sandboxd allow path {path}",
-        operation="rmdir", reasons=(Reason.PATH_PROTECTED,),
-    ),
-    Hint(
-        _WRITE, _ANY,
         "it is protected, because a program outside the sandbox obeys it: change it outside, or if that is meant: "
         "sandboxd allow path {path}",
         reasons=(Reason.PATH_PROTECTED,),

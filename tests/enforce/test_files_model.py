@@ -85,7 +85,7 @@ def compare(case: Case, answer: dict[str, Any]) -> list[str]:
 
 
 def _mounts(answer: dict[str, Any]) -> str:
-    dull = ("--perms", "--size", "4096", "0555")
+    dull = ("--perms", "--size", "4096", "0555", "1555")
     return " ".join(option for option in answer.get("options", []) if option not in dull)
 
 

@@ -33,7 +33,7 @@ class Places:
     def __init__(self, base: Path, identity: Identity) -> None:
         self.base = base
         self.mask = base / "mask"
-        for name in ("open", "closed", "secret", "shelf/below", "cover", "open/inner"):
+        for name in ("open", "closed", "closed/empty", "secret", "shelf/below", "cover", "open/inner"):
             (base / name).mkdir(parents=True)
         for name in (
             "file",
@@ -122,7 +122,7 @@ REFUSED = {
     "os.link('open/file', 'new')": ("link", "new"),
     "os.link('file', 'new', src_dir_fd=os.open('closed', 0))": ("linkat", "new"),
     "os.rename('file', 'other')": ("rename", "file"),
-    "os.rename('open/guarded', 'x', src_dir_fd=os.open('.', 0))": ("renameat", "open/guarded"),
+    "os.rename('open/guarded', 'open/x', src_dir_fd=os.open('.', 0))": ("renameat", "open/guarded"),
     "os.rename('open/file', 'open/guarded')": ("rename", "open/guarded"),
     "os.rename('file', 'other', src_dir_fd=os.open('closed', 0))": ("renameat", "closed/file"),
     "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/inner', 1)": ("renameat2", "open/inner"),
@@ -130,7 +130,7 @@ REFUSED = {
     "os.unlink('link')": ("unlink", "link"),
     "os.unlink('open/guarded')": ("unlink", "open/guarded"),
     "os.unlink('file', dir_fd=os.open('closed', 0))": ("unlinkat", "closed/file"),
-    "os.rmdir('closed')": ("rmdir", "closed"),
+    "os.rmdir('closed/empty')": ("rmdir", "closed/empty"),
     "os.rmdir('open/inner')": ("rmdir", "open/inner"),
     "os.rmdir('inner', dir_fd=os.open('open', 0))": ("unlinkat", "open/inner"),
     "os.chmod('file', 0)": ("chmod", "file"),
@@ -172,12 +172,20 @@ NOT_REPORTED = [
     "os.rmdir('missing')",
     "os.rmdir('open')",  # there is something in it, mount or not: git stash tries that with .git
     "os.rmdir('open', dir_fd=os.open('.', 0))",
+    "os.rmdir('closed')",
+    "os.rmdir('open/inner/.')",
+    "os.rmdir('closed/empty/..')",
+    "os.rmdir('file')",
     "os.unlink('open')",
+    "os.unlink('closed')",
     "os.rmdir('open/guarded')",
     "os.rename('missing', 'x')",
     "os.rename('open/file', 'open/other')",
     "os.rename('open/file', 'other')",  # another mount: EXDEV
     "os.rename('file', 'open/other')",
+    "os.rename('/tmp/new', 'open/guarded')",
+    "os.rename('open/guarded', '/tmp/other')",
+    "os.rename('open/guarded', 'open/missing/other')",
     "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/guarded', 1)",  # RENAME_NOREPLACE, as mv(1)
     "ctypes.CDLL(None).renameat2(-100, b'/tmp/new', -100, b'open', 1)",
     "ctypes.CDLL(None).renameat2(-100, b'/tmp/new', -100, b'open/.', 1)",

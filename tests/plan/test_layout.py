@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sandboxd.errors import PolicyError
@@ -238,6 +240,7 @@ LISTED = (SocketRule("/run/x", Origin(Source.USER, "k")),)
 )
 def test_what_is_looked_at(policy: Policy, changes: dict[str, bool], expected: Supervision) -> None:
     assert supervise(policy, place(**changes)) == expected
+    assert supervise(policy, place(**changes), keeps_absent=True) == replace(expected, removals=True)
 
 
 # the files of the name service

@@ -47,7 +47,6 @@ CASES = [
     (WRITE, "rename", "/p/.git/modules/a/b/config.lock", because(Reason.PATH_PROTECTED), "allowGitConfig true"),
     (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "sandboxd allow path /p/.git/hooks"),
     (WRITE, "openat", "/p/.vscode/tasks.json", because(Reason.PATH_PROTECTED), "change it outside"),
-    (WRITE, "rmdir", "/p/.vscode", because(Reason.PATH_PROTECTED), "git clean -e .vscode"),
     # F044
     (WRITE, "openat", "/s/.jj/repo/x", NOT_WRITABLE, "the pointer file .jj/repo"),
     (WRITE, "openat", "/home/me/s/.jj/repo/a/x", NOT_WRITABLE, "sandboxd allow path ~/s/.jj/repo"),

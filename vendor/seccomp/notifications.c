@@ -1,15 +1,17 @@
 /* System calls of the command that wait until init has looked at them (seccomp_unotify(2)).
  * THEORY OF OPERATION. The filter sends here what may write, make or remove a file (and, where that is wanted, what
- * opens one), and connects (connects.c). A file call always goes on: what is enforced, the mounts enforce, and what is
+ * opens one), and connects (connects.c). A file call goes on: what is enforced, the mounts enforce, and what is
  * read here from the memory of the command may be something else a moment later. So this only finds out what the kernel
  * will say: it resolves the path as the caller's, with the caller's mounts and no more rights than the caller has,
- * and when the mounts make the call fail, that is kept for the daemon. Equal ones are counted.
+ * and when the mounts make the call fail, that is kept for the daemon. Equal ones are counted. The exception is the
+ * removal of what only keeps a name absent: that succeeds, and nothing is done. Outside, the name is absent already.
  * PROMISES
  *  1. Nothing of a file is opened but its place (O_PATH), and of a directory that is to be removed whether there is
  *     something in it; no link of /proc that leads out of the tree is followed.
  *  2. A call that fails for another reason (not there, there already, not permitted by its mode) is not reported.
  *  3. However many calls there are, the daemon gets at most 500 reports a second after the first 256, none of them more
- *     than 20 ms late, and then the number of those it did not get. */
+ *     than 20 ms late, and then the number of those it did not get.
+ *  4. No file call is made here for the command. One that does not go on does nothing, and hears of success. */
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/openat2.h>
@@ -174,11 +176,15 @@ long name_of(long fd, char *to, unsigned long size) {
     return length;
 }
 enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
-enum { EITHER = 1 }; /* of a name that is removed: a directory (AT_REMOVEDIR) or not (0) */
+/* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: it is not there
+ * outside; how deep such names lie in each other. */
+enum { EITHER = 1, DONE = -1, DEEPEST = 8 };
 static uint64_t resolve; /* what the caller said to openat2 */
 static char path[2][PATH], found[PATH + PATH + 2];
-/* A place. `cover`: one of the empty directories, or the file that nobody may read, which stand for what is denied. */
-struct place { uint32_t mode; uint64_t mount; int exists, is_root, read_only, cover; };
+/* A place. `cover`: one of the empty directories, or the file that nobody may read, which stand for what is denied.
+ * `keeps_absent`: what sandboxd has mounted where a name has to stay absent, or on the way to one: sticky, as nothing
+ * else that one user alone may write. A file is empty, a directory has to be, but for others of its kind. */
+struct place { uint32_t mode; uint64_t mount; int exists, is_root, read_only, cover, keeps_absent; };
 static struct place place_of(long fd, int closely) {
     struct statfs in;
     struct statx is = {0};
@@ -186,11 +192,13 @@ static struct place place_of(long fd, int closely) {
     if (call(fstatfs, fd, &in)) return place;
     place.read_only = in.f_flags & 1; /* ST_RDONLY, of the mount */
     if (!closely && !place.read_only && in.f_type != TMPFS) return place;
-    call(statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_MNT_ID, &is);
+    call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
     place.mode = is.stx_mode, place.mount = is.stx_mnt_id;
     place.is_root = !!(is.stx_attributes & STATX_ATTR_MOUNT_ROOT);
     int is_directory = (is.stx_mode & S_IFMT) == S_IFDIR, granted = is.stx_mode & (is_directory ? 0222 : 0777);
     place.cover = place.is_root && !granted && (!is_directory || in.f_type == TMPFS);
+    place.keeps_absent = place.is_root && (is.stx_mode & 07422) == 01400 && is.stx_uid == call(getuid)
+        && (is_directory || ((is.stx_mode & S_IFMT) == S_IFREG && !is.stx_size && place.read_only));
     return place;
 }
 static char *last_part(char *of) { /* and takes slashes from its end */
@@ -225,27 +233,41 @@ static long barred(long directory, char *whole) {
     call(close, fd);
     return error;
 }
-static int holds_something(long directory) {
-    char entries[1024], *name;
-    long fd = call(openat, directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n, something = 0;
+static int is_here_or_above(const char *name) { return after(".", name) && (!name[1] || (name[1] == '.' && !name[2])); }
+static int is_absent(long fd);
+static int holds_something(long directory) { /* that is there outside as well */
+    char entries[1024];
+    long fd = call(openat, directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n, something = 0, entry;
     while (fd >= 0 && !something && (n = call(getdents64, fd, entries, sizeof entries)) > 0)
-        for (long at = 0; at < n; at += *(unsigned short *)(entries + at + 16)) {
-            name = entries + at + 19;
-            something |= name[0] != '.' || (name[1] && (name[1] != '.' || name[2]));
+        for (long at = 0; at < n && !something; at += *(unsigned short *)(entries + at + 16)) {
+            if (is_here_or_above(entries + at + 19)) continue;
+            entry = look(fd, entries + at + 19, O_NOFOLLOW, 0), something = entry < 0 || !is_absent(entry);
+            if (entry >= 0) call(close, entry);
         }
     if (fd >= 0) call(close, fd);
     return something;
 }
+static int is_absent(long fd) {
+    static int depth;
+    struct place at = place_of(fd, 1);
+    if (!at.keeps_absent || depth == DEEPEST) return 0;
+    depth++;
+    int something = (at.mode & S_IFMT) == S_IFDIR && holds_something(fd);
+    return depth--, !something;
+}
 /* A directory in which there is something is not removed, mount or not: git tries that. Nor is a file by rmdir(2). */
 static int fails_by_itself(long fd, int kind, uint64_t flags) {
-    int as_directory = !!(flags & AT_REMOVEDIR);
-    return flags != EITHER && (as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd)));
+    int as_directory = flags == AT_REMOVEDIR;
+    return as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd));
 }
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
     int kind = at->mode & S_IFMT;
     if (need == READS) return at->cover && !(at->mode & 0444) ? EACCES : 0;
-    if (need == REMOVES && at->is_root) return fails_by_itself(fd, kind, flags) ? 0 : EBUSY;
-    if (need == REMOVES) return at->read_only ? EROFS : 0;
+    if (need == REMOVES && (at->is_root || at->read_only)) {
+        if (flags == EITHER) return at->is_root ? EBUSY : EROFS;
+        return fails_by_itself(fd, kind, flags) ? 0 : is_absent(fd) ? DONE : at->is_root ? EBUSY : EROFS;
+    }
+    if (need == REMOVES) return 0;
     if (need == CHANGES) return at->read_only ? EROFS : 0;
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
@@ -264,7 +286,8 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
     if (fd == -EACCES) return barred(directory, whole);
     if (fd >= 0) {
         *at = place_of(fd, need == REMOVES);
-        if ((error = judge_place(fd, at, need, flags))) name_of(fd, found, PATH);
+        if ((need != REMOVES || !is_here_or_above(last_part(whole))) && (error = judge_place(fd, at, need, flags)))
+            name_of(fd, found, PATH);
     } else if (fd == -ENOENT && (need == MAKES || (need == WRITES && flags & O_CREAT))) {
         char *part = last_part(whole);
         if ((fd = look_above(directory, whole, part)) < 0) return 0;
@@ -274,18 +297,22 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
     if (fd >= 0) call(close, fd);
     return error;
 }
-/* rename(2) finds that the two names are on different mounts before it finds that one may not be written, and with
- * RENAME_NOREPLACE that a name is taken before it finds that it is a mount: mv(1) tries a directory that way. */
+static uint64_t mount_above(long directory, char *whole) {
+    struct place above = {0};
+    long fd = look_above(directory, whole, last_part(whole));
+    if (fd >= 0) above = place_of(fd, 1), call(close, fd);
+    return above.mount;
+}
+/* rename(2) finds that the two names are on different mounts before it finds that one may not be written or is a mount;
+ * with RENAME_NOREPLACE that a name is taken before it finds that it is a mount: mv(1) tries a directory that way. */
 static long judge_rename(long from, long to, uint64_t flags) {
     struct place old = {0}, new = {0};
-    long error = judge(from, path[0], REMOVES, EITHER, &old), fd;
-    if (error && error != EROFS) return error;
-    if (!error && !old.exists) return 0;
-    if (!error && flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
-    if (!error) return judge(to, path[1], REMOVES, EITHER, &new) == EBUSY ? EBUSY : 0;
-    if ((fd = look_above(to, path[1], last_part(path[1]))) < 0) return 0;
-    new = place_of(fd, 1), call(close, fd);
-    return new.mount == old.mount ? error : 0;
+    long error = judge(from, path[0], REMOVES, EITHER, &old);
+    if (!old.exists) return error;
+    if (mount_above(from, path[0]) != mount_above(to, path[1])) return 0;
+    if (error) return error;
+    if (flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
+    return judge(to, path[1], REMOVES, EITHER, &new) == EBUSY ? EBUSY : 0;
 }
 /* ---- The calls: where their arguments are ----------------------------------------------------------------------- */
 enum { NOWHERE = -1 };
@@ -322,7 +349,8 @@ static long directory_of(const struct seccomp_notif *call, int argument, const c
     if (*below == '/' && !(resolve & (RESOLVE_IN_ROOT | RESOLVE_BENEATH))) return AT_FDCWD;
     return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument]);
 }
-static void on_file(const struct seccomp_notif *asked, const struct shape *shape) {
+/* Whether there is nothing left to do. */
+static int on_file(const struct seccomp_notif *asked, const struct shape *shape) {
     const __u64 *argument = asked->data.args;
     uint64_t flags = shape->flags == NOWHERE ? (unsigned)shape->fixed : argument[(int)shape->flags];
     int two = shape->kind == RENAMED || shape->kind == LINKED, second = shape->directory == NOWHERE ? 1 : 3;
@@ -330,32 +358,33 @@ static void on_file(const struct seccomp_notif *asked, const struct shape *shape
     struct place at = {0};
     resolve = 0;
     if (shape->kind == OPEN_HOW) {
-        if (read_memory(asked->pid, argument[2], &how, sizeof how) != sizeof how) return;
+        if (read_memory(asked->pid, argument[2], &how, sizeof how) != sizeof how) return 0;
         flags = how.flags, resolve = how.resolve;
     }
     int opens = shape->kind <= OPEN_HOW, access = WRITE;
-    if (opens && flags & O_PATH) return;
+    if (opens && flags & O_PATH) return 0;
     if (opens && !(flags & (O_ACCMODE | O_CREAT | O_TRUNC | TEMPORARY))) access = READ;
-    if (!read_path(asked->pid, argument[(int)shape->path], path[0])) return;
-    if (two && !read_path(asked->pid, argument[second], path[1])) return;
+    if (!read_path(asked->pid, argument[(int)shape->path], path[0])) return 0;
+    if (two && !read_path(asked->pid, argument[second], path[1])) return 0;
     long from = directory_of(asked, shape->directory, path[0]), error = 0;
-    if (from < 0 && from != AT_FDCWD) return;
+    if (from < 0 && from != AT_FDCWD) return 0;
     long to = two ? directory_of(asked, second == 1 ? NOWHERE : 2, path[1]) : AT_FDCWD;
     if (to >= 0 || to == AT_FDCWD) switch (shape->kind) {
         case OPEN: case OPEN_HOW: case FILE_WRITTEN:
             error = judge(from, path[0], access == READ ? READS : WRITES, flags, &at);
             break;
         case NAME_MADE: error = judge(from, path[0], MAKES, 0, &at); break;
-        case NAME_REMOVED: error = judge(from, path[0], REMOVES, flags, &at); break;
+        case NAME_REMOVED: error = judge(from, path[0], REMOVES, (uint32_t)flags, &at); break;
         case FILE_CHANGED: error = judge(from, path[0], CHANGES, flags, &at); break;
         case RENAMED: error = judge_rename(from, to, flags); break;
         case LINKED: /* of a file that is there */
             if (judge(from, path[0], CHANGES, AT_SYMLINK_NOFOLLOW, &at), at.exists)
                 error = judge(to, path[1], MAKES, 0, &at);
     }
-    if (error) report(asked, (uint32_t)access, error, found);
+    if (error > 0 && !(watched & QUIET)) report(asked, (uint32_t)access, error, found);
     if (to >= 0) call(close, to);
     if (from >= 0) call(close, from);
+    return error == DONE;
 }
 void on_notification(void) {
     struct seccomp_notif asked = {0};
@@ -364,10 +393,8 @@ void on_notification(void) {
         on_connect(&asked);
         return;
     }
-    for (const struct shape *shape = shapes; shape < shapes + sizeof shapes / sizeof *shapes; shape++)
-        if (shape->number == asked.data.nr) {
-            on_file(&asked, shape);
-            break;
-        }
-    let_go_on(asked.id);
+    const struct shape *shape = shapes;
+    while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) shape++;
+    if (shape < shapes + sizeof shapes / sizeof *shapes && on_file(&asked, shape)) respond(asked.id, 0);
+    else let_go_on(asked.id);
 }

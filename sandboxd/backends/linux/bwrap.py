@@ -107,8 +107,9 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     ),
     Operation.SHELF: lambda m: ("--perms", "0555", "--tmpfs", m.target),
     Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),
-    # listable, so that git does not complain; not sealed, like the masks of the sandbox's own places
-    Operation.REFUSE_NAME: lambda m: ("--perms", "0555", "--size", _NAME_SIZE, "--tmpfs", m.target),
+    # listable, so that git does not complain; not sealed, like the masks of the sandbox's own places; sticky, by which
+    # the helper knows that nothing of the host's stands here (notifications.c)
+    Operation.REFUSE_NAME: lambda m: ("--perms", "1555", "--size", _NAME_SIZE, "--tmpfs", m.target),
     Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
     Operation.SEAL: lambda m: ("--remount-ro", m.target),
 }

@@ -28,7 +28,8 @@ _AF_INET, _AF_INET6 = 2, 10
 class Flags(IntFlag):
     """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
     filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
-    connected by the helper, after asking. BOUNDED: there is a limit on processes. CONFINED: there is a Confinement."""
+    connected by the helper, after asking, QUIET that refused file calls are not reported. BOUNDED: there is a limit on
+    processes. CONFINED: there is a Confinement."""
 
     WAIT = 1
     UNFILTERED = 2
@@ -37,15 +38,16 @@ class Flags(IntFlag):
     UNIX = 16
     CONFINED = 32
     BOUNDED = 64
+    QUIET = 128
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 127
+_KNOWN_FLAGS = 255
 
 
 def _contradict(flags: int) -> bool:
     unwatched = not flags & Flags.WATCHED
-    return bool(flags & (Flags.INTERNET | Flags.UNIX) if unwatched else flags & Flags.UNFILTERED)
+    return bool(flags & (Flags.INTERNET | Flags.UNIX | Flags.QUIET) if unwatched else flags & Flags.UNFILTERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sandboxd.backends.linux.bpf import Label, ProgramBuilder
-from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, UNIX_SOCKETS_LISTED, WRITES
+from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, REMOVALS, UNIX_SOCKETS_LISTED, WRITES
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     BEYOND_LAST_REVIEWED,
@@ -70,7 +70,7 @@ def _notified(supervision: Supervision) -> tuple[Row, ...]:
     asks = supervision.connects or supervision.unix_sockets is UnixSockets.LISTED
     return (
         *(READS if supervision.reads else ()),
-        *(WRITES if supervision.writes else ()),
+        *(WRITES if supervision.writes else REMOVALS if supervision.removals else ()),
         *(CONNECTS if asks else ()),
     )
 

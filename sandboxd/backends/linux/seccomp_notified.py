@@ -16,6 +16,7 @@ def _row(calls: str, action: Action, why: str, *where: Where) -> Row:
 
 
 _AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_REMOVEDIR = 0x200  # AT_REMOVEDIR
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
 
 UNIX_SOCKETS_LISTED = (
@@ -36,6 +37,12 @@ WRITES = (
         "changes what is known about a file"),
     _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
 )  # fmt: skip
+
+REMOVALS = (
+    _row("rmdir", NOTIFY, "what keeps a name absent would fail to go, and git clean with it"),
+    _row("unlinkat", NOTIFY, "as rmdir", Where(2, (_REMOVEDIR,), _REMOVEDIR)),
+)  # fmt: skip
+"""Where writes are not looked at. Removing files is left alone: there are many, and few of them are placeholders."""
 
 READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
 """Before the rows for writes."""

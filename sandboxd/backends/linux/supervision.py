@@ -22,7 +22,8 @@ def flags_of(supervision: Supervision) -> Flags:
         return Flags(0)
     internet = Flags.INTERNET if supervision.connects else Flags(0)
     unix = Flags.UNIX if supervision.unix_sockets is UnixSockets.LISTED else Flags(0)
-    return Flags.WATCHED | internet | unix
+    quiet = Flags(0) if supervision.writes or supervision.reads else Flags.QUIET
+    return Flags.WATCHED | internet | unix | quiet
 
 
 def without_notification(supervision: Supervision, why: str) -> tuple[Supervision, tuple[str, ...]]:
@@ -30,9 +31,11 @@ def without_notification(supervision: Supervision, why: str) -> tuple[Supervisio
     missing = []
     if supervision.writes or supervision.reads:
         missing.append(f"file accesses that are refused cannot be reported: {why}")
+    if supervision.removals:
+        missing.append(f"what keeps protected names absent cannot be removed, and git clean -d says so: {why}")
     if supervision.connects:
         missing.append(f"programs hear late that a connection cannot be made: {why}")
     if supervision.unix_sockets is UnixSockets.LISTED:
         missing.append(f"the Unix sockets in allowUnixSockets stay closed: {why}")
         supervision = replace(supervision, unix_sockets=UnixSockets.NONE)
-    return replace(supervision, writes=False, reads=False, connects=False), tuple(missing)
+    return replace(supervision, writes=False, reads=False, connects=False, removals=False), tuple(missing)

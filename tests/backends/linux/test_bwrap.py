@@ -43,7 +43,7 @@ def plan(*mounts: Mount, cwd: str = "/w") -> Plan:
         (Mount(Operation.MASK_DIRECTORY, "/a", passage=True), "--perms 0111 --size 4096 --tmpfs /a"),
         (Mount(Operation.SHELF, "/a"), "--perms 0555 --tmpfs /a"),
         (Mount(Operation.DIRECTORY, "/a"), "--perms 0111 --dir /a"),
-        (Mount(Operation.REFUSE_NAME, "/a"), "--perms 0555 --size 4096 --tmpfs /a"),
+        (Mount(Operation.REFUSE_NAME, "/a"), "--perms 1555 --size 4096 --tmpfs /a"),
         (Mount(Operation.SYMLINK, "/a", "b"), "--symlink b /a"),
         (Mount(Operation.SEAL, "/a"), "--remount-ro /a"),
     ],

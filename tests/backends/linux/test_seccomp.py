@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.backends.linux.seccomp import build_filter, needs_listener, rows_for
-from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, UNIX_SOCKETS_LISTED, WRITES, call_name
+from sandboxd.backends.linux.seccomp_notified import (
+    CONNECTS,
+    READS,
+    REMOVALS,
+    UNIX_SOCKETS_LISTED,
+    WRITES,
+    call_name,
+)
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     LAST_REVIEWED,
@@ -36,13 +43,15 @@ STRICT, OPEN = Supervision(), Supervision(unix_sockets=UnixSockets.ALL)
 BOTH_OPTIONS = (STRICT, OPEN)
 WATCHED = Supervision(writes=True, reads=False, connects=True)
 EVERYTHING = Supervision(writes=True, reads=True, connects=True, unix_sockets=UnixSockets.LISTED)
-ALL_OPTIONS = (STRICT, OPEN, WATCHED, EVERYTHING)
+UNREPORTED = Supervision(removals=True)
+ALL_OPTIONS = (STRICT, OPEN, WATCHED, EVERYTHING, UNREPORTED)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386, ARM = 0x40000003, 0x40000028
 
 UNIX, INET, INET6, NETLINK = socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK
 STREAM, DGRAM, RAW, SEQPACKET = socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET
 CLOEXEC, NONBLOCK = socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK
+REMOVEDIR = 0x200  # AT_REMOVEDIR
 GARBAGE = 0xDEADBEEF << 32
 
 # From linux/sched.h and linux/personality.h.
@@ -69,6 +78,7 @@ class Case:
     allowing: str | None = None  # with all Unix sockets allowed; the same where nothing is said
     watched: str | None = None  # with writes and connects looked at
     everything: str | None = None  # with reads looked at too, and listed Unix sockets
+    unreported: str | None = None  # with only removals looked at
 
     def __str__(self) -> str:
         return f"{self.call}({', '.join(map(hex, self.arguments))})"
@@ -171,7 +181,12 @@ def _cases() -> list[Case]:
         *(
             Case(call, (0, 0, 0), "allow", watched="notify")
             for call in (*ALWAYS_LOOKED_AT, *ONLY_X86)
-            if call != "open"
+            if call not in ("open", "rmdir")
+        ),
+        Case("rmdir", (0,), "allow", watched="notify", unreported="notify"),
+        *(
+            Case("unlinkat", (0, 0, flags), "allow", watched="notify", unreported="notify")
+            for flags in (REMOVEDIR, REMOVEDIR | GARBAGE)
         ),
     ]
     cases += [
@@ -206,7 +221,9 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
-ALL_ROWS = (*UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *CONNECTS)
+ALL_ROWS = (
+    *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *REMOVALS, *CONNECTS,
+)  # fmt: skip
 
 
 def outcome(machine: str, options: Supervision, number: int, arguments: tuple[int, ...] = ()) -> str:
@@ -227,6 +244,7 @@ def test_each_call(machine: str, case: Case) -> None:
     assert outcome(machine, OPEN, number, case.arguments) == (case.allowing or case.strict)
     assert outcome(machine, WATCHED, number, case.arguments) == (case.watched or case.strict)
     assert outcome(machine, EVERYTHING, number, case.arguments) == (case.everything or case.watched or case.strict)
+    assert outcome(machine, UNREPORTED, number, case.arguments) == (case.unreported or case.strict)
 
 
 def test_the_cases_reach_every_row_and_every_call() -> None:
@@ -355,6 +373,7 @@ def test_the_names_of_calls(machine: str) -> None:
         (Supervision(writes=True), True),
         (Supervision(reads=True), True),
         (Supervision(connects=True), True),
+        (Supervision(removals=True), True),
         (Supervision(unix_sockets=UnixSockets.LISTED), True),
         (Supervision(unix_sockets=UnixSockets.ALL), False),
     ],

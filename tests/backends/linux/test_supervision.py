@@ -13,7 +13,7 @@ from sandboxd.plan.plan import Supervision, UnixSockets
 
 LISTED = UnixSockets.LISTED
 BOTH = (False, True)
-EVERY = [Supervision(*chosen) for chosen in itertools.product(BOTH, BOTH, BOTH, UnixSockets)]
+EVERY = [Supervision(*chosen) for chosen in itertools.product(BOTH, BOTH, BOTH, UnixSockets, BOTH)]
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,10 @@ EVERY = [Supervision(*chosen) for chosen in itertools.product(BOTH, BOTH, BOTH, 
         (Supervision(unix_sockets=UnixSockets.ALL), Flags(0)),
         (Supervision(writes=True), Flags.WATCHED),
         (Supervision(reads=True), Flags.WATCHED),
-        (Supervision(connects=True), Flags.WATCHED | Flags.INTERNET),
-        (Supervision(unix_sockets=LISTED), Flags.WATCHED | Flags.UNIX),
+        (Supervision(connects=True), Flags.WATCHED | Flags.INTERNET | Flags.QUIET),
+        (Supervision(unix_sockets=LISTED), Flags.WATCHED | Flags.UNIX | Flags.QUIET),
+        (Supervision(removals=True), Flags.WATCHED | Flags.QUIET),
+        (Supervision(writes=True, removals=True), Flags.WATCHED),
         (Supervision(True, True, True, LISTED), Flags.WATCHED | Flags.INTERNET | Flags.UNIX),
     ],
 )
@@ -43,6 +45,9 @@ def test_without_a_listener_nothing_is_looked_at_and_each_loss_is_said(supervisi
     assert not needs_listener(remaining)
     assert (remaining.unix_sockets is UnixSockets.ALL) == (supervision.unix_sockets is UnixSockets.ALL)
     assert len(missing) == (
-        (supervision.writes or supervision.reads) + supervision.connects + (supervision.unix_sockets is LISTED)
+        (supervision.writes or supervision.reads)
+        + supervision.removals
+        + supervision.connects
+        + (supervision.unix_sockets is LISTED)
     )
     assert all("of a reason" in sentence for sentence in missing)

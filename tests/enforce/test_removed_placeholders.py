@@ -1,0 +1,196 @@
+"""Commands that clean up meet what keeps protected names absent, and work: removing it succeeds and does nothing, since
+outside the name is absent. What is there outside as well is refused as ever, and nothing can be made at the name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from support.bubblewrap import each_bubblewrap
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
+from support.waiting import wait_until
+
+RUN = """
+import json, os, sys
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    done = box.run(f"exec 2>&1; {sys.argv[1]}", capture_output=True, text=True)
+    print(json.dumps([done.returncode, done.stdout, [[v.operation, v.target] for v in done.violations]]))
+"""
+
+
+def run(daemon: DaemonProcess, line: str, cwd: Path | None = None) -> tuple[int, str, set[tuple[str, str]]]:
+    """Exit status, everything said, and what was refused: the calls and the names below the working directory."""
+    done = daemon.python(RUN, line, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    status, said, refused = json.loads(done.stdout)
+    place = f"{cwd or daemon.identity.workspace}/"
+    return status, said, {(operation, target.removeprefix(place)) for operation, target in refused}
+
+
+def host(identity: Identity, line: str) -> str:
+    return identity.run(["/bin/sh", "-ec", line], env=identity.environment(), check=True).stdout
+
+
+def there(place: Path) -> list[str]:
+    """All that is in a directory for good: a placeholder is sticky, and outlives its sandbox for a moment."""
+    return sorted(
+        str(path.relative_to(place))
+        for path in place.rglob("*")
+        if path.relative_to(place).parts[0] != ".git" and not path.lstat().st_mode & 0o1000
+    )
+
+
+def gone(place: Path, names: Iterable[str]) -> None:
+    wait_until(lambda: not any((place / name).exists() for name in names), "the placeholders are gone")
+
+
+ABSENT = (".vscode", ".idea", ".mcp.json", ".gitmodules", ".claude")
+REPOSITORY = """
+git init -q -b main .; git config user.name a; git config user.email a@a.test
+printf 'ignored\\n' >.gitignore; echo 1 >tracked; mkdir sub; echo 1 >sub/tracked
+git add .; git commit -qm first
+"""
+UNTRACKED = "echo 2 >>tracked; mkdir -p new/below; touch new/file new/below/file ignored sub/new;"
+RMTREE = """
+import os, shutil
+for entry in os.scandir():
+    if entry.name != ".git":
+        shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+"""
+CLEANED = {
+    "git clean -fd": [".gitignore", "ignored", "sub", "sub/tracked", "tracked"],
+    "git clean -fdx": [".gitignore", "sub", "sub/tracked", "tracked"],
+    "git clean -fdX": [".gitignore", "new", "new/below", "new/below/file", "new/file", "sub", "sub/new", "sub/tracked",
+                       "tracked"],
+    "git stash -u && git diff --quiet": [".gitignore", "ignored", "sub", "sub/tracked", "tracked"],
+    "git stash -u && git stash pop": [".gitignore", "ignored", "new", "new/below", "new/below/file", "new/file", "sub",
+                                      "sub/new", "sub/tracked", "tracked"],
+    "git stash -a -q && git diff --quiet": [".gitignore", "sub", "sub/tracked", "tracked"],
+    "ls -A | grep -vx .git | xargs rm -r": [],
+    "ls -A | grep -vx .git | xargs rm -rf": [],
+    "find * .vscode .idea .mcp.json .gitmodules .gitignore -delete": [],
+    f"python3 -c '{RMTREE}'": [],
+}  # fmt: skip
+"""Lines, and what is there afterwards."""
+
+
+@each_bubblewrap
+def test_commands_that_clean_up(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon, work = start_daemon(), identity.workspace
+    host(identity, REPOSITORY)
+    for line, left in CLEANED.items():
+        host(identity, f"git stash clear; git reset -q --hard; git clean -fdxq; {UNTRACKED}")
+        status, said, refused = run(daemon, f"test -d .vscode && ls -d .mcp.json && {line}")
+        assert (status, refused) == (0, set()), (line, said, refused)
+        assert "Device or resource busy" not in said and "warning" not in said, said
+        assert there(work) == left, line
+        gone(work, ABSENT)
+    host(identity, "git fsck 2>&1")
+    assert "tracked" in host(identity, "git ls-files")
+
+
+@each_bubblewrap
+def test_one_by_one(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon, work = start_daemon(), identity.workspace
+    for line in ("rmdir .vscode", "rmdir .vscode/ .idea", "rm -d .vscode", "rm -rf .vscode && rm -rf .vscode",
+                 "mkdir -p a/b && touch a/b/c && rm -r a .mcp.json && test ! -e a"):  # fmt: skip
+        assert run(daemon, line) == (0, "", set()), line
+    assert there(work) == []
+    # as strong as before: nothing can be made there
+    for line, refused in {
+        "rmdir .vscode; mkdir .vscode": ".vscode",
+        "rmdir .vscode; echo x >.vscode/settings.json": ".vscode/settings.json",
+        "rmdir .vscode; mkdir x; mv -T x .vscode": ".vscode",
+        "rmdir .mcp.json; echo x >.mcp.json": ".mcp.json",
+        "rmdir .mcp.json; ln -s /tmp .mcp.json/x": ".mcp.json/x",
+        "rm -rf .idea; cp -r /etc/alternatives .idea": ".idea/alternatives",
+    }.items():
+        status, said, found = run(daemon, line)
+        assert status != 0 and refused in {target for _, target in found}, (line, said, found)
+    gone(work, ABSENT)
+    assert there(work) == ["x"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o700])
+def test_what_is_really_there_is_refused(daemon: DaemonProcess, identity: Identity, mode: int) -> None:
+    work = identity.workspace
+    host(identity, REPOSITORY)
+    for name in (".vscode", ".claude", ".claude/commands"):
+        (work / name).mkdir()
+        identity.own(work / name).chmod(mode)
+    for line in (
+        "rmdir .vscode",
+        "rm -rf .vscode",
+        "git clean -fdxe .claude",
+        "python3 -c 'import os; os.rmdir(\".vscode\")'",
+    ):
+        status, said, refused = run(daemon, line)
+        assert status and "busy" in said and {target for _, target in refused} == {".vscode"}, (line, said, refused)
+    status, said, refused = run(daemon, "rm -rf .claude")
+    assert status and {target for _, target in refused} == {".claude/commands"}, (said, refused)
+    assert {".claude", ".claude/commands", ".vscode"} <= {str(path.relative_to(work)) for path in work.rglob("*")}
+
+
+def test_a_directory_that_only_holds_absent_names_stays(daemon: DaemonProcess, identity: Identity) -> None:
+    """It is there outside, so its removal is refused aloud."""
+    work = identity.workspace
+    (work / ".claude").mkdir()
+    identity.own(work / ".claude")
+    status, said, refused = run(daemon, "rmdir .claude/commands && rm -rf .claude")
+    assert status and ("unlinkat", ".claude") in refused, (said, refused)
+    assert {target for _, target in refused} == {".claude"} and (work / ".claude").is_dir()
+
+
+def test_where_nothing_is_reported(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon, work = start_daemon(settings={"sandbox": {"reportViolations": "off"}}), identity.workspace
+    host(identity, f"{REPOSITORY} {UNTRACKED}")
+    for line in ("git clean -fdxq", "rmdir .vscode && rm -rf .idea .mcp.json", f"{UNTRACKED} git stash -qu"):
+        assert run(daemon, line) == (0, "", set()), line
+    gone(work, ABSENT)
+    (work / ".vscode").mkdir()
+    identity.own(work / ".vscode")
+    status, said, refused = run(daemon, "rmdir .vscode || mkdir .idea")
+    assert status and "busy" in said and not refused and (work / ".vscode").is_dir()
+
+
+@each_bubblewrap
+def test_two_in_one_directory(start_daemon: StartDaemon, identity: Identity) -> None:
+    """One removes, and neither can plant."""
+    daemon, work = start_daemon(), identity.workspace
+    plant = "mkdir .vscode || echo x >.vscode/tasks.json"
+    with daemon.popen(
+        "run", "-c", f"echo ready; read line; {plant}; echo $?", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+        assert run(daemon, "rm -rf .vscode .mcp.json; ls -d .vscode")[:2] == (0, ".vscode\n")
+        status, _, refused = run(daemon, f"rmdir .vscode; {plant}")
+        assert status and ("mkdir", ".vscode") in refused
+        assert (work / ".vscode").is_dir() and not [*(work / ".vscode").iterdir()]
+        said, _ = other.communicate("\n")
+        assert said == "1\n" or said == "2\n", said
+    gone(work, ABSENT)
+    assert there(work) == []
+
+
+def test_at_home(daemon: DaemonProcess, identity: Identity) -> None:
+    """Where most names are absent, some of them below directories that are, and some are kept by empty files."""
+    home = identity.home
+    host(identity, "mkdir -p ~/project; touch ~/project/x ~/file")
+    before = there(home)
+    status, said, refused = run(daemon, "ls -A | grep -vx .claude | xargs rm -rf; ls -A | wc -l", cwd=home)
+    assert status == 0 and not refused, (said, refused)
+    assert int(said) > 20, said
+    assert there(home) == [name for name in before if name.split("/")[0] in (".claude",)]
+    for line in ("rm .bashrc; echo x >>.bashrc", "rm -rf .local; mkdir -p .local/bin; touch .local/bin/x",
+                 "rm .gitconfig; git config --global user.name x"):  # fmt: skip
+        status, said, refused = run(daemon, line, cwd=home)
+        assert status and refused, (line, said)
+    daemon.stop()
+    assert there(home) == [name for name in before if name.split("/")[0] in (".claude",)]
