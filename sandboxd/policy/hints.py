@@ -149,6 +149,12 @@ HINTS: tuple[Hint, ...] = (
     Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # files of git, before what is said of every protected path
     Hint(
+        _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/(config(\.worktree)?|hooks(/.*)?)",
+        "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR what is "
+        "to be thrown away again",
+        operation="unlink(at)?|rmdir|file-write-unlink", reasons=(Reason.PATH_PROTECTED,),
+    ),
+    Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/config(\.worktree|\.lock)?",
         "git runs commands that it names; if the command may write it: "
         "sandboxd settings set sandbox.filesystem.allowGitConfig true",

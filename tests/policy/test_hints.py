@@ -46,6 +46,7 @@ CASES = [
     (WRITE, "openat", "/p/.git/config", because(Reason.PATH_PROTECTED), "sandbox.filesystem.allowGitConfig"),
     (WRITE, "rename", "/p/.git/modules/a/b/config.lock", because(Reason.PATH_PROTECTED), "allowGitConfig true"),
     (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "sandboxd allow path /p/.git/hooks"),
+    (WRITE, "unlinkat", "/p/sub/.git/config", because(Reason.PATH_PROTECTED), "into $TMPDIR what is to be thrown away"),
     (WRITE, "openat", "/p/.vscode/tasks.json", because(Reason.PATH_PROTECTED), "change it outside"),
     # F044
     (WRITE, "openat", "/s/.jj/repo/x", NOT_WRITABLE, "the pointer file .jj/repo"),
