@@ -150,8 +150,8 @@ HINTS: tuple[Hint, ...] = (
     # files of git, before what is said of every protected path
     Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/(config(\.worktree)?|hooks(/.*)?)",
-        "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR what is "
-        "to be thrown away again",
+        "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR "
+        "what is to be thrown away again",
         operation="unlink(at)?|rmdir|file-write-unlink", reasons=(Reason.PATH_PROTECTED,),
     ),
     Hint(
