@@ -202,8 +202,8 @@ class HostFacts:
             self._release(stamp)
             raise
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
-        warnings = tuple(text for glob in stamp.globs for text in glob.warnings())
-        return Facts(paths, globs, scanned, obeyed, warnings, stamp)
+        passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
+        return Facts(paths, globs, scanned, obeyed, passed_by=passed_by, stamp=stamp)
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort

@@ -5,7 +5,7 @@ and only `**` looks at whole trees.
 
 Symlinks are as in a shell: a part that matches the name of one goes on in the directory that it leads to, and `**` goes
 through none. There is no end to what links lead to (a link to `/` is enough), and what lies in the tree itself is found
-without them. Where one leads out of the tree, a warning says so.
+without them. Those that lead out of the tree are told of.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ MAX_DIRECTORIES = 200_000
 MAX_OF_ALL = 4
 """How often the patterns of one command may take these limits together: a project may have sent thousands of them, and
 each directory is remembered for each pattern."""
-_MOST_WARNINGS = 3
-"""For each pattern."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Way:
     """A canonical path that begins with what has been matched, the parts still to match, and the symlinks that it was
@@ -67,7 +63,7 @@ class GlobScan:
         on_change: Callable[[], None],
         all_together: Effort | None = None,
     ) -> None:
-        self._pattern = pattern
+        self.pattern = pattern
         self._apart = apart
         self._changes = changes
         self._on_change = on_change
@@ -80,7 +76,7 @@ class GlobScan:
 
     def expand(self, seen: Names) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
-        beginning, parts = split_pattern(self._pattern)
+        beginning, parts = split_pattern(self.pattern)
         top = resolve(beginning, seen)
         if top.kind is not None:
             self._walk(_Way(top.real, parts, top.links), seen)
@@ -88,17 +84,10 @@ class GlobScan:
             self._close_off(top.existing, top.links, seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
-    def warnings(self) -> tuple[str, ...]:
-        """After `expand`: what somebody might have expected to be matched, in words."""
-        told = [
-            f"{self._pattern}: matches nothing in {os.path.realpath(way.path)}, since ** goes through no symbolic link "
-            f"({way.path}); if that is meant, give that directory a rule of its own"
-            for way in self._passed_by[:_MOST_WARNINGS]
-        ]
-        more = len(self._passed_by) - _MOST_WARNINGS
-        if more > 0:
-            told.append(f"{self._pattern}: ** goes through none of {more:,} more symbolic links")
-        return tuple(told)
+    def passed_by(self) -> tuple[Link, ...]:
+        """After `expand`: the symlinks that `**` has not gone through, and that lead out of where it has looked. Each
+        with the directory that it leads to."""
+        return tuple(Link(way.path, os.path.realpath(way.path)) for way in self._passed_by)
 
     def close(self) -> None:
         for interest in self._interests:
@@ -201,12 +190,12 @@ class GlobScan:
                 hint = f"{path} was reached through the symbolic link {way.links[-1].path}: remove that, or {hint}"
             raise PolicyError(
                 "glob_too_large",
-                f"{self._pattern} would search more than {MAX_DIRECTORIES:,} directories"
+                f"{self.pattern} would search more than {MAX_DIRECTORIES:,} directories"
                 if alone
-                else f"the patterns up to {self._pattern} together would search more than "
+                else f"the patterns up to {self.pattern} together would search more than "
                 f"{MAX_OF_ALL * MAX_DIRECTORIES:,} directories",
                 hint=hint,
-                data={"pattern": self._pattern},
+                data={"pattern": self.pattern},
             )
         try:
             self._interests.append(self._changes.register(path, _matters(pattern), lambda _: self._on_change()))
@@ -226,9 +215,9 @@ class GlobScan:
                     return []
             raise PolicyError(
                 "glob_unreadable",
-                f"{self._pattern} cannot be enforced: {path}: {error.strerror}",
+                f"{self.pattern} cannot be enforced: {path}: {error.strerror}",
                 hint="make the directory readable, or name it in the rule without a pattern",
-                data={"pattern": self._pattern, "path": path},
+                data={"pattern": self.pattern, "path": path},
             ) from error
 
     def _match(self, way: _Way, seen: Names) -> None:
@@ -240,11 +229,11 @@ class GlobScan:
         if alone or self._all.matches > MAX_OF_ALL * MAX_MATCHES:
             raise PolicyError(
                 "glob_too_many",
-                f"{self._pattern} matches more than {MAX_MATCHES:,} paths"
+                f"{self.pattern} matches more than {MAX_MATCHES:,} paths"
                 if alone
-                else f"the patterns up to {self._pattern} together match more than {MAX_OF_ALL * MAX_MATCHES:,} paths",
+                else f"the patterns up to {self.pattern} together match more than {MAX_OF_ALL * MAX_MATCHES:,} paths",
                 hint="name a directory above them instead",
-                data={"pattern": self._pattern},
+                data={"pattern": self.pattern},
             )
 
 

@@ -139,13 +139,15 @@ class Scan:
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
-    every repository of this user. `stamp` belongs to the source of the facts and proves their age."""
+    every repository of this user. `passed_by` are the symlinks that the `**` of a pattern has not gone through and that
+    lead out of where it has looked, each with the canonical path that it leads to. `stamp` belongs to the source of
+    the facts and proves their age."""
 
     paths: Mapping[str, Resolved] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
     scans: Mapping[str, Scan] = field(default_factory=dict)
     obeyed: tuple[Obeyed, ...] = ()
-    warnings: tuple[str, ...] = ()
+    passed_by: Mapping[str, tuple[Link, ...]] = field(default_factory=dict)
     stamp: object = None
 
 

@@ -121,7 +121,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         resolved = facts.paths[shell]
         if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
             visible.append((shell, resolved.real))
-    warnings = _first_of((*facts.warnings, *found.warnings))
+    warnings = _first_of(tuple(found.warnings))
     return Layout(
         view,
         cwd,

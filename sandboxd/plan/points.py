@@ -25,6 +25,8 @@ PROCESSES = "/proc"
 BASIC_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm", "pts", "fd",
                            "stdin", "stdout", "stderr", "core", "console"})  # fmt: skip
 _DENIES = Mark.DENY_READ | Mark.DENY_WRITE
+_MOST_PASSED_BY = 3
+"""Links that warnings name, for each pattern."""
 
 
 def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
@@ -128,6 +130,7 @@ def _add_pattern(
     if reason.mark & _DENIES:  # also while nothing matches: what will is to be found where the rule was meant to look
         for link in facts.paths[split_pattern(rule.path)[0]].links:
             found.add_guard(link.path)
+        _warn_of_passed_by(found, reason, facts.passed_by.get(rule.path, ()))
     for match in matches:
         if not reason.mark & _DENIES and not followed.opens(rule, match.path):
             _warn_of_link(found, followed, reason, match.real, match.links)
@@ -139,6 +142,16 @@ def _add_pattern(
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _warn_of_passed_by(found: PointMap, reason: Reason, links: tuple[Link, ...]) -> None:
+    for link in links[:_MOST_PASSED_BY]:
+        found.warn(
+            f"{reason.text}: nothing in {link.target} is denied, since ** goes through no symbolic link ({link.path}); "
+            f"if that is meant, give that directory a rule of its own"
+        )
+    if (more := len(links) - _MOST_PASSED_BY) > 0:
+        found.warn(f"{reason.text}: ** goes through none of {more:,} more symbolic links")
 
 
 def _warn_of_doubt(found: PointMap, reason: Reason) -> None:

@@ -79,6 +79,10 @@ def test_two_stars_go_through_no_link_and_say_so(lab: Lab) -> None:
     (told,) = [text for text in done.warnings if "symbolic link" in text and "/lnk" in text]
     assert str(lab.home / "sec") in told and "rule of its own" in told
     assert not any("/own" in text for text in done.warnings)
+    lab.host("mkdir many; for n in 1 2 3 4 5; do ln -s ~/sec many/$n; done")
+    told = [text for text in lab.run("true", deny_read=["./many/**/f"]).warnings if "symbolic link" in text]
+    assert len(told) == 4 and "2 more" in told[3], told
+    assert not any("symbolic" in text for text in lab.run("true", allow_read=["./many/**/f"]).warnings)
     assert not lab.run("cat ~/sec/f", deny_read=["./**/f", "~/sec"]).ok
 
 
