@@ -83,7 +83,7 @@ def make_seatbelt_layout(
         cwd=facts.paths[place.cwd].real,
         shells=visible,
         session_tmp=session_directory(place, facts),
-        warnings=(*facts.warnings, *found.warnings, *_warnings(policy)),
+        warnings=(*found.warnings, *_warnings(policy)),
         points=explained,
         removed_variables=policy.environment_remove,
         attribution=Attribution(explained),
