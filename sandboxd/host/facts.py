@@ -22,6 +22,7 @@ from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import close_again, neutralise, open_up
 from sandboxd.host.resolve import resolve
 from sandboxd.host.scan import TreeScan, Wanted, found_at
+from sandboxd.host.twins import twins_by_mounts
 from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Neutralised, Obeyed, RepositoriesRecord, Resolved, Scan
 from sandboxd.plan.needs import Needs, ScanNeed
 
@@ -203,7 +204,7 @@ class HostFacts:
             raise
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
         passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
-        return Facts(paths, globs, scanned, obeyed, passed_by=passed_by, stamp=stamp)
+        return Facts(paths, globs, scanned, obeyed, passed_by=passed_by, stamp=stamp, twins=twins_by_mounts())
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort

@@ -24,12 +24,13 @@ def mounts_of_sandboxes() -> dict[int, frozenset[str]]:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process}/comm").read_bytes() == _INIT:
                 lines = Path(f"/proc/{process}/mountinfo").read_bytes().split(b"\n")
-                found[int(process)] = frozenset(_mount_point(line) for line in lines if line)
+                found[int(process)] = frozenset(mount_field(line, 4) for line in lines if line)
     return found
 
 
-def _mount_point(line: bytes) -> str:
-    return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4]))
+def mount_field(line: bytes, number: int) -> str:
+    """A field of a line of mountinfo, from 0."""
+    return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[number]))
 
 
 def in_use(paths: Iterable[str], sandboxes: Mapping[int, frozenset[str]]) -> frozenset[str]:

@@ -7,7 +7,7 @@ that of the nearest existing directory plus the missing names.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -136,6 +136,45 @@ class Scan:
     obeyed: tuple[Obeyed, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Files and directories that have several canonical paths, because the file system that they are on, or a part of
+    it, is mounted in several places. `names`: the other paths of one. `mounted` are all mount points: what lies below
+    two names of a directory differs from there on."""
+
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mounted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]], mounted: Iterable[str]) -> Twins:
+        """Each pair is two names of the same."""
+        names: dict[str, dict[str, None]] = {}
+        for one, other in pairs:
+            names.setdefault(one, {})[other] = None
+            names.setdefault(other, {})[one] = None
+        return cls({name: tuple(others) for name, others in names.items()}, frozenset(mounted))
+
+    def others(self, path: str) -> Iterator[str]:
+        """The other canonical paths of what is, or would be, at this one."""
+        here = path if self.names else ""
+        while here:
+            for there in self.names.get(here, ()):
+                other = posixpath.join(there, path[len(here) :].strip("/")).rstrip("/") or "/"
+                if other != path and not self._is_covered(other, there):
+                    yield other
+            if here in self.mounted or here == "/":
+                return  # what is above is on another file system
+            here = posixpath.dirname(here)
+
+    def _is_covered(self, path: str, top: str) -> bool:
+        """Whether something else is mounted on the way from `top`."""
+        while len(path) > len(top):
+            if path in self.mounted:
+                return True
+            path = posixpath.dirname(path)
+        return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
@@ -149,6 +188,7 @@ class Facts:
     obeyed: tuple[Obeyed, ...] = ()
     passed_by: Mapping[str, tuple[Link, ...]] = field(default_factory=dict)
     stamp: object = None
+    twins: Twins = field(default_factory=Twins)
 
 
 @dataclass(frozen=True, slots=True)

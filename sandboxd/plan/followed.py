@@ -37,10 +37,10 @@ class Followed:
         self._writable: dict[str, None] = {}
         for root in (place.project_root, place.cwd):
             if facts.paths[root].kind is Kind.DIRECTORY and facts.paths[root].real != "/":
-                self._writable[facts.paths[root].real] = None
+                self._add(facts, facts.paths[root].real)
         for scan in facts.scans.values():
             if scan.worktree is not None and not scan.worktree.refused:
-                self._writable[scan.worktree.common] = None
+                self._add(facts, scan.worktree.common)
         ways = []
         for rules, writing in (
             ((*files.allow_write, *place.allow_write), True),
@@ -50,12 +50,16 @@ class Followed:
                 if way.links:
                     ways.append(way)
                 elif writing:
-                    self._writable[way.real] = None
+                    self._add(facts, way.real)
         self._refused = self._changeable(ways)
         for way in ways:
             if way.opens_writing and way not in self._refused:
-                self._writable[way.real] = None
+                self._add(facts, way.real)
         self._names = {(way.rule.path, way.at) for way in self._refused}
+
+    def _add(self, facts: Facts, path: str) -> None:
+        self._writable[path] = None
+        self._writable |= dict.fromkeys(facts.twins.others(path))
 
     def opens(self, rule: PathRule, at: str = "") -> bool:
         """Whether a rule opens what it leads to; with `at` one match of a pattern."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, field
 
-from sandboxd.plan.facts import Found, Kind, Link, Obstacle, Resolved
+from sandboxd.plan.facts import Found, Kind, Link, Obstacle, Resolved, Twins
 from sandboxd.plan.mounts import Mark, Point
 from sandboxd.policy.policy import PathRule
+
+_CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Reason:
 class PointMap:
     """The points by path, and what has to be said about the rules. `watched` as in `FileView`."""
 
+    twins: Twins = field(default_factory=Twins)
     points: dict[str, Point] = field(default_factory=dict)
     reasons: dict[str, list[Reason]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
@@ -34,7 +37,13 @@ class PointMap:
         self.warnings[text] = None
 
     def add(self, path: str, kind: Kind | None, reason: Reason, missing: tuple[str, ...] = ()) -> None:
-        """A mark on a canonical path."""
+        """A mark on a canonical path; one that closes, on every path of what is there."""
+        self._add(path, kind, reason, missing)
+        if reason.mark & _CLOSES:
+            for other in self.twins.others(path):
+                self._add(other, kind, reason, tuple(_moved(one, path, other) for one in missing))
+
+    def _add(self, path: str, kind: Kind | None, reason: Reason, missing: tuple[str, ...]) -> None:
         point = self.points.get(path)
         if point is None or (point.kind is None and kind is not None):
             marks = point.marks if point is not None else Mark.NONE
@@ -49,7 +58,7 @@ class PointMap:
         if resolved.obstacle is Obstacle.OWN:
             why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
             self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, why))
-            self.locked.add(resolved.existing)
+            self.locked.update((resolved.existing, *self.twins.others(resolved.existing)))
             return
         if resolved.obstacle is Obstacle.ENTRY:
             self.pin(resolved.real, Kind.OTHER)
@@ -108,3 +117,9 @@ def _missing(resolved: Resolved) -> list[str]:
         path = posixpath.join(path, name)
         missing.append(path + "/")
     return missing
+
+
+def _moved(above: str, path: str, other: str) -> str:
+    """A directory on the way to `path`, or that itself, on the way to `other`, which ends alike."""
+    tail = len(path) - len(above.rstrip("/"))
+    return (other[:-tail] if tail else other) + ("/" if above.endswith("/") else "")

@@ -7,7 +7,7 @@ mounted, is decided in `plan.mounts` alone.
 from __future__ import annotations
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts, Kind, Link, session_directory
+from sandboxd.plan.facts import Facts, Kind, Link, Resolved, session_directory
 from sandboxd.plan.followed import Followed
 from sandboxd.plan.guards import add_guards, is_workspace
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
@@ -31,7 +31,7 @@ _MOST_PASSED_BY = 3
 
 def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
-    found = PointMap()
+    found = PointMap(facts.twins)
     own = _OwnPlaces(place, facts)
     followed = Followed(files, place, facts)
     for mark, rules in (
@@ -60,11 +60,13 @@ class _OwnPlaces:
         cwds = (facts.paths[place.cwd].real, facts.paths[place.project_root].real)
         self.tmp_is_the_hosts = self.tmp in cwds
         masked = [place.runtime_dir, *place.private]
-        self._private = [facts.paths[path].real for path in place.private]
-        self._masked = [facts.paths[path].real for path in masked if facts.paths[path].kind is Kind.DIRECTORY]
+        self._masked = [self.base, *(facts.paths[path].real for path in masked if _is_directory(facts.paths[path]))]
+        self._masked += [twin for path in self._masked for twin in facts.twins.others(path)]
+        self._own = [self.session, self.base, self.runtime, *(facts.paths[path].real for path in place.private)]
+        self._own += [twin for path in self._own for twin in facts.twins.others(path)]
 
     def covers(self, path: str) -> bool:
-        return any(is_below(path, own) for own in (self.session, self.base, self.runtime, *self._private))
+        return any(is_below(path, own) for own in self._own)
 
     def add_to(self, found: PointMap) -> None:
         points = found.points
@@ -73,7 +75,7 @@ class _OwnPlaces:
         _fix(points, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Shows.PRIVATE)
         for path in [path for path in points if self.covers(path)]:
             del points[path]
-        for masked in (self.base, *self._masked):
+        for masked in self._masked:
             # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
             points[masked] = Point(masked, shows=Shows.NOTHING, sealed=False)
         if self.tmp_is_the_hosts:
@@ -85,6 +87,10 @@ class _OwnPlaces:
             _fix(points, self.tmp, Mount(Operation.WRITABLE, self.tmp, self.session), Shows.PRIVATE)
             # a link and not a second bind: renaming between the two names has to work, and a bind costs more
             points[self.session] = Point(self.session, link=self.tmp)
+
+
+def _is_directory(resolved: Resolved) -> bool:
+    return resolved.kind is Kind.DIRECTORY
 
 
 def _fix(points: dict[str, Point], path: str, mount: Mount, shows: Shows) -> None:

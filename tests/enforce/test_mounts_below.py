@@ -1,4 +1,4 @@
-"""File systems that are mounted below the directories that rules name."""
+"""File systems that are mounted below the directories that rules name, and those that are mounted in several places."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 import threading
 from pathlib import Path
 
-from support.lab import Done, Lab
+from support.lab import Done, Lab, Rules
 from support.users import Identity
 
-NEW_NAMESPACE, RECURSIVE_PRIVATE = 0x20000, 0x44000
+NEW_NAMESPACE, RECURSIVE_PRIVATE, BIND = 0x20000, 0x44000, 0x1000
 SCRIPT = (
     "touch inner/x && mv inner/x inner/y && echo written; echo > inner/secret; cat inner/secret; "
     "touch closed/x; touch ~/other/x; touch inner/deep/x; ls hidden"
 )
+
+
+def bind(directory: Path, at: Path) -> None:
+    at.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mount(os.fsencode(directory), os.fsencode(at), None, BIND, None) == 0, os.strerror(ctypes.get_errno())
 
 
 def mount(directory: Path) -> None:
@@ -52,3 +58,45 @@ if os.geteuid() == 0:  # else there is nobody who could mount anything
         [(done, places, secret)] = found
         assert done.stdout == "written\n"
         assert places == [["deep", "secret", "y"], [], [], []] and secret == "s"
+
+    def test_what_is_mounted_in_two_places_is_closed_in_both(identity: Identity) -> None:
+        """By whichever of its names a rule has it, and by whichever a command comes; a bind mount is no way around."""
+        work, twin, home = identity.workspace, identity.base / "twin", identity.base / "twin home"
+        outside = identity.base / "outside"
+        other = {work: twin, twin: work}
+        script = f"""
+            for at in {work} {twin}; do cat $at/secret; echo x >> $at/kept; mkdir -p $at/no/x; mkdir $at/.vscode/x; done
+            cat free; echo y >> free && cat free; echo x > '{home}/.bashrc'; cat '{home}/key'; touch {work}/link/x"""
+        found: dict[str, Done] = {}
+
+        def in_a_namespace() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(NEW_NAMESPACE) == 0
+            assert libc.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+            bind(work, twin)
+            bind(identity.home, home)
+            for name in ("secret", "kept", "free"):
+                identity.write(work / name, name)
+            identity.write(identity.home / "key", "secret")
+            identity.write(outside / "file", "f")
+            (work / "link").symlink_to(outside)
+            with Lab(identity, here=True) as lab:
+                for cwd, both in ((work, False), (twin, False), (work, True), (twin, True)):
+                    named = cwd if both else other[cwd]
+                    rules: Rules = {
+                        "cwd": cwd,
+                        "deny_read": [f"/{named}/secret", "~/key"],
+                        "deny_write": [f"/{named}/kept", f"/{named}/no"],
+                        "allow_write": [f"/{home}", f"/{other[cwd]}" if both else f"/{named}/link"],
+                    }
+                    identity.write(work / "free", "free")
+                    found[f"{cwd.name} {both}"] = lab.run(script, **rules)
+
+        thread = threading.Thread(target=in_a_namespace)
+        thread.start()
+        thread.join()
+        assert sorted(os.listdir(work)) == ["free", "kept", "link", "secret"]
+        assert os.listdir(outside) == ["file"]
+        assert (work / "kept").read_text() == "kept"
+        assert not (identity.home / ".bashrc").exists()
+        assert {which: done.stdout for which, done in found.items()} == dict.fromkeys(found, "freefreey\n"), found
