@@ -56,6 +56,9 @@ def test_by_default_writes_are_reported_that_the_mounts_refuse(daemon: DaemonPro
         ("write", "openat", f"{outside}/file", "bash"),
     ]
     assert {(source, command) for *_, source, command in violations} == {("seccomp", "c-1")}
+    # mv copies from one mount to another, and before that removes the target: that fails although there is none
+    _, _, violations = run(daemon, f"touch d; mv d {outside}/; touch e; mv e {outside}/file")
+    assert {target for _, _, target, *_ in violations} == {f"{outside}/d", f"{outside}/file"}
     assert not (outside / "new").exists() and (outside / "file").read_text() == "x"
     _, _, violations = run(daemon, "echo x >.mcp.json; rm .mcp.json; mkdir .vscode")
     found = {(operation, Path(target).name) for _, operation, target, _, _, _ in violations}

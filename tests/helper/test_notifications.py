@@ -125,6 +125,8 @@ REFUSED = {
     "os.rename('open/guarded', 'open/x', src_dir_fd=os.open('.', 0))": ("renameat", "open/guarded"),
     "os.rename('open/file', 'open/guarded')": ("rename", "open/guarded"),
     "os.rename('file', 'other', src_dir_fd=os.open('closed', 0))": ("renameat", "closed/file"),
+    "os.rename('open/file', 'other')": ("rename", "other"),  # another mount, and nothing could be made there either
+    "os.rename('open/file', 'open/inner/other')": ("rename", "open/inner/other"),
     "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/inner', 1)": ("renameat2", "open/inner"),
     "os.unlink('file')": ("unlink", "file"),
     "os.unlink('link')": ("unlink", "link"),
@@ -181,9 +183,10 @@ NOT_REPORTED = [
     "os.rmdir('open/guarded')",
     "os.rename('missing', 'x')",
     "os.rename('open/file', 'open/other')",
-    "os.rename('open/file', 'other')",  # another mount: EXDEV
     "os.rename('file', 'open/other')",
+    "os.rename('/tmp/new', 'open/other')",  # another mount: EXDEV
     "os.rename('/tmp/new', 'open/guarded')",
+    "os.rename('/tmp/missing', 'other')",
     "os.rename('open/guarded', '/tmp/other')",
     "os.rename('open/guarded', 'open/missing/other')",
     "ctypes.CDLL(None).renameat2(-100, b'open/file', -100, b'open/guarded', 1)",  # RENAME_NOREPLACE, as mv(1)

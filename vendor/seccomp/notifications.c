@@ -298,18 +298,18 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
     return error;
 }
 static uint64_t mount_above(long directory, char *whole) {
-    struct place above = {0};
     long fd = look_above(directory, whole, last_part(whole));
-    if (fd >= 0) above = place_of(fd, 1), call(close, fd);
+    struct place above = fd < 0 ? (struct place){0} : place_of(fd, 1);
+    if (fd >= 0) call(close, fd);
     return above.mount;
 }
-/* rename(2) finds that the two names are on different mounts before it finds that one may not be written or is a mount;
- * with RENAME_NOREPLACE that a name is taken before it finds that it is a mount: mv(1) tries a directory that way. */
+/* rename(2) finds different mounts first, then a name that is taken (RENAME_NOREPLACE, as mv(1) tries), then a mount.
+ * After the first, mv(1) fails to remove the new name, there or not: so one that cannot be made is reported at once. */
 static long judge_rename(long from, long to, uint64_t flags) {
     struct place old = {0}, new = {0};
     long error = judge(from, path[0], REMOVES, EITHER, &old);
     if (!old.exists) return error;
-    if (mount_above(from, path[0]) != mount_above(to, path[1])) return 0;
+    if (mount_above(from, path[0]) != mount_above(to, path[1])) return judge(to, path[1], MAKES, 0, &new);
     if (error) return error;
     if (flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
     return judge(to, path[1], REMOVES, EITHER, &new) == EBUSY ? EBUSY : 0;
