@@ -137,9 +137,13 @@ def test_the_scan_needs_no_program_and_finds_what_is_deep(start_daemon: StartDae
     closed.chmod(0)
     daemon = start_daemon(settings={"sandbox": {"filesystem": rules}}, env={"PATH": str(few)})
     script = f"for f in {deep} x/.env.local a/ring/{deep} closed/id_rsa plain; do cat $f; done"
+    done = daemon.run("run", "-c", f"chmod 755 closed; {script}")
+    assert done.stdout == "open", "what cannot be looked through is not taken for empty"
+    assert f"**/id_rsa: {closed} cannot be searched at the moment, so all of it is closed" in done.stderr
+    closed.chmod(0o300)
     done = daemon.run("run", "-c", script)
     closed.chmod(0o755)
-    assert done.returncode == 125, "what cannot be looked through is not taken for empty"
+    assert done.returncode == 125, "nor what cannot be listed"
     assert f"**/id_rsa cannot be enforced: {closed}: Permission denied" in done.stderr and "hint: " in done.stderr
     assert daemon.run("run", "-c", script).stdout == "open"
     assert not [path for path in Path(identity.workspace).rglob("*") if "*" in path.name]
