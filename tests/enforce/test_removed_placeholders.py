@@ -102,11 +102,15 @@ def test_one_by_one(start_daemon: StartDaemon, identity: Identity) -> None:
                  "mkdir -p a/b && touch a/b/c && rm -r a .mcp.json && test ! -e a"):  # fmt: skip
         assert run(daemon, line) == (0, "", set()), line
     assert there(work) == []
+    line = "mkdir d; chmod -R 777 . && rm -rf .idea && stat -c %a d .idea"
+    assert run(daemon, line) == (0, "777\n1555\n", set())
+    (work / "d").rmdir()
     # as strong as before: nothing can be made there
     for line, refused in {
         "rmdir .vscode; mkdir .vscode": ".vscode",
         "rmdir .vscode; echo x >.vscode/settings.json": ".vscode/settings.json",
         "rmdir .vscode; mkdir x; mv -T x .vscode": ".vscode",
+        "chmod -R 777 .; echo x >.vscode/settings.json": ".vscode/settings.json",
         "rmdir .mcp.json; echo x >.mcp.json": ".mcp.json",
         "rmdir .mcp.json; ln -s /tmp .mcp.json/x": ".mcp.json/x",
         "rm -rf .idea; cp -r /etc/alternatives .idea": ".idea/alternatives",

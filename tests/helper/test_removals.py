@@ -46,6 +46,13 @@ TRIED = {
     "os.unlink('rc', dir_fd=os.open('.', 0))": (0, False),
     "shutil.rmtree('outer')": (0, False),
     "os.rmdir('outer')": (0, False),
+    # what is changed of it is not changed
+    "os.chmod('absent', 0o777)": (0, False),
+    "os.chown('absent', -1, -1)": (0, False),
+    "os.utime('absent')": (0, False),
+    "os.chmod('absent', 0o755); os.mkdir('absent/chmod')": (errno.EACCES, True),
+    "os.chmod('own', 0o1700); os.rmdir('own')": (errno.ENOTEMPTY, False),
+    "os.chmod('real', 0o700)": (errno.EROFS, True),
     # as the kernel has it
     "os.rmdir('absent/.')": (errno.EINVAL, False),
     "os.rmdir('absent/..')": (errno.ENOTEMPTY, False),

@@ -4,7 +4,7 @@
  * read here from the memory of the command may be something else a moment later. So this only finds out what the kernel
  * will say: it resolves the path as the caller's, with the caller's mounts and no more rights than the caller has,
  * and when the mounts make the call fail, that is kept for the daemon. Equal ones are counted. The exception is the
- * removal of what only keeps a name absent: that succeeds, and nothing is done. Outside, the name is absent already.
+ * removal of what only keeps a name absent, and a change of its mode or times: that succeeds, and nothing is done.
  * PROMISES
  *  1. Nothing of a file is opened but its place (O_PATH), and of a directory that is to be removed whether there is
  *     something in it; no link of /proc that leads out of the tree is followed.
@@ -176,8 +176,8 @@ long name_of(long fd, char *to, unsigned long size) {
     return length;
 }
 enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
-/* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: it is not there
- * outside; how deep such names lie in each other. */
+/* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: outside it is
+ * absent; how deep such names lie in each other. */
 enum { EITHER = 1, DONE = -1, DEEPEST = 8 };
 static uint64_t resolve; /* what the caller said to openat2 */
 static char path[2][PATH], found[PATH + PATH + 2];
@@ -268,7 +268,7 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
         return fails_by_itself(fd, kind, flags) ? 0 : is_absent(fd) ? DONE : at->is_root ? EBUSY : EROFS;
     }
     if (need == REMOVES) return 0;
-    if (need == CHANGES) return at->read_only ? EROFS : 0;
+    if (need == CHANGES) return at->read_only ? EROFS : at->cover && at->keeps_absent ? DONE : 0;
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
     if (kind == S_IFDIR) return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
