@@ -31,7 +31,7 @@ from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
 from sandboxd.plan.planner import Planner as HostPlanner
-from sandboxd.rpc.peer import Identity, identify
+from sandboxd.rpc.peer import Identity, identify_runner
 from sandboxd.runtime.session import Inherited
 
 
@@ -97,7 +97,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
     worker = NamespaceWorker(helper, ground.log.warning)
-    bridge = Bridge(os.path.join(ground.directory, "bridge.sock"), lambda peer: identify(peer, own), ground.log.warning)
+    path = os.path.join(ground.directory, "bridge.sock")
+    bridge = Bridge(path, lambda peer: identify_runner(peer, own), ground.log.warning)
     backend = LinuxBackend(bridge, machine, tools, placeholders, facts, worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)

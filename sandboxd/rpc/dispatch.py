@@ -158,6 +158,8 @@ class Dispatcher:
             try:
                 if method.access not in context.caller.access:
                     raise CallerError("not_permitted", f"this caller may not use {name}")
+                if method.access is RUN:
+                    context.caller.check_groups()
                 if method.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
                     self._controlled(Controlled(name, context.caller.pid))

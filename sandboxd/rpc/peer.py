@@ -10,16 +10,22 @@ gone. So the process is pinned by a descriptor first (SO_PEERPIDFD, Linux 6.5: e
 process still lives. If it does, its pid meant this process all the while. On a kernel before 6.5 a caller could die,
 and its pid return, between connect and accept; what is read then is a live host process of this user. A caller whose
 connection outlives it must have handed the connection on; that remainder is accepted and named here.
+
+Groups: what a command may read and write is looked at by the daemon, with the daemon's groups. A caller with more of
+them (`sg`, a membership that is younger than the daemon) could read a denied file that the daemon cannot even find, and
+nobody can take groups away from it. So it may ask, and stop the daemon, and run nothing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from sandboxd.errors import CallerError
 from sandboxd.rpc.call import EVERYTHING, Access
@@ -29,6 +35,7 @@ _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
 _SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
 _NAMESPACES = ("user", "pid")
+_GROUPS = re.compile(r"^Groups:(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +46,42 @@ class Caller:
     gid: int
     pid: int
     access: frozenset[Access] = EVERYTHING
+    more_groups: tuple[int, ...] = ()
+    """Those that the daemon is not in."""
+
+    def check_groups(self) -> None:
+        """Raises CallerError `peer_other_groups` for who may run nothing."""
+        if self.more_groups:
+            names = ", ".join(map(str, self.more_groups))
+            raise CallerError(
+                "peer_other_groups",
+                f"the daemon is not in all groups of its caller (missing: {names}), so it may not see what to deny",
+                hint="sandboxd stop, then call again; one that systemd starts is in them when you have logged out "
+                "everywhere and in again; if the group was given to one command (sg, newgrp), run it without",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a caller must share with the daemon: its uid, and its namespaces as (device, inode)."""
+    """What a caller must share with the daemon: its uid, and its namespaces as (device, inode). `groups` are those that
+    it may have; None where the daemon needs none to see everything."""
 
     uid: int
     namespaces: tuple[tuple[int, int], ...]
+    groups: frozenset[int] | None = None
 
     @classmethod
     def own(cls) -> Identity:
-        return cls(os.geteuid(), () if sys.platform == "darwin" else _namespaces("self"))
+        if sys.platform == "darwin":  # rules go by paths there, whoever finds what they name
+            return cls(os.geteuid(), ())
+        groups = frozenset((os.getegid(), *os.getgroups())) if os.geteuid() else None
+        return cls(os.geteuid(), _namespaces("self"), groups)
 
 
 def identify(connection: socket.socket, own: Identity) -> Caller:
     """The caller at the other end of an accepted Unix socket. Raises CallerError: `peer_other_user`,
-    `peer_other_namespace`, `peer_unknown`. See unix(7), pidfd_open(2), namespaces(7). macOS: `rpc.peer_macos`."""
+    `peer_other_namespace`, `peer_other_groups`, `peer_unknown`. See unix(7), pidfd_open(2), namespaces(7). macOS:
+    `rpc.peer_macos`."""
     if sys.platform == "darwin":
         uid, gid, pid = check_peer(connection, own.uid)
         return Caller(uid, gid, pid)
@@ -79,7 +105,10 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown() from error
     try:
         namespaces = _namespaces(str(pid))
+        groups = {gid, *_groups(pid)} if own.groups is not None else set()
     except OSError as error:
+        if isinstance(error, PermissionError) and own.groups is not None and gid != os.getegid():
+            raise _other_group(gid) from error
         raise _unknown() from error
     finally:
         alive = _lives(descriptor)
@@ -88,7 +117,14 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown()
     if namespaces != own.namespaces:
         raise _other_namespace()
-    return Caller(uid, gid, pid)
+    return Caller(uid, gid, pid, more_groups=tuple(sorted(groups - (own.groups or set()))))
+
+
+def identify_runner(connection: socket.socket, own: Identity) -> Caller:
+    """As `identify`, for who is about to become a command."""
+    caller = identify(connection, own)
+    caller.check_groups()
+    return caller
 
 
 def _pin(connection: socket.socket, pid: int) -> int:
@@ -105,6 +141,13 @@ def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
     return tuple((state.st_dev, state.st_ino) for state in states)
 
 
+def _groups(pid: int) -> list[int]:
+    """The supplementary groups (proc_pid_status(5)). SO_PEERGROUPS would do, but not for more than 256: getsockopt of
+    Python has room for 1,024 bytes."""
+    found = _GROUPS.search(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
+    return [int(group) for group in found[1].split()] if found else []
+
+
 def _lives(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -116,6 +159,15 @@ def _other_namespace() -> CallerError:
         "peer_other_namespace",
         "callers in another user or pid namespace, such as a sandboxed command, are not served",
         hint="call from outside the sandbox or container, or run a daemon inside it",
+    )
+
+
+def _other_group(gid: int) -> CallerError:
+    """The kernel shows processes with another group to root only (ptrace(2), access mode checking)."""
+    return CallerError(
+        "peer_other_groups",
+        f"the caller runs with another main group than the daemon (gid {gid})",
+        hint="call with your usual group: sg and newgrp have changed it",
     )
 
 

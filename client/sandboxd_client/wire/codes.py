@@ -37,6 +37,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("settings_edit_failed", INTERNAL_ERROR, "an edit of a settings file did not give what was wanted"),
     ("peer_other_user", DENIED, "the caller runs as another user"),
     ("peer_other_namespace", DENIED, "the caller is in another user or pid namespace, such as a sandbox"),
+    ("peer_other_groups", DENIED, "the caller is in groups that the daemon is not in"),
     ("peer_unknown", DENIED, "the calling process could not be identified"),
     ("not_permitted", DENIED, "the caller may not use this method or this session"),
     ("wrong_version", CALLER, "the protocol versions of client and daemon have nothing in common"),
