@@ -2,17 +2,19 @@
 
 A scan registers each directory *before* it lists it, with a test that says which names matter there. `poll` then costs
 one read of an empty queue when nothing happened, whatever the number of directories. Where inotify cannot be trusted
-(network and FUSE file systems) or has no room left, the directory's times are compared instead.
+(network and FUSE file systems) or has no room left, the directory's times are compared instead. That takes a question
+for each of them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
@@ -37,6 +39,7 @@ class Interest:
     watch: int | None = None
     times: tuple[int, ...] = ()
     attributes: bool = False
+    slow: bool = False
     gone: bool = False
     """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
     is known about it and everything below it is void."""
@@ -81,15 +84,18 @@ class Changes:
         that says why the directory cannot be looked at."""
         interest = Interest(directory, matters, on_change, attributes=attributes)
         more = (inotify.CLOSE_WRITE if contents else 0) | (inotify.ATTRIB if attributes else 0)
+        state = os.stat(directory)  # outside the lock: a server may not answer
         with self._lock:
-            self._watch(interest, inotify.NAMES_CHANGE | more)
+            self._watch(interest, state, inotify.NAMES_CHANGE | more)
         return interest
 
-    def _watch(self, interest: Interest, mask: int) -> None:
-        state = os.stat(interest.directory)
-        if self._inotify is not None and state.st_dev not in self._remote:
-            with contextlib.suppress(OSError):
+    def _watch(self, interest: Interest, state: os.stat_result, mask: int) -> None:
+        interest.slow = state.st_dev in self._remote
+        if self._inotify is not None and not interest.slow:
+            try:
                 interest.watch = self._inotify.add(interest.directory, mask)
+            except OSError as error:
+                interest.slow = error.errno == errno.ENOSPC  # no room for any
         if interest.watch is not None:
             self._by_watch.setdefault(interest.watch, []).append(interest)
         else:
@@ -111,21 +117,24 @@ class Changes:
                     self._inotify.remove(interest.watch)
 
     def poll(self) -> None:
-        """Tell everyone what has changed since the last call."""
+        """Tell everyone what has changed since the last call, but for slow registrations."""
         told: list[Interest] = []
         with self._lock:
             if self._inotify is not None:
                 for event in self._inotify.read():
                     told += self._concerned(event)
-            for interest in self._by_times:
-                if _times_now(interest.directory) != interest.times:
-                    interest.gone = True
-                    told.append(interest)
+            told += [interest for interest in self._by_times if not interest.slow and _differs(interest)]
             if self._mounts_poll.poll(0):
                 self._remote = _remote_devices(self._mounts)
                 told += self._everyone()
         for interest in told:
             interest.on_change(interest.directory)
+
+    def compare(self, interests: Iterable[Interest]) -> None:
+        """The same for these slow registrations, in a thread."""
+        for interest in list(interests):
+            if not interest.gone and _differs(interest):
+                interest.on_change(interest.directory)
 
     def _concerned(self, event: inotify.Event) -> list[Interest]:
         if event.mask & inotify.OVERFLOW:
@@ -145,6 +154,13 @@ class Changes:
 
     def _everyone(self) -> list[Interest]:
         return [*self._by_times, *(one for many in self._by_watch.values() for one in many)]
+
+
+def _differs(interest: Interest) -> bool:
+    if _times_now(interest.directory) == interest.times:
+        return False
+    interest.gone = True
+    return True
 
 
 def _times(state: os.stat_result) -> tuple[int, ...]:

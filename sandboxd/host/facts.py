@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
-from sandboxd.host.changes import Changes
+from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.git import git_directories, obeyed_in, repositories_around, worktree_of
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.globs import Effort, GlobScan
@@ -54,6 +54,12 @@ class _Stamp:
         """Something that the facts depend on has changed."""
         self.stale = True
 
+    def slow(self) -> Iterator[Collection[Interest]]:
+        """The registrations that `Changes.poll` says nothing of."""
+        yield self.names.slow if self.names is not None else ()
+        yield from (glob.slow for glob in self.globs)
+        yield from (scan.slow for scan, _ in self.scans)
+
     @property
     def good(self) -> bool:
         return not self.stale and not any(scan.stale or scan.version != version for scan, version in self.scans)
@@ -80,12 +86,19 @@ class HostFacts:
 
     def unchanged(self, facts: Facts) -> bool:
         self._changes.poll()
+        return isinstance(facts.stamp, _Stamp) and facts.stamp.good and not any(facts.stamp.slow())
+
+    async def _still_hold(self, facts: Facts) -> bool:
+        """The same, whatever it takes to find out."""
+        if not self.unchanged(facts) and isinstance(facts.stamp, _Stamp) and facts.stamp.good:
+            slow = [interest for interests in facts.stamp.slow() for interest in interests]
+            await asyncio.to_thread(self._changes.compare, slow)
         return isinstance(facts.stamp, _Stamp) and facts.stamp.good
 
     async def answer(self, needs: Needs) -> Facts:
         async with self._locks.setdefault(needs, asyncio.Lock()):
             known = self._known.get(needs)
-            if known is not None and self.unchanged(known):
+            if known is not None and await self._still_hold(known):
                 return known
             facts = await self._look_until_it_holds_still(needs)
             self._known[needs] = facts
@@ -219,6 +232,7 @@ class HostFacts:
         if root.kind is not Kind.DIRECTORY or root.real in needs.apart:
             return None
         tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
+        self._changes.compare(tree.slow)
         stamp.scans.append((tree, tree.refresh()))
         found: list[Found] = []
         entries: list[Found] = []

@@ -68,6 +68,7 @@ class GlobScan:
         self._changes = changes
         self._on_change = on_change
         self._interests: list[Interest] = []
+        self.slow: list[Interest] = []
         self._directories = 0
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
@@ -90,7 +91,7 @@ class GlobScan:
         return tuple(Link(way.path, os.path.realpath(way.path)) for way in self._passed_by)
 
     def close(self) -> None:
-        for interest in self._interests:
+        for interest in (*self._interests, *self.slow):
             self._changes.cancel(interest)
 
     def _walk(self, start: _Way, seen: Names) -> None:
@@ -198,7 +199,8 @@ class GlobScan:
                 data={"pattern": self.pattern},
             )
         try:
-            self._interests.append(self._changes.register(path, _matters(pattern), lambda _: self._on_change()))
+            interest = self._changes.register(path, _matters(pattern), lambda _: self._on_change())
+            (self.slow if interest.slow else self._interests).append(interest)
             with os.scandir(path) as entries:
                 if pattern is None:
                     return [entry for entry in entries if _leads_to_directory(entry)]

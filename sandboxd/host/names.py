@@ -20,6 +20,7 @@ class NameWatch:
         self._absent: set[str] = set()
         self._accessed: set[str] = set()
         self._interests: list[Interest] = []
+        self.slow: list[Interest] = []
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
         """To be called before the name is looked at. `*` stands for every name. With `contents`, writing a
@@ -42,8 +43,7 @@ class NameWatch:
             return path not in absent or not is_absent(path)
 
         with contextlib.suppress(OSError):  # gone or closed to us: its own parent is watched as well
-            interest = self._changes.register(directory, matters, lambda _: self._on_change(), contents=contents)
-            self._interests.append(interest)
+            self._keep(self._changes.register(directory, matters, lambda _: self._on_change(), contents=contents))
 
     def absent(self, path: str) -> None:
         """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
@@ -55,13 +55,18 @@ class NameWatch:
             return
         self._accessed.add(directory)
         with contextlib.suppress(OSError):
-            interest = self._changes.register(directory, _no_name, lambda _: self._on_change(), attributes=True)
-            self._interests.append(interest)
+            self._keep(self._changes.register(directory, _no_name, lambda _: self._on_change(), attributes=True))
+
+    def _keep(self, interest: Interest) -> None:
+        self._interests.append(interest)
+        if interest.slow:
+            self.slow.append(interest)
 
     def cancel(self) -> None:
         for interest in self._interests:
             self._changes.cancel(interest)
         self._interests.clear()
+        self.slow.clear()
         self._names.clear()
 
 

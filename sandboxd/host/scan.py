@@ -79,6 +79,7 @@ class TreeScan:
         self._notable: dict[str, Record] = {}
         self._identity: tuple[int, int] | None = None
         self._lock = threading.Lock()
+        self.slow: dict[Interest, None] = {}
         self.version = 0
         """Another one after each change: what was found under this one still holds. Several facts rest on one scan, and
         a look for some of them makes the scan current and not the others."""
@@ -116,8 +117,7 @@ class TreeScan:
 
     def close(self) -> None:
         for record in self._records.values():
-            if record.interest is not None:
-                self._changes.cancel(record.interest)
+            self._cancel(record.interest)
         self._records.clear()
 
     def _list(self, top: str, depth: int, tail: re.Pattern[str] | None) -> None:
@@ -162,8 +162,7 @@ class TreeScan:
                 record.unreadable = _can_be_opened_up(path)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                if record.interest is not None:
-                    self._changes.cancel(record.interest)
+                self._cancel(record.interest)
                 return None
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise PolicyError(
@@ -177,7 +176,15 @@ class TreeScan:
 
     def _register(self, path: str, record: Record, *, attributes: bool = False) -> Interest:
         matters = _Matters(path, self._records, self._wanted, record.tail, record.depth < self._depth)
-        return self._changes.register(path, matters, self._changed, attributes=attributes)
+        interest = self._changes.register(path, matters, self._changed, attributes=attributes)
+        if interest.slow:
+            self.slow[interest] = None
+        return interest
+
+    def _cancel(self, interest: Interest | None) -> None:
+        if interest is not None:
+            self.slow.pop(interest, None)
+            self._changes.cancel(interest)
 
     def _can_be_searched(self, path: str, record: Record) -> bool:
         """Where not, the names in it are no use, and its mode is what has to be watched too."""
@@ -185,8 +192,7 @@ class TreeScan:
             return True
         names_only = record.interest
         record.interest = self._register(path, record, attributes=True)
-        if names_only is not None:
-            self._changes.cancel(names_only)
+        self._cancel(names_only)
         return os.access(path, os.X_OK)
 
     def _fill(self, record: Record, path: str) -> None:
@@ -238,8 +244,7 @@ class TreeScan:
             self._dirty.pop(path, None)
             if record is None:
                 continue
-            if record.interest is not None:
-                self._changes.cancel(record.interest)
+            self._cancel(record.interest)
             todo += [_join(path, name) for name in record.below]
 
 

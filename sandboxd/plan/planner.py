@@ -81,6 +81,8 @@ class Planner:
         if known is not None and known.policy is policy and self._facts.unchanged(known.facts):
             return known.layout
         facts = await self._facts.answer(self._needs(policy, place, shells))
+        if known is not None and known.policy is policy and known.facts is facts:
+            return known.layout
         layout = self._make(policy, place, facts, shells)
         self._known.pop(key, None)
         self._known[key] = _Known(policy, facts, layout)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.host import changes, globs, scan
+from sandboxd.host import changes, globs, inotify, scan
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.placeholders import Placeholders
 from sandboxd.plan.facts import Facts, Kind
@@ -106,9 +109,10 @@ async def test_a_change_makes_facts_old_and_the_next_ones_right(
         before = await unchanging(host, asked)
         act, matters = CHANGES[change]
         act(top)
-        # times may also see what does not matter
-        assert host.unchanged(before) is not matters or (polling and not matters)
+        assert host.unchanged(before) is (not matters and not polling)
         again, anew = await host.answer(asked), await fresh.answer(asked)
+        # times may also see what does not matter
+        assert (again is before) is not matters or (polling and not matters)
         assert replace(again, stamp=None).paths == anew.paths and again.globs == anew.globs
         for root, found in anew.scans.items():
             assert sorted(map(str, again.scans[root].names)) == sorted(map(str, found.names))
@@ -123,9 +127,58 @@ async def unchanging(host: HostFacts, asked: Needs) -> Facts:
     """Facts that hold. By times, /tmp above is looked at too, in which any program of the machine may just make a file;
     so again, but not for ever."""
     for _ in range(1000):
-        if host.unchanged(facts := await host.answer(asked)):
+        if (facts := await host.answer(asked)) is await host.answer(asked):
             return facts
     raise AssertionError("what nobody changes does not hold")
+
+
+@pytest.mark.parametrize("why", ["a server", "no room"])
+async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
+    tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at in a thread; whoever has nothing to do with them, not at all."""
+    local, remote = tmp_path / "local", Path("/dev/shm") / f"sandboxd-test-{os.getpid()}"
+    compared: list[tuple[str, bool]] = []
+    times_now, add = changes._times_now, inotify.Inotify.add
+
+    def times(directory: str) -> tuple[int, ...]:
+        compared.append((directory, threading.current_thread() is threading.main_thread()))
+        return times_now(directory)
+
+    def full(self: inotify.Inotify, directory: str, mask: int) -> int:
+        if directory.startswith(str(remote)):
+            raise OSError(errno.ENOSPC, "no room")
+        return add(self, directory, mask)
+
+    monkeypatch.setattr(changes, "_times_now", times)
+    if why == "no room":
+        monkeypatch.setattr(inotify.Inotify, "add", full)
+    else:
+        monkeypatch.setattr(changes, "_remote_devices", lambda _: frozenset({os.stat("/dev/shm").st_dev}))
+    host = HostFacts()
+    try:
+        write(local / "a" / ".vscode" / "x")
+        write(remote / "a" / ".vscode" / "x")
+        here, there = needs(local), needs(remote, patterns=(f"{remote}/*/*.json",))
+        facts = {root: await host.answer(asked) for root, asked in ((local, here), (remote, there))}
+        assert host.unchanged(facts[local]) and not host.unchanged(facts[remote])
+        assert await host.answer(here) is facts[local]
+        compared.clear()
+        assert await host.answer(there) is facts[remote]
+        assert {f"{remote}", f"{remote}/a"} <= {directory for directory, _ in compared}
+        assert not any(directory.startswith(str(remote)) and on_loop for directory, on_loop in compared)
+        write(remote / "a" / "new.json")
+        (found,) = (await host.answer(there)).globs.values()
+        assert [one.path for one in found] == [f"{remote}/a/new.json"]
+        (remote / "b").mkdir()
+        write(remote / "b" / ".mcp.json")
+        assert names(await host.answer(there), remote) == ["a/.vscode", "b/.mcp.json"]
+        for root in (local, remote):
+            host.forget(await host.answer({local: here, remote: there}[root]))
+        assert not host._changes._by_times and not host._changes._by_watch
+    finally:
+        host.close()
+        shutil.rmtree(remote)
 
 
 async def test_a_placeholder_is_nothing_and_no_change(host: HostFacts, tmp_path: Path) -> None:
