@@ -24,6 +24,7 @@ import select
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,10 @@ from sandboxd.rpc.call import EVERYTHING, Access
 from sandboxd.rpc.peer_macos import check_peer
 
 _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
+_SO_PEERGROUPS = 59
 _SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
+_ROOM = 1024
 _NAMESPACES = ("user", "pid")
 _GROUPS = re.compile(r"^Groups:(.*)$", re.MULTILINE)
 
@@ -105,7 +108,7 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown() from error
     try:
         namespaces = _namespaces(str(pid))
-        groups = {gid, *_groups(pid)} if own.groups is not None else set()
+        groups = {gid, *_groups(connection, pid)} if own.groups is not None else set()
     except OSError as error:
         if isinstance(error, PermissionError) and own.groups is not None and gid != os.getegid():
             raise _other_group(gid) from error
@@ -141,11 +144,15 @@ def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
     return tuple((state.st_dev, state.st_ino) for state in states)
 
 
-def _groups(pid: int) -> list[int]:
-    """The supplementary groups (proc_pid_status(5)). SO_PEERGROUPS would do, but not for more than 256: getsockopt of
-    Python has room for 1,024 bytes."""
-    found = _GROUPS.search(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
-    return [int(group) for group in found[1].split()] if found else []
+def _groups(connection: socket.socket, pid: int) -> Iterable[int]:
+    """The supplementary groups. Where there are more than 256, which getsockopt of Python has no room for, from
+    proc_pid_status(5), which takes twenty times as long."""
+    try:
+        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _ROOM)
+    except OSError:
+        found = _GROUPS.search(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
+        return map(int, found[1].split()) if found else ()
+    return struct.unpack(f"{len(packed) // 4}I", packed)
 
 
 def _lives(descriptor: int) -> bool:

@@ -57,6 +57,8 @@ if os.geteuid() == 0:  # nobody else can choose groups
             return
         assert (more.returncode, more.stdout) == (125, "")
         assert str(GROUP) in more.stderr and "sandboxd stop" in more.stderr
+        many = call(daemon, run, groups=[*range(NO_MEMBER, NO_MEMBER + 300), GROUP])
+        assert (many.returncode, many.stdout) == (125, "") and str(GROUP) in many.stderr
         main = call(daemon, run, group=GROUP)
         assert (main.returncode, main.stdout) == (125, "") and "main group" in main.stderr
         assert call(daemon, daemon.identity.command("status"), groups=[GROUP]).returncode == 0
