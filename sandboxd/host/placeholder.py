@@ -69,7 +69,7 @@ class Placeholder:
 
 def make(path: str) -> Placeholder:
     """Make one, or join another daemon's. Raises FileExistsError when something real is there, OSError (EBUSY) when a
-    program keeps it locked."""
+    program keeps it locked, and (ENOTSUP) where nothing can be marked as ours."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             parent, name = os.path.split(path.rstrip("/"))
@@ -78,6 +78,7 @@ def make(path: str) -> Placeholder:
                     os.mkdir(name, _MODE, dir_fd=directory)
                 else:
                     os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
+                _see_that_it_is_marked(name, directory, path)
         found = take(path)
         if found is not None:
             return found
@@ -86,6 +87,29 @@ def make(path: str) -> Placeholder:
     else:
         raise OSError(errno.EBUSY, "a program has locked it (flock)", path)
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
+
+
+def _see_that_it_is_marked(name: str, directory: int, path: str) -> None:
+    """What has just been made. Some file systems in user space take the sticky bit only afterwards. Where there is
+    none, or all belongs to one user, nothing tells ours from somebody's own, so nothing of ours may stay."""
+    made = os.open(name, _OPEN, dir_fd=directory)
+    try:
+        state = os.fstat(made)
+        if _is_marked(state):
+            return
+        with contextlib.suppress(OSError):
+            os.fchmod(made, _MODE if stat.S_ISDIR(state.st_mode) else _FILE_MODE)
+        if _is_marked(os.fstat(made)):
+            return
+        if is_at(name, state, directory):
+            with contextlib.suppress(OSError):  # in use: then it is theirs
+                if stat.S_ISDIR(state.st_mode):
+                    os.rmdir(name, dir_fd=directory)
+                elif not os.fstat(made).st_size:
+                    os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(made)
+    raise OSError(errno.ENOTSUP, "its file system keeps no modes and owners", path)
 
 
 def take(path: str) -> Placeholder | None:

@@ -111,6 +111,29 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.parametrize("afterwards", [True, False])
+def test_a_file_system_without_modes(
+    work: Path, placeholders: Placeholders, monkeypatch: pytest.MonkeyPatch, afterwards: bool
+) -> None:
+    """Some take the sticky bit only afterwards, and some not at all: there nothing could be told from what is real."""
+    mkdir, open_file, fchmod = os.mkdir, os.open, os.fchmod
+    monkeypatch.setattr(os, "mkdir", lambda path, mode=0o777, **at: mkdir(path, mode & 0o777, **at))
+    monkeypatch.setattr(os, "open", lambda path, flags, mode=0o777, **at: open_file(path, flags, mode & 0o777, **at))
+    if not afterwards:
+        monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: fchmod(descriptor, mode & 0o777))
+    names = (f"{work}/a/", f"{work}/a/b/", f"{work}/file")
+    if afterwards:
+        hold = placeholders.hold(names)
+        assert all(is_absent(name.rstrip("/")) for name in names)
+        hold.release()
+    else:
+        for name in (f"{work}/file", f"{work}/a/"):
+            with pytest.raises(HostError, match="modes") as error:
+                placeholders.hold((name,))
+            assert "another file system" in error.value.hint
+    assert list(work.iterdir()) == []
+
+
 def test_a_killed_daemon_leaves_nothing_to_the_next(work: Path, tmp_path: Path) -> None:
     paths = (f"{work}/a/", f"{work}/a/b/", f"{work}/file", f"{work}/used/")
     journal = str(tmp_path / "journal")
