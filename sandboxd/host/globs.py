@@ -33,6 +33,8 @@ MAX_DIRECTORIES = 200_000
 MAX_OF_ALL = 4
 """How often the patterns of one command may take these limits together: a project may have sent thousands of them, and
 each directory is remembered for each pattern."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Way:
     """A canonical path that begins with what has been matched, the parts still to match, and the symlinks that it was
