@@ -3,7 +3,8 @@
 A scan registers each directory *before* it lists it, with a test that says which names matter there. `poll` then costs
 one read of an empty queue when nothing happened, whatever the number of directories. Where inotify cannot be trusted
 (network and FUSE file systems) or has no room left, the directory's times are compared instead. That takes a question
-for each of them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread.
+for each of them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread. Times
+that were just set when they were read tell of no change within the same tick of the clock, so they count as old ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -25,6 +27,8 @@ Matters = Callable[[str, bool], bool]
 OnChange = Callable[[str], None]
 """Told the directory in which something that matters changed."""
 
+_TICK = 100_000_000
+"""Nanoseconds, several times what a kernel takes for one."""
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "vboxsf", "drvfs")
 
@@ -40,6 +44,8 @@ class Interest:
     times: tuple[int, ...] = ()
     attributes: bool = False
     slow: bool = False
+    fresh: bool = False
+    """`times` had just been set."""
     gone: bool = False
     """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
     is known about it and everything below it is void."""
@@ -99,7 +105,7 @@ class Changes:
         if interest.watch is not None:
             self._by_watch.setdefault(interest.watch, []).append(interest)
         else:
-            interest.times = _times(state)
+            interest.times, interest.fresh = _times(state), state.st_ctime_ns > time.time_ns() - _TICK
             self._by_times[interest] = None
 
     def cancel(self, interest: Interest) -> None:
@@ -157,7 +163,7 @@ class Changes:
 
 
 def _differs(interest: Interest) -> bool:
-    if _times_now(interest.directory) == interest.times:
+    if not interest.fresh and _times_now(interest.directory) == interest.times:
         return False
     interest.gone = True
     return True

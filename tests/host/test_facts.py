@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,7 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
         facts = {root: await host.answer(asked) for root, asked in ((local, here), (remote, there))}
         assert host.unchanged(facts[local]) and not host.unchanged(facts[remote])
         assert await host.answer(here) is facts[local]
+        facts[remote] = await unchanging(host, there)
         compared.clear()
         assert await host.answer(there) is facts[remote]
         assert {f"{remote}", f"{remote}/a"} <= {directory for directory, _ in compared}
@@ -179,6 +181,20 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
     finally:
         host.close()
         shutil.rmtree(remote)
+
+
+async def test_a_change_in_the_tick_of_the_one_before_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of times stands still for some milliseconds: what changes in them leaves the times as they are."""
+    monkeypatch.setattr(changes, "_remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
+    (tmp_path / "top").mkdir()
+    with closing(HostFacts()) as host:
+        assert names(await host.answer(needs(tmp_path / "top")), tmp_path / "top") == []
+        stood_still = {interest.directory: interest.times for interest in host._changes._by_times}
+        monkeypatch.setattr(changes, "_times_now", lambda directory: stood_still[directory])
+        (tmp_path / "top" / ".vscode").mkdir()
+        assert names(await host.answer(needs(tmp_path / "top")), tmp_path / "top") == [".vscode"]
 
 
 async def test_a_placeholder_is_nothing_and_no_change(host: HostFacts, tmp_path: Path) -> None:
