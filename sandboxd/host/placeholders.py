@@ -28,9 +28,8 @@ from sandboxd.host.sandbox_mounts import Ends, in_use, mounts_of_sandboxes
 LINGER = 0.2
 """Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
 in a row would cost more than everything else in a wrap."""
-_HINTS = {
-    errno.ENOTSUP: "work on another file system, or mount this one with modes and owners (on WSL: the option metadata)",
-}
+_NO_ROOM = "the working directory has to be writable, and its disk must have room"
+_NO_MODES = "work on another file system, or mount this one with modes and owners (on WSL: the option metadata)"
 
 
 @dataclass(slots=True, eq=False)
@@ -226,7 +225,7 @@ class Placeholders:
             raise HostError(
                 "placeholder_failed",
                 f"cannot keep {error.filename} from being created: {error.strerror}",
-                hint=_HINTS.get(error.errno or 0, "the working directory has to be writable, and its disk must have room"),
+                hint=_NO_MODES if error.errno == errno.ENOTSUP else _NO_ROOM,
                 data={"path": error.filename},
             ) from error
         return Hold(paths, watched, self._release)
