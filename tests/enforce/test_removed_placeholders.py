@@ -192,6 +192,7 @@ def test_at_home(daemon: DaemonProcess, identity: Identity) -> None:
     assert status == 0 and not refused, (said, refused)
     assert int(said) > 20, said
     assert there(home) == [name for name in before if name.split("/")[0] in (".claude",)]
+    assert run(daemon, "chmod 600 .bashrc .profile; stat -c %a .bashrc", cwd=home) == (0, "1644\n", set())
     for line in ("rm .bashrc; echo x >>.bashrc", "rm -rf .local; mkdir -p .local/bin; touch .local/bin/x",
                  "rm .gitconfig; git config --global user.name x"):  # fmt: skip
         status, said, refused = run(daemon, line, cwd=home)

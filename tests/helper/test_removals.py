@@ -18,16 +18,16 @@ from .conftest import MACHINE, OPTIONS, Launcher
 
 DIRECTORIES = {
     "absent": 0o1755, "outer": 0o1755, "outer/absent": 0o1755, "outer/deeper": 0o1755, "outer/deeper/absent": 0o1755,
-    "real": 0o755, "shared": 0o1777, "group": 0o1775, "cover": 0o555, "real-with-absent": 0o755,
+    "real": 0o755, "sticky": 0o1755, "shared": 0o1777, "group": 0o1775, "cover": 0o555, "real-with-absent": 0o755,
     "real-with-absent/absent": 0o1755, "used": 0o1755, "used/absent": 0o1755, "own": 0o1755, "own/below": 0o1755,
 }  # fmt: skip
 """Below a writable directory, with their modes outside."""
 FILES = {"rc": ("", 0o1644), "written": ("x", 0o1644), "plain": ("", 0o644), "open-rc": ("", 0o1644),
-         "used/file": ("x", 0o644)}  # fmt: skip
+         "used/file": ("x", 0o644), "sticky/file": ("x", 0o644)}  # fmt: skip
 EMPTY = ("--size", "4096", "--tmpfs")
 MOUNTS = {
     ("--bind",): ("outer", "outer/deeper", "real-with-absent", "used", "open-rc"),
-    ("--ro-bind",): ("rc", "real", "shared", "group", "written", "plain"),
+    ("--ro-bind",): ("rc", "real", "sticky", "shared", "group", "written", "plain"),
     ("--perms", "1555", *EMPTY): (
         "absent", "outer/absent", "outer/deeper/absent", "real-with-absent/absent", "used/absent",
     ),
@@ -51,6 +51,12 @@ TRIED = {
     "os.chown('absent', -1, -1)": (0, False),
     "os.utime('absent')": (0, False),
     "os.chmod('absent', 0o755); os.mkdir('absent/chmod')": (errno.EACCES, True),
+    "os.chmod('rc', 0o600)": (0, False),
+    "os.utime('rc')": (0, False),
+    "os.chmod('plain', 0o600)": (errno.EROFS, True),
+    "os.chmod('written', 0o600)": (errno.EROFS, True),
+    "os.chmod('sticky', 0o700)": (errno.EROFS, True),
+    "os.rmdir('sticky')": (errno.EBUSY, False),  # there is something in it
     "os.chmod('own', 0o1700); os.rmdir('own')": (errno.ENOTEMPTY, False),
     "os.chmod('real', 0o700)": (errno.EROFS, True),
     # as the kernel has it

@@ -263,12 +263,12 @@ static int fails_by_itself(long fd, int kind, uint64_t flags) {
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
     int kind = at->mode & S_IFMT;
     if (need == READS) return at->cover && !(at->mode & 0444) ? EACCES : 0;
-    if (need == REMOVES && (at->is_root || at->read_only)) {
-        if (flags == EITHER) return at->is_root ? EBUSY : EROFS;
-        return fails_by_itself(fd, kind, flags) ? 0 : is_absent(fd) ? DONE : at->is_root ? EBUSY : EROFS;
+    if (need == REMOVES && flags != EITHER && (at->is_root || at->read_only)) {
+        if (fails_by_itself(fd, kind, flags)) return 0;
+        if (is_absent(fd)) return DONE;
     }
-    if (need == REMOVES) return 0;
-    if (need == CHANGES) return at->read_only ? EROFS : at->cover && at->keeps_absent ? DONE : 0;
+    if (need == REMOVES) return at->is_root ? EBUSY : at->read_only ? EROFS : 0;
+    if (need == CHANGES) return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE : at->read_only ? EROFS : 0;
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
     if (kind == S_IFDIR) return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
