@@ -96,7 +96,7 @@ class Changes:
         return interest
 
     def _watch(self, interest: Interest, state: os.stat_result, mask: int) -> None:
-        interest.slow = state.st_dev in self._remote
+        interest.slow = self._inotify is None or state.st_dev in self._remote
         if self._inotify is not None and not interest.slow:
             try:
                 interest.watch = self._inotify.add(interest.directory, mask)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from sandboxd.errors import PolicyError
+from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import changes, globs, inotify, scan
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.placeholders import Placeholders
@@ -133,7 +134,7 @@ async def unchanging(host: HostFacts, asked: Needs) -> Facts:
     raise AssertionError("what nobody changes does not hold")
 
 
-@pytest.mark.parametrize("why", ["a server", "no room"])
+@pytest.mark.parametrize("why", ["a server", "no room", "no inotify"])
 async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
     tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,8 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
     monkeypatch.setattr(changes, "_times_now", times)
     if why == "no room":
         monkeypatch.setattr(inotify.Inotify, "add", full)
+    elif why == "no inotify":
+        monkeypatch.setattr(inotify.Inotify, "__init__", Mock(side_effect=HostError("inotify_failed", "no")))
     else:
         monkeypatch.setattr(changes, "_remote_devices", lambda _: frozenset({os.stat("/dev/shm").st_dev}))
     host = HostFacts()
@@ -162,7 +165,8 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
         write(remote / "a" / ".vscode" / "x")
         here, there = needs(local), needs(remote, patterns=(f"{remote}/*/*.json",))
         facts = {root: await host.answer(asked) for root, asked in ((local, here), (remote, there))}
-        assert host.unchanged(facts[local]) and not host.unchanged(facts[remote])
+        assert host.unchanged(facts[local]) is (why != "no inotify") and not host.unchanged(facts[remote])
+        facts[local] = await unchanging(host, here)
         assert await host.answer(here) is facts[local]
         facts[remote] = await unchanging(host, there)
         compared.clear()
