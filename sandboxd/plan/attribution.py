@@ -19,7 +19,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.path_decisions import decide_path
 
-_CLOSES = Mark.PROTECTED | Mark.DENY_READ | Mark.DENY_WRITE
+_CLOSES = Mark.PROTECTED | Mark.LOCKED | Mark.DENY_READ | Mark.DENY_WRITE
 _MOVES = (Shows.HOST_WRITABLE, Shows.PRIVATE)
 _PATH_MAX = 4096  # limits.h: nothing longer can have been opened
 

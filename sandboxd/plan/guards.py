@@ -94,6 +94,11 @@ def _warn_of_closed_directories(found: PointMap, place: Place, facts: Facts) -> 
                 f"the working directory {path} is read-only, since programs outside the sandbox obey what is in it "
                 f"({why}); if that is meant: sandboxd allow path {shlex.quote(path)}"
             )
+        elif path in found.points and found.points[path].marks & Mark.LOCKED:
+            found.warn(
+                f"the working directory {path} is read-only in the sandbox, as it is outside: nothing can be made in "
+                f"it; if it is to be written: chmod u+w {shlex.quote(path)}"
+            )
 
 
 def _protect_workspace(found: PointMap, root: str, facts: Facts) -> None:

@@ -36,6 +36,9 @@ class Mark(IntFlag):
     """The directory a command was started in: writable where it can be read, but it opens nothing."""
     PROTECTED = auto()
     LIFTED = auto()
+    LOCKED = auto()
+    """A directory of this user in which nothing can be made or found at the moment: it stays so, since nobody can open
+    it up. What a more specific rule or a working directory opens in it can be written."""
 
 
 class Shows(StrEnum):
@@ -229,6 +232,8 @@ def _settle(node: Node) -> None:
         node.write_open = node.write_open or bool(marks & Mark.ALLOW_WRITE)
     if marks & Mark.WORKING and node.readable:
         node.write_open = True
+    if marks & Mark.LOCKED:
+        node.write_open = False
     node.write_denied = node.write_denied or bool(marks & Mark.DENY_WRITE)
     if marks & Mark.LIFTED:
         node.protected = False
@@ -251,7 +256,7 @@ def _shows(node: Node, above: Shows) -> Shows:
         return above if point.kind is None else Shows.HOST_WRITABLE
     if point.kind is None:
         return Shows.NOTHING if above is Shows.HOST_WRITABLE else above
-    if above is Shows.PRIVATE and not point.marks & ~(Mark.PROTECTED | Mark.LIFTED):
+    if above is Shows.PRIVATE and not point.marks & ~(Mark.PROTECTED | Mark.LIFTED | Mark.LOCKED):
         return above
     return Shows.HOST_READ_ONLY
 

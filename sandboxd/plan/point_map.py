@@ -9,7 +9,7 @@ from sandboxd.plan.facts import Found, Kind, Link, Obstacle, Resolved, Twins
 from sandboxd.plan.mounts import Mark, Point
 from sandboxd.policy.policy import PathRule
 
-_CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED
+_CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.LOCKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ class PointMap:
         `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
         if resolved.obstacle is Obstacle.OWN:
             why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
-            self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.PROTECTED, why))
-            self.locked.update((resolved.existing, *self.twins.others(resolved.existing)))
+            self.add(resolved.existing, Kind.DIRECTORY, Reason(Mark.LOCKED, why))
             return
         if resolved.obstacle is Obstacle.ENTRY:
             self.pin(resolved.real, Kind.OTHER)

@@ -31,6 +31,7 @@ _MOST_PASSED_BY = 3
 
 def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
+    _check_working_directories(place, facts)
     found = PointMap(facts.twins)
     own = _OwnPlaces(place, facts)
     followed = Followed(files, place, facts)
@@ -233,9 +234,10 @@ def _device(found: PointMap, real: str, mark: Mark, rule: PathRule) -> bool:
     return not mark & Mark.ALLOW_WRITE
 
 
-def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> None:
-    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
-    for resolved, name in ((root, place.project_root), (cwd, place.cwd)):
+def _check_working_directories(place: Place, facts: Facts) -> None:
+    """Before anything is said about rules that are relative to them."""
+    for name in (place.project_root, place.cwd):
+        resolved = facts.paths[name]
         if resolved.kind is not Kind.DIRECTORY:
             raise PolicyError(
                 "cwd_missing",
@@ -243,13 +245,17 @@ def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> Non
                 hint="start the command in a directory that exists",
                 data={"path": name},
             )
-    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, Mark.WORKING)):
-        if resolved.real == "/":
-            found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
-        elif is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
+        if is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
             raise PolicyError(
                 "cwd_special", f"{resolved.real} cannot be a working directory", hint="start the command elsewhere"
             )
+
+
+def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> None:
+    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
+    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, Mark.WORKING)):
+        if resolved.real == "/":
+            found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
         else:
             found.add(resolved.real, Kind.DIRECTORY, Reason(mark, "it is the working directory"))
             found.add_links(resolved, guard=False)

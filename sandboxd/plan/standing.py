@@ -20,7 +20,7 @@ def standing_at(found: PointMap, path: str, resolved: Resolved) -> PathStanding:
     """`resolved` is what the host says about `path`."""
     way = settled_at(found.points, resolved.real)
     end = way[-1]
-    opened = denied = written = closed = protected = None
+    opened = denied = written = closed = protected = locked = None
     for node in way:
         marks, at = node.point.marks, node.point.path
         if marks & Mark.DENY_READ:
@@ -32,6 +32,10 @@ def standing_at(found: PointMap, path: str, resolved: Resolved) -> PathStanding:
                 written = _cause(found, at, Mark.ALLOW_WRITE)
         if marks & Mark.WORKING and denied is None and written is None:
             written = _cause(found, at, Mark.WORKING)
+        if marks & (Mark.ALLOW_WRITE | Mark.WORKING):
+            locked = None
+        if marks & Mark.LOCKED:
+            locked, written = _cause(found, at, Mark.LOCKED), None
         if marks & Mark.DENY_WRITE:
             closed = _cause(found, at, Mark.DENY_WRITE)
         if marks & Mark.LIFTED:
@@ -48,7 +52,7 @@ def standing_at(found: PointMap, path: str, resolved: Resolved) -> PathStanding:
         read_opened=opened,
         write_opened=written,
         write_denied=closed,
-        protected=protected,
+        protected=protected or locked,
         is_session_tmp=end.shows is Shows.PRIVATE and (end.point.path == TMP or end.point.link == TMP),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,29 @@ def test_a_directory_that_is_opened_up_on_the_host_is_open_for_the_next_command(
     lab.host("chmod 755 sub")
     assert lab.run("touch sub/d/more").ok and not lab.run("echo planted > sub/.idea/planted").ok
     assert not (lab.workspace / "sub" / ".idea" / "planted").exists()
+
+
+def test_a_project_in_a_directory_that_its_owner_has_closed(lab: Lab) -> None:
+    """A home without write permission keeps nothing from being written in a project in it."""
+    project = lab.identity.write(lab.home / "project" / "file", "f").parent
+    lab.home.chmod(0o555)
+    script = "touch new && ls; mkdir .vscode/x; chmod 755 ..; touch ../.bashrc"
+    for rules in (Rules(cwd=project), Rules(cwd=project, allow_write=["~"]), Rules(allow_write=["~/project"])):
+        done = lab.run(f"cd {project}; {script}", **rules)
+        assert done.stdout == "file\nnew\n", done
+        (project / "new").unlink()
+    lab.home.chmod(0o755)
+    assert not (lab.home / ".bashrc").exists() and not (project / ".vscode" / "x").exists()
+
+
+def test_a_working_directory_that_its_owner_has_closed(lab: Lab) -> None:
+    directory = lab.identity.write(lab.identity.base / "closed" / "file", "f").parent
+    directory.chmod(0o555)
+    done = lab.run("touch new; chmod 755 .; cat file", cwd=directory)
+    assert done.stdout == "f" and not (directory / "new").exists()
+    assert any("chmod u+w" in text for text in done.warnings) is bool(lab.identity.uid), done
+
+
+def test_a_working_directory_that_the_sandbox_replaces_is_refused_whatever_the_rules(lab: Lab) -> None:
+    done = lab.run("true", cwd=Path("/dev/shm"), deny_read=["./secret"])
+    assert done.error == "cwd_special", done

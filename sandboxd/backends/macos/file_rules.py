@@ -38,7 +38,7 @@ from sandboxd.policy.policy import FilePolicy
 
 READ, WRITE = "file-read*", "file-write*"
 MOVE = ("file-write-create", "file-write-unlink")
-_DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED
+_DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.LOCKED
 
 
 class How(StrEnum):
@@ -158,7 +158,7 @@ def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bo
 def _patterns_below(node: Node, said: list[tuple[bool, str]], patterns: tuple[Pattern, ...]) -> Iterator[FileRule]:
     """The patterns again, where the rule just made has covered them. Where two patterns meet, the one with more
     components is the more specific; `**` has no number of them, so there a deny wins."""
-    closed = node.write_denied or node.protected
+    closed = node.write_denied or node.protected or bool(node.point.marks & Mark.LOCKED)
     found = [
         (pattern, glob)
         for pattern in patterns
