@@ -1,4 +1,5 @@
-"""The composition root: the one place where the parts of the daemon are made and put together, from top to bottom.
+"""The composition root: the one place where the parts of the daemon are made and put together, from top to bottom. The
+process around it is `app_process`.
 
 What is entered first is left last, so the end is the beginning read backwards: no more calls, sessions and their
 commands ended, the bridge closed, the socket and the lock removed, and at the very last the connections hung up. A
@@ -8,53 +9,34 @@ client that asked for the end knows by that, that another daemon can be started.
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-import sandboxd
-import sandboxd_client
 from sandboxd.app_commands import explaining, explaining_sockets, make_proxies_of, placing
-from sandboxd.app_configuration import DaemonConfig, ServeOptions, configure
+from sandboxd.app_configuration import DaemonConfig
 from sandboxd.app_handover import DaemonRecord, Parts, Predecessor, TakingOver, hand_over
 from sandboxd.app_keeping import kept
-from sandboxd.backends.base import Backend
+from sandboxd.app_machine import Assemble, Ground, machine_of
 from sandboxd.daemon import descriptor_store
 from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.idle import stop_when_idle
 from sandboxd.daemon.keeping import Keeping
-from sandboxd.daemon.lifecycle import (
-    ServiceManager,
-    StopRequest,
-    raise_descriptor_limit,
-    signals_handled,
-    signals_heard,
-)
-from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
+from sandboxd.daemon.lifecycle import StopRequest
 from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import Permissions, rule_writer
-from sandboxd.daemon.policies import Policies, SettingsPlaces
+from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.questions import Questions
 from sandboxd.daemon.reload import Reloading
-from sandboxd.daemon.restarting import HANDOVER, Program, Restarting, answer_trial, take_handed_over, take_trial
+from sandboxd.daemon.restarting import Program, Restarting
 from sandboxd.daemon.startup import StartUp
-from sandboxd.daemon.state import Daemon, Step
+from sandboxd.daemon.state import Daemon
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
-from sandboxd.errors import HostError, SandboxdError
-from sandboxd.handover.document import Incoming, Outgoing, read_document
+from sandboxd.handover.document import Incoming
 from sandboxd.host.directories import temporary_base
-from sandboxd.plan.request import Place
-from sandboxd.policy.decision import Decision
-from sandboxd.policy.display import neutralise
-from sandboxd.policy.policy import Policy
 from sandboxd.policy.upstream import read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.rpc.connection import Connection as ClientConnection
@@ -64,205 +46,10 @@ from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_
 from sandboxd.runtime.events import Events, SettingsChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
 from sandboxd.runtime.prompts import Prompts
-from sandboxd.runtime.session import Inherited, Planner, SessionParts
+from sandboxd.runtime.session import SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed
-
-EXIT_CANNOT_START = 125
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a back end stands on: the daemon's private directory, and the policy of the daemon itself."""
-
-    directory: str
-    kept: str
-    """A private directory that outlives the daemon and the machine's next start."""
-    policy: Callable[[], Policy]
-    environment: Mapping[str, str]
-    log: FilteringBoundLogger
-    before: Incoming = field(default_factory=Incoming)
-    """What another daemon has left; a back end takes its parts of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Succession:
-    """How the sandboxes of a back end go from one daemon to the next. `prepared` takes nothing more in and waits, so
-    long at most, until none is in the middle of being completed; `hand_over` lets go of them; `inherited` goes on with
-    one, and `end_inherited` ends those that nobody has resumed and says which they were. `keep` writes down what is
-    needed of one that runs, and lets go of nothing; False when it does not run."""
-
-    prepared: Callable[[float], Awaitable[None]]
-    hand_over: Callable[[Outgoing], None]
-    inherited: Inherited
-    end_inherited: Callable[[], list[str]]
-    keep: Callable[[str, Outgoing], bool] = lambda launch_id, outgoing: False
-
-
-class ExplainingPlanner(Planner, Protocol):
-    async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision: ...
-
-    async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What differs between operating systems, and what tests replace."""
-
-    backend: Backend
-    planner: ExplainingPlanner
-    steps: Callable[[], Awaitable[Sequence[Step]]]
-    layers: Callable[[], tuple[str, ...]]
-    daemon_paths: tuple[str, ...] = ()
-    """Our own files, which no sandbox may write."""
-    warnings: Callable[[], tuple[str, ...]] = tuple
-    """What is not as it should be now, for `status`."""
-    captures: Callable[[], bool] = bool
-    """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
-    succession: Succession | None = None
-    """None where the sandboxes cannot outlive their daemon."""
-
-
-Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
-
-
-def main(options: ServeOptions) -> int:
-    """Run the daemon until it is asked to stop; returns the exit status. What keeps it from starting goes to stderr."""
-    environment = dict(os.environ)
-    program = Program.own(environment)
-    trial = take_trial(environment)
-    log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
-    level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
-    log = make_logger(sys.stderr, log_format, level)
-    manager = ServiceManager(os.environ)
-    try:
-        with StandardLogs.installed(log):
-            os.environ.pop(HANDOVER, None)
-            before = None if trial else take_handed_over(environment)
-            stored: tuple[str, ...] = ()
-            store_size = environment.pop("FDSTORE", "")
-            if before is None and not trial:
-                before, stored = descriptor_store.take_stored(environment)
-            config = configure(options, environment)
-            if trial:
-                sys.stdout.write(try_out(config, log) + "\n")
-                return 0
-            raise_descriptor_limit()
-            store = None
-            if manager.address:
-                store = descriptor_store.Store(manager.address, store_size)
-            if store is not None and before is not None and before.crashed:
-                store.old = stored  # until it is there by new names: this daemon may crash as well
-            elif stored:
-                descriptor_store.empty(manager.address, stored)
-            try:
-                while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
-                    try:
-                        if outgoing.for_manager:
-                            descriptor_store.keep(manager.address, outgoing)
-                            break
-                        program.execute(outgoing)
-                    except OSError as error:
-                        log.error("what runs cannot be handed over; this process goes on", reason=str(error))
-                        before = read_document(outgoing.text())
-            finally:
-                if store is not None and store.old:  # we fell over it, and the next daemon would as well
-                    descriptor_store.empty(manager.address, store.take_old())
-    except (SandboxdError, OSError) as fault:
-        why = fault if isinstance(fault, SandboxdError) else _unusable(fault)
-        manager.cannot_start(neutralise(why.message))
-        hint = f"hint: {neutralise(why.hint)}\n" if why.hint else ""
-        sys.stderr.write(f"sandboxd: {neutralise(why.message)}\n{hint}")
-        return EXIT_CANNOT_START
-    return 0
-
-
-def _unusable(error: OSError) -> HostError:
-    """For what stands in the way in our own directories, in whatever form."""
-    where = f": {error.filename}" if isinstance(error.filename, str) else ""
-    return HostError(
-        "daemon_failed",
-        f"the daemon cannot be here{where}: {error.strerror or error}",
-        hint="what stands there is not the daemon's: move it away" if where else "its disk must have room",
-    )
-
-
-def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
-    """What a program says that may take over from a running daemon, when it is good for that: everything is there and
-    the settings can be read. Raises SandboxdError."""
-    machine_of(config.platform)
-    Policies(_places(config, own_paths=()), log)
-    return answer_trial()
-
-
-async def _serve(
-    config: DaemonConfig,
-    log: FilteringBoundLogger,
-    manager: ServiceManager,
-    program: Program,
-    before: Incoming | None,
-    store: descriptor_store.Store | None,
-) -> Outgoing | None:
-    """Serve until it is asked to stop. What is to be handed over when that is for a restart."""
-    outgoing = None
-    stop = StopRequest()
-    running: Daemon | None = None
-
-    def reload() -> None:
-        if running is not None:
-            manager.reloading()
-            running.reloading.reload()
-            manager.ready(_state(running))
-
-    # From the start, so that a signal during it is not lost, and to the last, when another program goes on.
-    with signals_handled(stop, reload, goes_on=lambda: outgoing is not None):
-        async with run_daemon(
-            config,
-            log,
-            stop=stop,
-            startup=StartUp() if before else StartUp.of_this_process(),
-            program=program,
-            before=before,
-            store=store,
-        ) as daemon:
-            running = daemon
-            gc.collect()
-            gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
-            manager.ready(_state(daemon))
-            log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
-            with manager.watchdog_fed():
-                reason = await stop.wait()
-                for_manager = not stop.restart and await _comes_again(manager, daemon, reason)
-                restarts = stop.restart or for_manager
-                log.info("restarting" if restarts else "stopping", reason=reason)
-                if restarts:
-                    outgoing = await daemon.hand_over()
-                    outgoing.for_manager = for_manager
-                    outgoing.ends_at_once = lambda: stop.restart and stop.overruled
-            manager.stopping() if outgoing is None else manager.restarting(for_manager)
-        running = None
-        if outgoing is not None:
-            await signals_heard()
-    if outgoing is None:
-        log.info("stopped")
-    return outgoing
-
-
-async def _comes_again(manager: ServiceManager, daemon: Daemon, reason: str) -> bool:
-    """Whether the service manager ends this daemon to start it again, and keeps what it is given for that."""
-    if not manager.address or reason != "SIGTERM" or not daemon.restarting.supported:
-        return False
-    return await descriptor_store.restart_intended()
-
-
-def _state(daemon: Daemon) -> str:
-    """For `systemctl status`."""
-    own = daemon.policies.own
-    problems = len(own.complaints)
-    return f"listening at {daemon.socket}, settings generation {daemon.policies.generation}" + (
-        f", {problems} warnings (see: sandboxd status)" if problems else ""
-    )
 
 
 @asynccontextmanager
@@ -301,7 +88,7 @@ async def run_daemon(
 
         # settings
         policies = Policies(
-            _places(config, own_paths=(directory, base.path)),
+            config.settings_places(own_paths=(directory, base.path)),
             log,
             generation=0 if earlier is None else earlier.generation,
             written=() if earlier is None else earlier.written,
@@ -458,35 +245,3 @@ def _apply_grace(stop: StopRequest, sessions: Sessions) -> None:
     """Whoever asked for the end may have said how long commands have."""
     if stop.grace_s is not None:
         sessions.grace_s = stop.grace_s
-
-
-def _places(config: DaemonConfig, own_paths: tuple[str, ...]) -> SettingsPlaces:
-    return SettingsPlaces(
-        environment=config.environment,
-        home=config.home,
-        cli_file=config.settings,
-        own_paths=own_paths,
-        managed_root=config.managed_root,
-    )
-
-
-def own_paths(helper: str) -> tuple[str, ...]:
-    """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
-    return tuple(dict.fromkeys((*own_code(), os.path.dirname(os.path.dirname(helper)))))
-
-
-def own_code() -> tuple[str, ...]:
-    package = os.path.dirname(os.path.abspath(sandboxd.__file__))
-    client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
-    return package, client, sys.prefix
-
-
-def machine_of(platform: str) -> Assemble:
-    """The back end of a platform: chosen here and nowhere else."""
-    if platform == "macos":
-        from sandboxd.app_macos import mac_machine  # what it imports is of no use elsewhere
-
-        return mac_machine
-    from sandboxd.app_linux import linux_machine
-
-    return linux_machine

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from sandboxd.app_machine import ExplainingPlanner, Machine
 from sandboxd.daemon.metrics import Metrics
 from sandboxd.daemon.questions import ExplainPath, ExplainSocket
 from sandboxd.plan.request import Place
@@ -27,9 +27,6 @@ from sandboxd.runtime.events import Connected, Disconnected, Events
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import PermissionMode, Session
 from sandboxd.runtime.temporary import TemporaryRoot
-
-if TYPE_CHECKING:
-    from sandboxd.app import ExplainingPlanner, Machine
 
 
 def placing(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.errors import CallerError, HostError
 from sandboxd.host.directories import TEMPORARY_PARENT
 from sandboxd.rpc.socket import ListeningSocket, take_passed
@@ -48,6 +49,16 @@ class DaemonConfig:
     """A socket that the service manager has opened."""
     idle_exit_s: float | None = None
     """End when nothing has been in use for that long; None: never."""
+
+    def settings_places(self, own_paths: tuple[str, ...] = ()) -> SettingsPlaces:
+        """`own_paths` are those of this daemon, which no rule may open."""
+        return SettingsPlaces(
+            environment=self.environment,
+            home=self.home,
+            cli_file=self.settings,
+            own_paths=own_paths,
+            managed_root=self.managed_root,
+        )
 
 
 def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfig:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd import __version__
+from sandboxd.app_machine import Succession
 from sandboxd.daemon.blocked import Blocked
 from sandboxd.daemon.keeping import Keeping
 from sandboxd.daemon.permissions import Permissions
@@ -39,7 +40,6 @@ from sandboxd.runtime.temporary import TemporaryRecord, TemporaryRoot
 from sandboxd.runtime.violation_feed import FeedRecord, ViolationFeed
 
 if TYPE_CHECKING:
-    from sandboxd.app import Succession
     from sandboxd.backends.base import Inside
 
 SETTLING_S = 0.4

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sandboxd.app import Ground, Machine, Succession, own_paths
+from sandboxd.app_machine import Ground, Machine, Succession, own_paths
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge

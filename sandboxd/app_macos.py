@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandboxd.app import Ground, Machine, own_code
+from sandboxd.app_machine import Ground, Machine, own_code
 from sandboxd.backends.macos import supervise
 from sandboxd.backends.macos.backend import SeatbeltBackend, Tools
 from sandboxd.backends.macos.members import Members, SeatbeltMembers, end_members

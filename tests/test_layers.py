@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.runtime.wrap", "sandboxd.runtime.events",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
-    "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app", "sandboxd.errors"),
+    "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app_process", "sandboxd.errors"),
     # What the service manager is given is text, made where everything about that system is.
     "sandboxd.cli.launchd_service": ("sandboxd_client", "sandboxd.backends.macos.launchd"),
     "sandboxd.cli.systemctl": ("sandboxd_client", "sandboxd.backends.linux.systemd_units"),
@@ -72,7 +72,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.app_handover": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_keeping": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_machine": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_process": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
     "sandboxd_client": (),
 }  # fmt: skip
@@ -97,9 +99,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "sandboxd.rpc",
         "sandboxd.app",
         "sandboxd.app_handover",
+        "sandboxd.app_machine",
+        "sandboxd.app_process",
     ),
     "prometheus_client": ("sandboxd.daemon.metrics",),
-    "uvloop": ("sandboxd.app", "sandboxd.cli.serve"),
+    "uvloop": ("sandboxd.app_process", "sandboxd.cli.serve"),
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).

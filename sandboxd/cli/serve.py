@@ -29,7 +29,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What `app.main` is given. Paths are absolute; `resolve` is as written (NAME=ADDR)."""
+    """What `app_process.main` is given. Paths are absolute; `resolve` is as written (NAME=ADDR)."""
 
     socket: str | None = None
     settings: str | None = None
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         resolve=tuple(parsed.many("resolve")),
         idle_exit=seconds(parsed.get("idle_exit")) if "idle_exit" in parsed else None,
     )
-    from sandboxd.app import main as run_daemon
+    from sandboxd.app_process import main as run_daemon
 
     return run_daemon(options)
 

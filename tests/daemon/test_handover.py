@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sandboxd import app
-from sandboxd.app import Machine, Succession
+from sandboxd.app_machine import Machine, Succession
 from sandboxd.backends.base import ConnectAttempt, LaunchHandle, Observer
 from sandboxd.plan.facts import Resolved
 from sandboxd.runtime import temporary

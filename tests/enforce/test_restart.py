@@ -116,8 +116,8 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
     from sandboxd.daemon.restarting import Program
     from sandboxd.runtime.sessions import Sessions
     from contextlib import asynccontextmanager
-    from sandboxd import app
-    leaving, execute, running = Sessions.__aexit__, Program.execute, app.run_daemon
+    from sandboxd import app_process
+    leaving, execute, running = Sessions.__aexit__, Program.execute, app_process.run_daemon
     @asynccontextmanager
     async def run(*what, **more):
         async with running(*what, **more) as daemon: yield daemon
@@ -129,7 +129,7 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
         if os.environ["WHEN"] == "it has left": os.kill(os.getpid(), signal.SIGTERM)
         if os.environ["WHEN"] == "it has hung up": os.kill(os.getpid(), signal.SIGHUP)
         execute(*what)
-    Sessions.__aexit__, Program.execute, app.run_daemon = leave, become, run
+    Sessions.__aexit__, Program.execute, app_process.run_daemon = leave, become, run
 """
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandboxd.app import Ground, Machine
+from sandboxd.app_machine import Ground, Machine
 from sandboxd.backends.base import Launch, Observer
 from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.plan.attribution import Attribution

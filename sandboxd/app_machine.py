@@ -1,0 +1,100 @@
+"""What the daemon needs of the operating system it runs on, and how that is chosen. `app_linux` and `app_macos` make
+one; tests put another in its place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+import sandboxd
+import sandboxd_client
+from sandboxd.backends.base import Backend
+from sandboxd.daemon.state import Step
+from sandboxd.handover.document import Incoming, Outgoing
+from sandboxd.plan.request import Place
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.policy import Policy
+from sandboxd.runtime.session import Inherited, Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a back end stands on: the daemon's private directory, and the policy of the daemon itself."""
+
+    directory: str
+    kept: str
+    """A private directory that outlives the daemon and the machine's next start."""
+    policy: Callable[[], Policy]
+    environment: Mapping[str, str]
+    log: FilteringBoundLogger
+    before: Incoming = field(default_factory=Incoming)
+    """What another daemon has left; a back end takes its parts of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """How the sandboxes of a back end go from one daemon to the next. `prepared` takes nothing more in and waits, so
+    long at most, until none is in the middle of being completed; `hand_over` lets go of them; `inherited` goes on with
+    one, and `end_inherited` ends those that nobody has resumed and says which they were. `keep` writes down what is
+    needed of one that runs, and lets go of nothing; False when it does not run."""
+
+    prepared: Callable[[float], Awaitable[None]]
+    hand_over: Callable[[Outgoing], None]
+    inherited: Inherited
+    end_inherited: Callable[[], list[str]]
+    keep: Callable[[str, Outgoing], bool] = lambda launch_id, outgoing: False
+
+
+class ExplainingPlanner(Planner, Protocol):
+    async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision: ...
+
+    async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What differs between operating systems, and what tests replace."""
+
+    backend: Backend
+    planner: ExplainingPlanner
+    steps: Callable[[], Awaitable[Sequence[Step]]]
+    layers: Callable[[], tuple[str, ...]]
+    daemon_paths: tuple[str, ...] = ()
+    """Our own files, which no sandbox may write."""
+    warnings: Callable[[], tuple[str, ...]] = tuple
+    """What is not as it should be now, for `status`."""
+    captures: Callable[[], bool] = bool
+    """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
+    succession: Succession | None = None
+    """None where the sandboxes cannot outlive their daemon."""
+
+
+Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
+
+
+def own_paths(helper: str) -> tuple[str, ...]:
+    """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
+    return tuple(dict.fromkeys((*own_code(), os.path.dirname(os.path.dirname(helper)))))
+
+
+def own_code() -> tuple[str, ...]:
+    package = os.path.dirname(os.path.abspath(sandboxd.__file__))
+    client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
+    return package, client, sys.prefix
+
+
+def machine_of(platform: str) -> Assemble:
+    """The back end of a platform: chosen here and nowhere else."""
+    if platform == "macos":
+        from sandboxd.app_macos import mac_machine  # what it imports is of no use elsewhere
+
+        return mac_machine
+    from sandboxd.app_linux import linux_machine
+
+    return linux_machine
