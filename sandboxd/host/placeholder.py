@@ -60,11 +60,13 @@ def is_absent(path: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Placeholder:
-    """`lock` is a descriptor of the directory with a shared flock."""
+    """`lock` is a descriptor of the directory with a shared flock. `lost`: it was removed while somebody needed it, or
+    it was made in the place of such a one."""
 
     path: str
     lock: int
     users: int = 0
+    lost: bool = False
 
 
 def make(path: str) -> Placeholder:
@@ -154,15 +156,28 @@ def remove(placeholder: Placeholder) -> bool:
         return False
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
-            # somebody uses it: from now on it is theirs
-            with contextlib.suppress(OSError):
-                os.fchmod(placeholder.lock, stat.S_IMODE(os.fstat(placeholder.lock).st_mode) & ~stat.S_ISVTX)
+            unmark(placeholder.lock)  # somebody uses it: from now on it is theirs
         elif error.errno not in _NO_PLACEHOLDER:
             raise
         return False
     finally:
         os.close(placeholder.lock)
     return True
+
+
+def unmark(lock: int) -> None:
+    """From now on it is an entry like any other."""
+    with contextlib.suppress(OSError):
+        os.fchmod(lock, stat.S_IMODE(os.fstat(lock).st_mode) & ~stat.S_ISVTX)
+
+
+def remove_empty(path: str) -> bool:
+    """Whether an empty directory of whatever kind was there, and has been removed."""
+    parent, name = os.path.split(path)
+    with contextlib.suppress(OSError), without_links.opened(parent) as directory:
+        os.rmdir(name, dir_fd=directory)
+        return True
+    return False
 
 
 def remove_left(path: str) -> bool:

@@ -15,13 +15,24 @@ import asyncio
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
 from sandboxd.host import without_links
-from sandboxd.host.placeholder import Placeholder, is_at, make, remove, remove_left, take
+from sandboxd.host.placeholder import (
+    Placeholder,
+    is_absent,
+    is_at,
+    make,
+    remove,
+    remove_empty,
+    remove_left,
+    take,
+    unmark,
+)
 from sandboxd.host.placeholder_journal import Journal, JournalsClosed
 from sandboxd.host.sandbox_mounts import Ends, in_use, mounts_of_sandboxes
 
@@ -38,14 +49,15 @@ class Hold:
 
     paths: tuple[str, ...]
     watched: tuple[tuple[str, ...], ...]
-    _release: Callable[[tuple[str, ...]], None] = field(repr=False)
+    _release: Callable[[tuple[str, ...]], tuple[str, ...]] = field(repr=False)
 
     def release(self) -> tuple[str, ...]:
-        """Let go. Names that could only be watched and have appeared are moved aside; where they are now."""
+        """Let go. Names that could only be watched and have appeared are moved aside, and so is what stands where a
+        placeholder was removed by another program; where they are now."""
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
-        self._release(paths)
-        return tuple(moved for together in watched if (moved := _move_aside(together)))
+        of_paths = self._release(paths)
+        return (*of_paths, *(moved for together in watched if (moved := _move_aside(together))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,24 +257,50 @@ class Placeholders:
             self._journal.write(sorted(left))
 
     def _hold(self, path: str) -> None:
-        placeholder = self._held.get(path)
-        if placeholder is not None and not placeholder.users and not is_at(path, os.fstat(placeholder.lock)):
-            self._drop(path)  # somebody removed it while nobody here needed it
+        """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,
+        and the next one needs one to stand on."""
+        placeholder, users = self._held.get(path), 0
+        if placeholder is not None and not is_at(path, os.fstat(placeholder.lock)):
+            users = placeholder.users
+            self._drop(path)
             placeholder = None
         if placeholder is None:
             self._held[path] = placeholder = make(path)
+            placeholder.users, placeholder.lost = users, users > 0
         placeholder.users += 1
         self._idle.pop(path, None)
 
-    def _release(self, paths: tuple[str, ...]) -> None:
+    def _release(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        moved: list[str] = []
         for path in reversed(paths):
             placeholder = self._held.get(path)
             if placeholder is None:
                 continue
             placeholder.users -= 1
+            placeholder.lost = placeholder.lost or not is_at(path, os.fstat(placeholder.lock))
+            if placeholder.lost and (aside := self._moved_aside(placeholder)):
+                moved.append(aside)
             # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
             if placeholder.users <= int(path in self._inherited):
                 self._idle[path] = None
+        self._sweep_later()
+        return tuple(moved)
+
+    def _moved_aside(self, placeholder: Placeholder) -> str | None:
+        """What stands where a directory was removed, and may come from a command that could not make it until then.
+        What is in one that was made anew stays as long as others are mounted there. Files are what programs of a home
+        directory write anew by renaming, so there it is the user's own."""
+        path, state = placeholder.path.rstrip("/"), os.fstat(placeholder.lock)
+        ours = is_at(path, state)
+        if not stat.S_ISDIR(state.st_mode) or is_absent(path) or (ours and placeholder.users):
+            return None
+        if remove_empty(path) or (aside := _move_aside((path,))) is None:
+            return None
+        if ours:
+            unmark(placeholder.lock)
+        return aside
+
+    def _sweep_later(self) -> None:
         if not self._idle:
             return
         if self._linger <= 0:

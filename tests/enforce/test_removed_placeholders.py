@@ -199,3 +199,45 @@ def test_at_home(daemon: DaemonProcess, identity: Identity) -> None:
         assert status and refused, (line, said)
     daemon.stop()
     assert there(home) == [name for name in before if name.split("/")[0] in (".claude",)]
+
+
+@each_bubblewrap
+def test_git_clean_outside_while_a_command_runs(start_daemon: StartDaemon, identity: Identity) -> None:
+    """It takes the mounts of that command with it. The next one runs and is protected, and what the first one makes
+    then is moved aside when it ends."""
+    daemon, work = start_daemon(), identity.workspace
+    host(identity, REPOSITORY)
+    plant = "mkdir -p .vscode .claude/hooks; echo x >.vscode/tasks.json; echo x >.claude/hooks/x; echo x >own"
+    with daemon.popen(
+        "run", "--show-violations", "-c", f"echo ready; read line; {plant}", stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as first:  # fmt: skip
+        assert first.stdout is not None and first.stdout.readline() == "ready\n"
+        for line in ("git clean -fdxq", "rm -rf .vscode .claude .idea"):
+            host(identity, line)
+            assert not (work / ".vscode").exists()
+            status, said, refused = run(daemon, f"{plant}; git status --porcelain")
+            assert status == 0 and ("openat", ".vscode/tasks.json") in refused, (said, refused)
+            assert said.endswith("?? own\n") and (work / "own").exists()
+        _, said = first.communicate("\n")
+    assert f"create {work}/.vscode" in said and "refused-" in said, said
+    gone(work, ABSENT)
+    moved = [name for name in there(work) if "refused-" in name and name.endswith(("tasks.json", "hooks/x"))]
+    assert len(moved) == 2 and not any(name in ABSENT for name in there(work)), there(work)
+
+
+def test_a_clean_up_from_above_while_a_command_runs(daemon: DaemonProcess, identity: Identity) -> None:
+    """By a command whose working directory is further up: nothing is left, whoever ends first."""
+    work = identity.workspace
+    (work / "sub").mkdir()
+    identity.own(work / "sub")
+    with daemon.popen(
+        "run", "--cwd", str(work / "sub"), "-c", "echo ready; read line; echo x >own", stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as below:  # fmt: skip
+        assert below.stdout is not None and below.stdout.readline() == "ready\n"
+        assert run(daemon, "find sub -mindepth 1 -delete")[0] == 0
+        assert run(daemon, "echo x >.mcp.json || echo closed", cwd=work / "sub")[1].endswith("closed\n")
+        below.communicate("\n")
+    gone(work / "sub", ABSENT)
+    assert there(work) == ["sub", "sub/own"]

@@ -52,6 +52,53 @@ def test_the_last_user_removes_them(work: Path, placeholders: Placeholders) -> N
     assert not (work / "a").exists()
 
 
+def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(
+    work: Path, placeholders: Placeholders
+) -> None:
+    """`git clean -d` outside, while a command runs."""
+    names = (f"{work}/a/", f"{work}/b/", f"{work}/b/c/", f"{work}/f")
+    first = placeholders.hold(names)
+    for name in ("a", "b/c", "b"):
+        (work / name).rmdir()
+    (work / "f").unlink()
+    second = placeholders.hold(names)
+    assert all(is_absent(str(path)) for path in work.rglob("*")) and len([*work.rglob("*")]) == 4
+    assert second.release() == ()
+    assert len([*work.rglob("*")]) == 4
+    assert first.release() == ()
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["as it is", "made anew for another"])
+def test_what_appears_where_one_was_removed_is_moved_aside(
+    work: Path, placeholders: Placeholders, anew: bool
+) -> None:
+    """The command whose mount is gone with it can make the name, or write in what the next command is given."""
+    first = placeholders.hold((f"{work}/a/", f"{work}/f"))
+    (work / "a").rmdir()
+    (work / "f").unlink()
+    second = placeholders.hold((f"{work}/a/",)) if anew else None
+    (work / "a").mkdir(exist_ok=True)
+    (work / "a" / "planted").touch()
+    (work / "f").write_text("a file is written anew by renaming: it is the user's")
+    moved = first.release()
+    if second is not None:
+        assert moved == () and (work / "a" / "planted").exists()
+        moved = second.release()
+    (path,) = moved
+    assert path.startswith(f"{work}/a.refused-") and (Path(path) / "planted").exists()
+    assert not Path(path).stat().st_mode & stat.S_ISVTX
+    assert sorted(one.name for one in work.iterdir()) == [Path(path).name, "f"]
+
+
+def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders: Placeholders) -> None:
+    """bubblewrap makes one to mount on."""
+    hold = placeholders.hold((f"{work}/a/",))
+    (work / "a").rmdir()
+    (work / "a").mkdir()
+    assert hold.release() == () and list(work.iterdir()) == []
+
+
 def test_another_daemon_keeps_what_it_needs(work: Path, placeholders: Placeholders, tmp_path: Path) -> None:
     """F198: whether another daemon lives is told by its lock, and never by a pid."""
     other = Placeholders(str(tmp_path / "other-journal"), linger=0)
