@@ -11,7 +11,6 @@ agree by construction. The helper itself (vendor/seccomp/apply-seccomp.c) repeat
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,7 +55,6 @@ MAX_LISTENERS = 16
 DESCRIPTORS_MAX = MAX_LISTENERS + 1
 MAX_PAYLOAD = 1024
 MAX_TICKET = 64
-MAX_INFO = 4096
 TICKET_SIZE = 8 + 4 + MAX_TICKET
 """How many bytes the ticket takes, always."""
 
@@ -241,22 +239,6 @@ class EventDecoder:
                 raise ProtocolError(f"{type(event).__name__} after {before}")
             self._last = type(event)
             yield event
-
-
-def decode_birth(text: bytes) -> int | None:
-    """The process number of process 1 from what bubblewrap writes to its `--info-fd` (bwrap(1)): one JSON object; None
-    while that is not whole. Raises ProtocolError for anything else."""
-    if len(text) > MAX_INFO:
-        raise ProtocolError("too much is said about process 1")
-    if not text.endswith(b"}\n"):
-        return None
-    try:
-        pid = json.loads(text)["child-pid"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pid = None
-    if type(pid) is not int or pid <= 0:
-        raise ProtocolError("bubblewrap does not say which process is process 1")
-    return pid
 
 
 def _decode_event(kind: int, payload: bytes) -> Event:

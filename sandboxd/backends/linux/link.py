@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-import contextlib
 import os
-import signal
 import socket
-import struct
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, Refusal
+from sandboxd.backends.linux.birth import Birth
 from sandboxd.backends.linux.bridge_protocol import (
-    DESCRIPTORS_MAX,
     GO,
     KILL,
-    MAX_INFO,
     OPTIONS,
     TICKET_SIZE,
     Descriptors,
@@ -28,25 +23,23 @@ from sandboxd.backends.linux.bridge_protocol import (
     Failed,
     ProtocolError,
     Started,
-    decode_birth,
     decode_ticket,
 )
+from sandboxd.backends.linux.channel import Channel, Received
 from sandboxd.backends.linux.expected_launch import Preparation
 from sandboxd.backends.linux.handed_over import LinkRecord
+from sandboxd.backends.linux.launch_processes import LaunchProcesses
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
 from sandboxd.backends.linux.seccomp_notified import call_name
-from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.errors import InternalError, LaunchError, SandboxdError
-from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
+from sandboxd.handover.record import Descriptor
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 if TYPE_CHECKING:
     from sandboxd.backends.linux.bridge import Bridge
 
 _READ = 64 * 1024
-_STRAGGLES_AFTER_S = 0.1
-_UCRED = struct.Struct("3i")
-_ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize) + socket.CMSG_SPACE(_UCRED.size)
+_END = Received(b"", None, False)
 
 
 class Link:
@@ -58,46 +51,32 @@ class Link:
         """`before` is what an earlier daemon had of the same connection."""
         self.ticket: str | None = None
         self._bridge = bridge
-        self._connection = connection or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._channel = Channel(connection)
+        self._processes = LaunchProcesses(pid, pidfd, self._straggled)
         self._loop = asyncio.get_running_loop()
-        self._pid = pid
-        self._pidfd = pidfd
-        self._outgoing = memoryview(b"")
         self._observer: Observer | None = None
         self._opening = b""
         self._decoder = EventDecoder()
-        self._descriptors: list[int] = []
+        self._birth: Birth | None = None
         self._listeners: Listeners | None = None  # until they are handed on
         self._status: int | None = None
-        self._init_pid: int | None = None
         self._preparation: Preparation | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._closing = False
-        self._birth = -1  # where bubblewrap tells of process 1
-        self._told = b""
-        self._init = -1  # pidfd of the helper's init stage, once it has spoken
-        # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage is a
-        # grandchild of the launch and has only the number 1 in its own.
-        if connection is not None:
-            connection.setblocking(False)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        else:
-            self._connection.close()
         if before is not None:
             self._recall(before)
         if not self._closing:
-            self._loop.add_reader(self._connection.fileno(), self.readable)
-            self._loop.add_reader(pidfd, self._bubblewrap_ended)
+            self._channel.watch(self.readable)
+            self._processes.watch()
 
     # from one daemon to the next
 
     def _recall(self, before: LinkRecord) -> None:
         self._opening = before.opening
-        self._init_pid, self._init = before.init_pid, before.init
+        self._processes.resume(before.init_pid, before.init)
         self._decoder = EventDecoder.resumed(before.decoder_buffer, before.decoder_last)
-        self._descriptors = list(before.descriptors)
+        self._channel.resume(before.outgoing, before.descriptors)
         self._status = before.status
-        self._outgoing = memoryview(before.outgoing)
         self._closing = before.closing
 
     def resume(self, ticket: str, observer: Observer, preparation: Preparation | None, interrupted: bool) -> None:
@@ -105,20 +84,21 @@ class Link:
         `interrupted` that this was under way."""
         self.ticket, self._observer, self._preparation = ticket, observer, preparation
         if self._closing:
-            self._await_end()
+            self._processes.await_end(self._gone)
         elif interrupted:
             error = LaunchError("launch_failed", "the daemon was restarted meanwhile", hint="run the command again")
             self._loop.call_soon(self._give_up, error)
         elif self._decoder.state[1] == Started.__name__:
-            self._send(AGAIN)  # whoever was to answer a connect is gone
-        elif self._outgoing:
-            self._write()
+            self._channel.send(AGAIN)  # whoever was to answer a connect is gone
+        else:
+            self._channel.flush()
 
     def pause(self) -> None:
         """Hear of nothing more."""
-        for number in (self._connection.fileno(), self._pidfd, self._init, self._birth):
-            if number >= 0:
-                self._loop.remove_reader(number)
+        self._channel.pause()
+        self._processes.pause()
+        if self._birth is not None:
+            self._birth.pause()
 
     @property
     def preparing(self) -> asyncio.Task[None] | None:
@@ -133,11 +113,11 @@ class Link:
         if last != Started.__name__ or self._closing:
             return None
         return LinkRecord(
-            connection=Descriptor(self._connection.fileno()),
-            pid=self._pid,
-            pidfd=Descriptor(self._pidfd),
-            init_pid=self._init_pid,
-            init=Descriptor(self._init),
+            connection=self._channel.descriptor,
+            pid=self._processes.bubblewrap,
+            pidfd=Descriptor(self._processes.pidfd),
+            init_pid=self._processes.init,
+            init=Descriptor(self._processes.init_pidfd),
             decoder_last=last,
         )
 
@@ -147,32 +127,26 @@ class Link:
         if self._preparing is not None:
             self._preparing.cancel()
         self._abandon()
+        self._close_birth()
         buffer, last = self._decoder.state
-        connection = NO_DESCRIPTOR
-        if self._connection.fileno() >= 0:
-            self._loop.remove_reader(self._connection.fileno())
-            self._loop.remove_writer(self._connection.fileno())
-            connection = Descriptor(self._connection.detach())
-        for pidfd in filter(lambda number: number >= 0, (self._init, self._pidfd)):
-            self._loop.remove_reader(pidfd)
+        outgoing, descriptors = self._channel.outgoing, tuple(map(Descriptor, self._channel.descriptors))
         record = LinkRecord(
-            connection=connection,
-            pid=self._pid,
-            pidfd=Descriptor(self._pidfd),
+            connection=self._channel.let_go(),
+            pid=self._processes.bubblewrap,
+            pidfd=Descriptor(self._processes.pidfd),
             opening=self._opening,
-            init_pid=self._init_pid,
-            init=Descriptor(self._init),
+            init_pid=self._processes.init,
+            init=Descriptor(self._processes.init_pidfd),
             decoder_buffer=buffer,
             decoder_last=last,
-            descriptors=tuple(map(Descriptor, self._descriptors)),
+            descriptors=descriptors,
             status=self._status,
-            outgoing=bytes(self._outgoing),
+            outgoing=outgoing,
             closing=self._closing,
             preparing=preparing,
         )
-        self._pidfd = self._init = -1
+        self._processes.let_go()
         self._observer = None
-        self._descriptors = []
         return record
 
     def readable(self) -> None:
@@ -191,9 +165,7 @@ class Link:
             self._fail("a fault of sandboxd; the log has the details")
 
     def _read_ticket(self) -> None:
-        missing = TICKET_SIZE - len(self._opening)
-        data, ancillary, _, _ = self._connection.recvmsg(missing, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
-        self._keep_descriptors(ancillary)
+        data = self._channel.receive(TICKET_SIZE - len(self._opening)).data
         self._opening += data
         if not data:
             self.close()
@@ -202,14 +174,12 @@ class Link:
 
     def _read_events(self) -> None:
         try:
-            data, ancillary, flags, _ = self._connection.recvmsg(_READ, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            data, sender, is_cut = self._channel.receive(_READ)
         except ConnectionResetError:  # it has ended without reading all that was sent to it: a KILL that came too late
-            data, ancillary, flags = b"", [], 0
-        self._keep_descriptors(ancillary)
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and data and self._init < 0:
-                self._watch_init(_UCRED.unpack(payload)[0])
-        if flags & socket.MSG_CTRUNC:
+            data, sender, is_cut = _END
+        if data and sender is not None:
+            self._processes.heard_from(sender)
+        if is_cut:
             raise ProtocolError("more descriptors than there are listeners, or too many open files")
         if data:
             for event in self._decoder.feed(data):
@@ -218,51 +188,27 @@ class Link:
             self._decoder.finish()
             self._finish()
 
-    def _keep_descriptors(self, ancillary: Iterable[tuple[int, int, bytes]]) -> None:
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-                self._descriptors.extend(numbers)
-
     def _watch_birth(self) -> None:
-        if len(self._descriptors) > 1:
+        descriptors = self._channel.descriptors
+        if len(descriptors) > 1:
             raise ProtocolError("more than one descriptor with a ticket")
-        if self._descriptors:
-            self._birth = self._descriptors.pop()
-            self._loop.add_reader(self._birth, self._birth_told)
+        if descriptors:
+            self._birth = Birth(descriptors.pop(), self._born, self._birth_unclear)
 
-    def _birth_told(self) -> None:
-        """bubblewrap has said, or is saying, which process is process 1. It is only a hint, for an early start."""
-        try:
-            text = os.read(self._birth, MAX_INFO + 1)
-            self._told += text
-            pid = decode_birth(self._told)
-        except (OSError, ProtocolError) as error:
-            self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
-            self._close_birth()
-            return
-        if pid is None and text:
-            return
-        self._close_birth()
-        if pid is not None and self._init_pid is None and self._preparation is not None:
+    def _born(self, pid: int) -> None:
+        if self._processes.init is None and self._preparation is not None:
             try:
-                self._preparation.born(pid, self._pid)
+                self._preparation.born(pid, self._processes.bubblewrap)
             except Exception as error:
                 self._bridge.log("bridge_link_failed", error=repr(error), ticket=self.ticket, exc_info=True)
                 self._fail("a fault of sandboxd; the log has the details")
 
-    def _close_birth(self) -> None:
-        if self._birth >= 0:
-            self._loop.remove_reader(self._birth)
-            os.close(self._birth)
-            self._birth = -1
+    def _birth_unclear(self, error: Exception) -> None:
+        self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
 
-    def _watch_init(self, pid: int) -> None:
-        if pid not in (self._pid, 0):  # 0: sent before it was asked for, so not by process 1, which waits for us
-            self._init_pid = pid
-            with contextlib.suppress(ProcessLookupError):
-                self._init = os.pidfd_open(pid)
+    def _close_birth(self) -> None:
+        if self._birth is not None:
+            self._birth.close()
 
     def _happened(self, event: Event) -> None:
         match event:
@@ -294,15 +240,9 @@ class Link:
 
         def answer(errno: int) -> None:
             while open_questions:
-                self._send(encode_answer(open_questions.pop(), errno))
+                self._channel.send(encode_answer(open_questions.pop(), errno))
 
         return answer
-
-    def _send(self, data: bytes) -> None:
-        """Behind whatever still waits to be sent; nothing when the connection is over."""
-        if self._connection.fileno() >= 0:
-            self._outgoing = memoryview(bytes(self._outgoing) + data)
-            self._write()
 
     def _claim(self, ticket: str) -> None:
         expected = self._bridge.claim(self, ticket)
@@ -314,40 +254,17 @@ class Link:
         self.ticket = ticket
         self._observer = expected.observer
         self._preparation = expected.preparation
-        self._observer.claimed(self._pid)
+        self._observer.claimed(self._processes.bubblewrap)
         self._watch_birth()
         if expected.options is not None:
-            self._send_options(expected.options)
-        self._outgoing = memoryview(expected.configuration.encode())
-        self._write()
-
-    def _send_options(self, options: bytes) -> None:
-        """In a memory file: bubblewrap reads it to its end."""
-        descriptor = os.memfd_create("bwrap-options", os.MFD_CLOEXEC)
-        try:
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(options)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-            self._connection.sendmsg([OPTIONS], rights)
-        finally:
-            os.close(descriptor)
-
-    def _write(self) -> None:
-        try:
-            while self._outgoing:
-                self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
-        except BlockingIOError:
-            self._loop.add_writer(self._connection.fileno(), self._write)
-            return
-        except OSError:
-            self._outgoing = memoryview(b"")  # reading will meet the end of the connection and say so
-        self._loop.remove_writer(self._connection.fileno())
+            self._channel.send_file(OPTIONS, expected.options)
+        self._channel.send(expected.configuration.encode())
 
     def _take_listeners(self, count: int) -> None:
-        if len(self._descriptors) != count + 1 or count < 2:
-            raise ProtocolError(f"{len(self._descriptors)} descriptors for {count} listeners")
-        received, self._descriptors = self._descriptors, []
+        received = self._channel.descriptors
+        if len(received) != count + 1 or count < 2:
+            raise ProtocolError(f"{len(received)} descriptors for {count} listeners")
+        self._channel.descriptors = []
         *listeners, namespace = received
         http, socks, *others = (socket.socket(fileno=number) for number in listeners)
         self._listeners = Listeners(http, socks, namespace, others)
@@ -363,9 +280,9 @@ class Link:
 
     def _prepare(self, preparation: Preparation, listeners: Listeners) -> None:
         try:
-            if self._init_pid is None:
+            if self._processes.init is None:
                 raise ProtocolError("nobody has said which process is process 1")
-            more = preparation.complete(self._init_pid, self._pid, listeners)
+            more = preparation.complete(self._processes.init, self._processes.bubblewrap, listeners)
         except SandboxdError as error:
             self._give_up(error)
             return
@@ -386,8 +303,7 @@ class Link:
             self._go()
 
     def _go(self) -> None:
-        with contextlib.suppress(OSError):  # reading will meet the end of the connection and say so
-            self._connection.send(GO)
+        self._channel.send_at_once(GO)
         self._hand_over()  # connections meanwhile wait in the backlog; the start of the command did not
 
     def _give_up(self, error: Exception) -> None:
@@ -411,28 +327,16 @@ class Link:
         if self._observer is None:
             self.close()
         else:
-            self._await_end()
+            self._processes.await_end(self._gone)
 
-    def _await_end(self) -> None:
-        last = self._init if self._init >= 0 else self._pidfd
-        self._loop.add_reader(last, self._gone, last)
-
-    def _bubblewrap_ended(self) -> None:
-        """Process 1 ends with bubblewrap, once it is there. What bubblewrap has forked before may wait for ever."""
-        self._loop.remove_reader(self._pidfd)
-        if self._init < 0:
-            self._loop.call_later(_STRAGGLES_AFTER_S, self._end_straggler)
-
-    def _end_straggler(self) -> None:
-        if self._pidfd >= 0 and self._init < 0 and not self._closing and (pids := end_stragglers()):
-            self._bridge.log("bridge_straggler_ended", pids=pids, ticket=self.ticket)
+    def _straggled(self, pids: tuple[int, ...]) -> None:
+        self._bridge.log("bridge_straggler_ended", pids=pids, ticket=self.ticket)
 
     @property
     def is_disconnected(self) -> bool:
         return self._closing
 
-    def _gone(self, last: int) -> None:
-        self._loop.remove_reader(last)
+    def _gone(self) -> None:
         observer, self._observer = self._observer, None
         self.close()
         if observer is not None:
@@ -440,10 +344,7 @@ class Link:
 
     def _disconnect(self) -> None:
         self._close_birth()
-        if self._connection.fileno() >= 0:
-            self._loop.remove_reader(self._connection.fileno())
-            self._loop.remove_writer(self._connection.fileno())
-            self._connection.close()
+        self._channel.disconnect()
 
     def _fail(self, reason: str) -> None:
         """A helper that does not keep to the protocol is not trusted with a running command."""
@@ -453,34 +354,27 @@ class Link:
         self._finish()
 
     def terminate(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.send(KILL)
+        self._channel.send_at_once(KILL)
 
     def kill(self) -> None:
         """End process 1 of the sandbox and bubblewrap: either takes the other along, and the whole namespace."""
-        for pidfd in self.ends:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._processes.kill()
 
     @property
     def ends(self) -> tuple[int, ...]:
         """The pidfds of both, as far as there are any."""
-        return tuple(number for number in (self._init, self._pidfd) if number >= 0)
+        return self._processes.ends
 
     def close(self) -> None:
         """Drop the connection and all descriptors; nothing more is told."""
-        if self._pidfd < 0:
+        if self._processes.is_closed:
             return
         self._abandon()
         if self._preparing is not None and self._preparing is not asyncio.current_task():
             self._preparing.cancel()
         self._disconnect()
-        for pidfd in filter(lambda number: number >= 0, (self._init, self._pidfd)):
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-        self._pidfd = self._init = -1
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        self._processes.close()
+        self._channel.close()
         if self._listeners is not None:
             self._listeners.close()
             self._listeners = None

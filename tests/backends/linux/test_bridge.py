@@ -28,9 +28,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     ExecFailed,
     Exited,
     Failed,
-    ProtocolError,
     Started,
-    decode_birth,
     encode_event,
     encode_ticket,
 )
@@ -409,29 +407,6 @@ async def test_who_is_refused_can_still_tell_of_a_birth(setting: Setting) -> Non
     assert await helper.receive(1) == b""
     await helper.write(b'{ "child-pid": 2 }\n')
     helper.hang_up()
-
-
-@pytest.mark.parametrize(
-    ("text", "pid"),
-    [
-        (b'{\n    "child-pid": 42\n}\n', 42),
-        (b'{ "child-pid": 7, "net-namespace": 1 }\n', 7),
-        (b"", None),
-        (b'{\n    "child-pid": 42', None),
-        (b'{ "child-pid": 42 }', None),
-    ],
-)
-def test_what_bubblewrap_writes(text: bytes, pid: int | None) -> None:
-    assert decode_birth(text) == pid
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"}\n", b"[]}\n", b'{"child-pid": 0}\n', b'{"child-pid": true}\n', b'{"child-pid": "4"}\n', b"{}\n", b"{" * 5000],
-)
-def test_what_bubblewrap_does_not_write(text: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode_birth(text)
 
 
 async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
