@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sandboxd.backends.base import Answer, ConnectAttempt, Launch, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.base import Launch, LaunchHandle, Observer
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
 from sandboxd.backends.linux.bwrap import BwrapOptions, probe_options, render
@@ -21,6 +20,7 @@ from sandboxd.backends.linux.completion import Completion
 from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
 from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
 from sandboxd.backends.linux.launch_configuration import MAX_PORT_RANGES, Configuration, Flags, Listener
+from sandboxd.backends.linux.launching import Hold, Launching, Nobody, Promise
 from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.stragglers import end_processes
@@ -31,7 +31,6 @@ from sandboxd.plan.facts import Facts, Neutralised, RepositoriesRecord
 from sandboxd.plan.mounts import FileView, is_writable
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
-from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080
@@ -51,11 +50,6 @@ WEAKER_WARNING = (
     "weaker nested sandbox: this container allows no /proc of its own, so the command sees the names and arguments of "
     "the processes around it, and /proc is read-only (sandbox.enableWeakerNestedSandbox)"
 )
-
-
-class Hold(Protocol):
-    def release(self) -> tuple[str, ...]:
-        """Let go; says which protected names had appeared and were moved aside."""
 
 
 class Placeholders(Protocol):
@@ -127,7 +121,7 @@ class LinuxBackend:
         self.ability: Ability = NOTHING
         self._probed = False
         self._probing = asyncio.Lock()
-        self._launches: dict[str, _Launching] = {}
+        self._launches: dict[str, Launching] = {}
         self._inherited: dict[str, LaunchRecord] = {}
 
     async def aclose(self) -> None:
@@ -192,9 +186,9 @@ class LinuxBackend:
         await self._placeholders.prepare(plan.view.placeholders)
         hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
         capture = capture_for(self.ability, plan.network)
-        promise = _Promise(options, self.ability, plan.network)
+        promise = Promise(options, self.ability, plan.network)
         forget = partial(self._launches.pop, launch_id, None)
-        launch = _Launching(launch_id, observer, hold, self._bridge.log, plan.view, promise, self._look_after, forget)
+        launch = Launching(launch_id, observer, hold, self._bridge.log, plan.view, promise, self._look_after, forget)
         self._launches[launch_id] = launch
         launch.handle = self._bridge.expect(
             launch_id,
@@ -218,7 +212,7 @@ class LinuxBackend:
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
-    def _look_after(self, launch: _Launching, status: int | None) -> None:
+    def _look_after(self, launch: Launching, status: int | None) -> None:
         """A command has ended: tell so, after what it has planted has been made harmless."""
         facts = launch.view.facts
         if not launch.was_claimed or facts is None or self._planted.unchanged(facts):
@@ -230,7 +224,7 @@ class LinuxBackend:
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _look_through(self, facts: Facts, launch: _Launching, status: int | None) -> None:
+    async def _look_through(self, facts: Facts, launch: Launching, status: int | None) -> None:
         try:
             found = await self._planted.planted(facts, partial(is_writable, launch.view))
             for path in found.moved:
@@ -305,9 +299,9 @@ class LinuxBackend:
         facts = None if record.repositories is None else self._planted.recall(record.repositories)
         view = FileView((), record.placeholders, record.watched, facts=facts)
         wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
-        promise = _Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
+        promise = Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
         forget = partial(self._launches.pop, launch_id, None)
-        launch = _Launching(launch_id, observer, hold, self._bridge.log, view, promise, self._look_after, forget)
+        launch = Launching(launch_id, observer, hold, self._bridge.log, view, promise, self._look_after, forget)
         launch.was_claimed = record.link is not None
         capture = capture_for(wanted.ability, wanted.network)
         completing = self._completion.of(promise.options, capture)
@@ -333,7 +327,7 @@ class LinuxBackend:
         """End the launches that nobody has resumed: their session could not be taken over. Which they were."""
         left = list(self._inherited.items())
         for launch_id, record in left:
-            launch = self.resume(launch_id, _Nobody())
+            launch = self.resume(launch_id, Nobody())
             if launch is not None and record.link is not None:
                 launch.kill()
             elif launch is not None:
@@ -350,120 +344,3 @@ class LinuxBackend:
         if ends:
             self._bridge.log("commands are ended with their daemon", processes=len(ends))
             end_processes(ends)
-
-
-@dataclass(frozen=True, slots=True)
-class _Promise:
-    """What has to be done to a sandbox before its command starts."""
-
-    options: BwrapOptions
-    ability: Ability
-    network: NetworkPlan
-
-
-class _Launching:
-    """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
-
-    def __init__(
-        self,
-        launch_id: str,
-        observer: Observer,
-        hold: Hold,
-        log: Callable[..., None],
-        view: FileView,
-        promise: _Promise,
-        look_after: Callable[[_Launching, int | None], None],
-        forget: Callable[[], object],
-    ) -> None:
-        self._observer = observer
-        self._hold = hold
-        self._log = log
-        self._look_after = look_after
-        self._forget = forget
-        self.was_claimed = False
-        self.launch_id = launch_id
-        self.view = view
-        self.promise = promise
-        self.handle: LaunchHandle | None = None
-
-    def claimed(self, pid: int) -> None:
-        self.was_claimed = True
-        self._observer.claimed(pid)
-
-    def listening(self, listeners: Listeners) -> None:
-        self._observer.listening(listeners)
-
-    def started(self) -> None:
-        self._observer.started()
-
-    def refused(self, refusal: Refusal) -> None:
-        self._observer.refused(refusal)
-
-    def lost(self, count: int) -> None:
-        self._observer.lost(count)
-
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        self._observer.connecting(attempt, answer)
-
-    def failed(self, reason: str) -> None:
-        self._observer.failed(reason)
-
-    def ended(self, status: int | None) -> None:
-        for moved in self._hold.release():
-            self.moved_aside(moved.rpartition(".refused-")[0])
-        self._forget()
-        self._look_after(self, status)
-
-    def moved_aside(self, path: str) -> None:
-        """Something that a program outside would obey has been given another name."""
-        self._log("a protected name appeared during a command and was moved aside", path=path)
-        self._observer.refused(
-            Refusal(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
-        )
-
-    def not_looked_through(self, error: Exception) -> None:
-        """There may be something that a program outside would obey, and nothing was done about it."""
-        self._log("what a command has left could not be looked through", error=str(error))
-        facts = self.view.facts
-        place = next(iter(facts.scans), "") if facts is not None else ""
-        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
-        self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
-
-    def over(self, status: int | None) -> None:
-        self._observer.ended(status)
-
-    def cancel(self) -> None:
-        self._forget()
-        self._hold.release()
-        if self.handle is not None:
-            self.handle.cancel()
-
-    def terminate(self) -> None:
-        if self.handle is not None:
-            self.handle.terminate()
-
-    def kill(self) -> None:
-        if self.handle is not None:
-            self.handle.kill()
-
-
-class _Nobody:
-    """Hears of a launch whose session is gone, which is ending. Its listeners are closed."""
-
-    def claimed(self, pid: int) -> None: ...
-
-    def listening(self, listeners: Listeners) -> None:
-        listeners.close()
-
-    def started(self) -> None: ...
-
-    def failed(self, reason: str) -> None: ...
-
-    def refused(self, refusal: Refusal) -> None: ...
-
-    def lost(self, count: int) -> None: ...
-
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        answer(errno.ECONNREFUSED)
-
-    def ended(self, status: int | None) -> None: ...

@@ -1,0 +1,137 @@
+"""One launch, between the bridge, which tells what becomes of it, and the command, which hears of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.linux.bwrap import BwrapOptions
+from sandboxd.backends.linux.capture import Ability
+from sandboxd.plan.mounts import FileView
+from sandboxd.plan.network import NetworkPlan
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+
+
+class Hold(Protocol):
+    def release(self) -> tuple[str, ...]:
+        """Let go; says which protected names had appeared and were moved aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What has to be done to a sandbox before its command starts."""
+
+    options: BwrapOptions
+    ability: Ability
+    network: NetworkPlan
+
+
+class Launching:
+    """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
+
+    def __init__(
+        self,
+        launch_id: str,
+        observer: Observer,
+        hold: Hold,
+        log: Callable[..., None],
+        view: FileView,
+        promise: Promise,
+        look_after: Callable[[Launching, int | None], None],
+        forget: Callable[[], object],
+    ) -> None:
+        self._observer = observer
+        self._hold = hold
+        self._log = log
+        self._look_after = look_after
+        self._forget = forget
+        self.was_claimed = False
+        self.launch_id = launch_id
+        self.view = view
+        self.promise = promise
+        self.handle: LaunchHandle | None = None
+
+    def claimed(self, pid: int) -> None:
+        self.was_claimed = True
+        self._observer.claimed(pid)
+
+    def listening(self, listeners: Listeners) -> None:
+        self._observer.listening(listeners)
+
+    def started(self) -> None:
+        self._observer.started()
+
+    def refused(self, refusal: Refusal) -> None:
+        self._observer.refused(refusal)
+
+    def lost(self, count: int) -> None:
+        self._observer.lost(count)
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        self._observer.connecting(attempt, answer)
+
+    def failed(self, reason: str) -> None:
+        self._observer.failed(reason)
+
+    def ended(self, status: int | None) -> None:
+        for moved in self._hold.release():
+            self.moved_aside(moved.rpartition(".refused-")[0])
+        self._forget()
+        self._look_after(self, status)
+
+    def moved_aside(self, path: str) -> None:
+        """Something that a program outside would obey has been given another name."""
+        self._log("a protected name appeared during a command and was moved aside", path=path)
+        self._observer.refused(
+            Refusal(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
+        )
+
+    def not_looked_through(self, error: Exception) -> None:
+        """There may be something that a program outside would obey, and nothing was done about it."""
+        self._log("what a command has left could not be looked through", error=str(error))
+        facts = self.view.facts
+        place = next(iter(facts.scans), "") if facts is not None else ""
+        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
+        self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
+
+    def over(self, status: int | None) -> None:
+        self._observer.ended(status)
+
+    def cancel(self) -> None:
+        self._forget()
+        self._hold.release()
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def terminate(self) -> None:
+        if self.handle is not None:
+            self.handle.terminate()
+
+    def kill(self) -> None:
+        if self.handle is not None:
+            self.handle.kill()
+
+
+class Nobody:
+    """Hears of a launch whose session is gone, which is ending. Its listeners are closed."""
+
+    def claimed(self, pid: int) -> None: ...
+
+    def listening(self, listeners: Listeners) -> None:
+        listeners.close()
+
+    def started(self) -> None: ...
+
+    def failed(self, reason: str) -> None: ...
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def lost(self, count: int) -> None: ...
+
+    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+        answer(errno.ECONNREFUSED)
+
+    def ended(self, status: int | None) -> None: ...

@@ -1,0 +1,94 @@
+"""One launch between the bridge and its command: what is passed on, and that the placeholders are let go once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from sandboxd.backends.base import Refusal
+from sandboxd.backends.linux.bwrap import BwrapOptions
+from sandboxd.backends.linux.capture import NOTHING
+from sandboxd.backends.linux.launching import Launching, Promise
+from sandboxd.plan.mounts import FileView
+from sandboxd.plan.network import NetworkPlan
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+
+
+@dataclass
+class Around:
+    """Everything that a launch speaks to, in the order in which it does."""
+
+    heard: list[tuple[object, ...]] = field(default_factory=list)
+    appeared: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *what: self.heard.append((name, *what))
+
+    def release(self) -> tuple[str, ...]:
+        self.heard.append(("release",))
+        return self.appeared
+
+
+@pytest.fixture
+def around() -> Around:
+    return Around()
+
+
+@pytest.fixture
+def launch(around: Around) -> Launching:
+    made = Launching(
+        launch_id="a" * 32,
+        observer=around,
+        hold=around,
+        log=lambda event, **values: around.heard.append(("log", *values.values())),
+        view=FileView(()),
+        promise=Promise(BwrapOptions((), False), NOTHING, NetworkPlan()),
+        look_after=lambda launch, status: around.heard.append(("look_after", status)),
+        forget=lambda: around.heard.append(("forget",)),
+    )
+    made.handle = around
+    return made
+
+
+REFUSAL = Refusal(ViolationKind.READ, "open", "/x", ViolationSource.SECCOMP)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("claimed", (7,)), ("started", ()), ("refused", (REFUSAL,)), ("lost", (3,)), ("failed", ("why",))],
+)
+def test_what_the_bridge_tells_is_passed_on(
+    launch: Launching, around: Around, name: str, what: tuple[object, ...]
+) -> None:
+    getattr(launch, name)(*what)
+    assert around.heard == [(name, *what)]
+    assert launch.was_claimed is (name == "claimed")
+
+
+def test_the_end_is_told_by_whoever_looks_after_it(launch: Launching, around: Around) -> None:
+    launch.ended(3)
+    assert around.heard == [("release",), ("forget",), ("look_after", 3)]
+    launch.over(3)
+    assert around.heard[-1] == ("ended", 3)
+
+
+def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, around: Around) -> None:
+    around.appeared = ("/p/.git.refused-1",)
+    launch.ended(0)
+    (refusal,) = [one[1] for one in around.heard if one[0] == "refused"]
+    assert isinstance(refusal, Refusal)
+    assert (refusal.kind, refusal.target, refusal.hint) == (ViolationKind.WRITE, "/p/.git", "see /p/.git.refused-*")
+    assert ("log", "/p/.git") in around.heard
+
+
+def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, around: Around) -> None:
+    launch.cancel()
+    assert around.heard == [("forget",), ("release",), ("cancel",)]
+
+
+@pytest.mark.parametrize("name", ["terminate", "kill"])
+def test_its_end_is_asked_of_the_bridge(launch: Launching, around: Around, name: str) -> None:
+    getattr(launch, name)()
+    assert around.heard == [(name,)]
