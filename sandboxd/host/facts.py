@@ -21,9 +21,20 @@ from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.names import NameWatch
 from sandboxd.host.planted import close_again, neutralise, open_up
 from sandboxd.host.resolve import resolve
-from sandboxd.host.scan import TreeScan, Wanted, found_at
+from sandboxd.host.scan import Record, TreeScan, Wanted, found_at
 from sandboxd.host.twins import twins_by_mounts
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Neutralised, Obeyed, RepositoriesRecord, Resolved, Scan
+from sandboxd.plan.facts import (
+    Facts,
+    Found,
+    GitDir,
+    Kind,
+    Neutralised,
+    Obeyed,
+    Obstacle,
+    RepositoriesRecord,
+    Resolved,
+    Scan,
+)
 from sandboxd.plan.needs import Needs, ScanNeed
 
 _TRIES = 20
@@ -237,19 +248,24 @@ class HostFacts:
         found: list[Found] = []
         entries: list[Found] = []
         git_dirs: list[GitDir] = []
-        unreadable: list[str] = []
+        unreadable: dict[str, None] = {}
         obeyed: dict[Obeyed, None] = {}
         for directory, record in tree.notable().items():
+            closed = _closed(directory, record, names)
+            if closed is not None:
+                unreadable[closed] = None
+                continue
             found += (found_at(os.path.join(directory, name), names) for name in record.names)
-            if record.unreadable:
-                unreadable.append(directory)
             if record.git in ("file", "link"):
                 entries.append(found_at(os.path.join(directory, ".git"), names))
             if record.git == "file":
                 obeyed |= dict.fromkeys(obeyed_in(directory, names, everybody))
             if record.git:
                 git = resolve(os.path.join(directory, ".git"), names)
-                if git.kind is Kind.DIRECTORY:
+                inside = resolve(os.path.join(git.real, "modules"), names)
+                if inside.problem and inside.obstacle is Obstacle.OWN:
+                    unreadable[inside.existing] = None
+                elif git.kind is Kind.DIRECTORY:
                     git_dirs += git_directories(git.real, needs.git_names, names, everybody, directory)
             elif record.bare:
                 git_dirs += git_directories(directory, needs.git_names, names, everybody)
@@ -298,6 +314,21 @@ class _NoNames:
 
     def access(self, directory: str) -> None:
         return
+
+
+def _closed(directory: str, record: Record, names: NameWatch) -> str | None:
+    """The directory that cannot be searched, if one has to be, so that the names here cannot be looked at. It may have
+    been closed since they were found."""
+    if record.unreadable:
+        return directory
+    entry = os.path.join(directory, next(iter((*record.names, ".git" if record.git else "HEAD"))))
+    try:
+        os.lstat(entry)
+    except PermissionError:
+        return resolve(entry, names).existing  # no link is on the way, so this is the one that is closed
+    except OSError:
+        pass
+    return None
 
 
 def _once(git_dirs: list[GitDir]) -> tuple[GitDir, ...]:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandboxd.host import without_links
@@ -137,13 +138,25 @@ def take(path: str) -> Placeholder | None:
     return None
 
 
+@contextlib.contextmanager
+def reachable(path: str) -> Iterator[None]:
+    """For as long as it is needed, what stands there can be looked at and removed, although a command has closed a
+    directory above it (`chmod 555 .`). Where that is somebody else's, nothing is different."""
+    above = os.path.dirname(path.rstrip("/"))
+    with contextlib.ExitStack() as stack:
+        if not os.access(above, os.W_OK | os.X_OK):
+            with contextlib.suppress(OSError):
+                stack.enter_context(without_links.opened_up(above))
+        yield
+
+
 def remove(placeholder: Placeholder) -> bool:
     """Remove one, unless another daemon holds it too or it is not a placeholder any more."""
     try:
         fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         state = os.fstat(placeholder.lock)
         parent, name = os.path.split(placeholder.path.rstrip("/"))  # as its holder calls it: a directory ends in one
-        with without_links.opened(parent) as directory:
+        with reachable(placeholder.path), without_links.opened(parent) as directory:
             if not is_at(name, state, directory):
                 return False
             if stat.S_ISDIR(state.st_mode):
@@ -183,8 +196,9 @@ def remove_empty(path: str) -> bool:
 def remove_left(path: str) -> bool:
     """Whether one that an earlier daemon has written down was there, and has been removed."""
     try:
-        found = take(path)
-        return found is not None and remove(found)
+        with reachable(path):
+            found = take(path)
+            return found is not None and remove(found)
     except OSError:  # nothing that could be one: too long, or on a disk that fails
         return False
 

@@ -27,6 +27,7 @@ from sandboxd.host.placeholder import (
     is_absent,
     is_at,
     make,
+    reachable,
     remove,
     remove_empty,
     remove_left,
@@ -230,7 +231,8 @@ class Placeholders:
             if unknown := self._journal.unknown(paths):
                 self._write(unknown)
             for path in paths:
-                self._hold(path)
+                with reachable(path):
+                    self._hold(path)
                 held.append(path)
         except OSError as error:
             self._release(tuple(held))
@@ -277,9 +279,10 @@ class Placeholders:
             if placeholder is None:
                 continue
             placeholder.users -= 1
-            placeholder.lost = placeholder.lost or not is_at(path, os.fstat(placeholder.lock))
-            if placeholder.lost and (aside := self._moved_aside(placeholder)):
-                moved.append(aside)
+            with reachable(path):
+                placeholder.lost = placeholder.lost or not is_at(path, os.fstat(placeholder.lock))
+                if placeholder.lost and (aside := self._moved_aside(placeholder)):
+                    moved.append(aside)
             # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
             if placeholder.users <= int(path in self._inherited):
                 self._idle[path] = None
@@ -333,7 +336,7 @@ def _move_aside(together: tuple[str, ...]) -> str | None:
     stand in one directory."""
     above, name = os.path.split(together[0])
     try:
-        with without_links.opened(above) as directory:
+        with reachable(together[0]), without_links.opened(above) as directory:
             if not all(without_links.mode_of(directory, os.path.basename(path)) for path in together):
                 return None
             moved = without_links.move_aside(directory, name)

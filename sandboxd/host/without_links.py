@@ -37,6 +37,37 @@ def opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+@contextmanager
+def opened_up(path: str) -> Iterator[None]:
+    """For as long as it is needed, what its owner has closed on the way to a directory can be searched, and the
+    directory itself be changed. Raises OSError where somebody else has closed it."""
+    step = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    way = [os.open("/", step)]
+    modes: list[tuple[int, int]] = []
+
+    def open_up_last() -> None:
+        mode = open_up(way[-1])
+        if mode is None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        modes.append((way[-1], mode))
+
+    try:
+        for name in filter(None, path.split("/")):
+            try:
+                way.append(os.open(name, step, dir_fd=way[-1]))
+            except PermissionError:
+                open_up_last()
+                way.append(os.open(name, step, dir_fd=way[-1]))
+        if not os.access(f"/proc/self/fd/{way[-1]}", os.W_OK | os.X_OK):
+            open_up_last()
+        yield
+    finally:
+        for directory, mode in reversed(modes):
+            set_mode(directory, mode)
+        for directory in way:
+            os.close(directory)
+
+
 def open_up(directory: int) -> int | None:
     """Let its owner list and change a directory: the mode it had, or None when that is somebody else."""
     state = os.fstat(directory)

@@ -153,3 +153,27 @@ def test_a_working_directory_that_its_owner_has_closed(lab: Lab) -> None:
 def test_a_working_directory_that_the_sandbox_replaces_is_refused_whatever_the_rules(lab: Lab) -> None:
     done = lab.run("true", cwd=Path("/dev/shm"), deny_read=["./secret"])
     assert done.error == "cwd_special", done
+
+
+@pytest.mark.parametrize("mode", ["000", "444", "300"])
+@pytest.mark.parametrize("closing", ["d", "d/e"])
+@pytest.mark.parametrize("entry", [".vscode/tasks.json", ".git/hooks/pre-commit", ".mcp.json"])
+def test_a_directory_with_protected_names_that_is_closed_after_it_was_searched(
+    lab: Lab, entry: str, closing: str, mode: str
+) -> None:
+    protected = lab.identity.write(lab.workspace / "d" / "e" / entry, "old")
+    if entry.startswith(".git/"):
+        lab.host("git init -q d/e")
+    assert lab.run("touch d/e/first && echo ran").stdout == "ran\n"
+    assert lab.run(f"chmod {mode} {closing}; echo ran").stdout == "ran\n"
+    for turn in range(2):
+        lab.host(f"mkdir -p other/{turn}/.vscode")  # what was found is old, and is looked at again
+        done = lab.run(f"chmod 700 d; chmod 700 d/e; echo x > d/e/{entry}; touch free && echo ran")
+        assert done.stdout == "ran\n", done
+        lab.host(f"chmod 700 d; chmod 700 d/e; cat d/e/{entry}; chmod {mode} {closing}")
+        lab.host("chmod 700 d; chmod 700 d/e")
+        assert protected.read_text() == "old"
+        lab.host(f"chmod {mode} {closing}")
+    lab.host("chmod 700 d; chmod 700 d/e")
+    done = lab.run(f"touch d/e/new && echo ran; echo x > d/e/{entry}")
+    assert done.stdout == "ran\n" and protected.read_text() == "old", done
