@@ -3,7 +3,9 @@ outside the name is absent. What is there outside as well is refused as ever, an
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,12 +40,15 @@ def host(identity: Identity, line: str) -> str:
 
 
 def there(place: Path) -> list[str]:
-    """All that is in a directory for good: a placeholder is sticky, and outlives its sandbox for a moment."""
-    return sorted(
-        str(path.relative_to(place))
-        for path in place.rglob("*")
-        if path.relative_to(place).parts[0] != ".git" and not path.lstat().st_mode & 0o1000
-    )
+    """All that is in a directory for good: a placeholder is sticky, and outlives its sandbox for a moment. (`rglob`
+    does not bear that one goes while it looks.)"""
+    found = []
+    for directory, names, files in os.walk(place):
+        for path in (Path(directory, name) for name in (*names, *files)):
+            with contextlib.suppress(FileNotFoundError):
+                if path.relative_to(place).parts[0] != ".git" and not path.lstat().st_mode & 0o1000:
+                    found.append(str(path.relative_to(place)))
+    return sorted(found)
 
 
 def gone(place: Path, names: Iterable[str]) -> None:
