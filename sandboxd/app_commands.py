@@ -25,7 +25,8 @@ from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Events
 from sandboxd.runtime.prompts import Prompts
-from sandboxd.runtime.session import PermissionMode, Session
+from sandboxd.runtime.session import Session
+from sandboxd.runtime.session_records import PermissionMode
 from sandboxd.runtime.temporary import TemporaryRoot
 
 

@@ -34,7 +34,8 @@ from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListenerRecord, ListeningSocket
 from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.prompts import Prompts, QuestionsRecord
-from sandboxd.runtime.session import Inherited, Session, SessionRecord, joined
+from sandboxd.runtime.session import Inherited, Session
+from sandboxd.runtime.session_records import SessionRecord, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary import TemporaryRecord, TemporaryRoot
 from sandboxd.runtime.violation_feed import FeedRecord, ViolationFeed

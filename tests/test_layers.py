@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
         "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.policy.publication",
         "sandboxd.policy.upstream",
-        "sandboxd.plan.plan", "sandboxd.runtime.session",
+        "sandboxd.plan.plan", "sandboxd.runtime.session", "sandboxd.runtime.session_records",
         "sandboxd.runtime.wrap", "sandboxd.runtime.events",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),

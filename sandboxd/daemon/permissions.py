@@ -21,7 +21,8 @@ from sandboxd.runtime.asking import host_question, put
 from sandboxd.runtime.grants import Grant, Scope
 from sandboxd.runtime.prompts import NOBODY, Prompts, Tell, WriteRule
 from sandboxd.runtime.questions import Asked, Kind, Question, Resolved, Suggestion, Verdict
-from sandboxd.runtime.session import PermissionMode, Session
+from sandboxd.runtime.session import Session
+from sandboxd.runtime.session_records import PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

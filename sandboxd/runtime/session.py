@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -25,79 +24,16 @@ from sandboxd.policy.ways_out import actual_layers, way_out_warnings
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.command import Command, CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
-from sandboxd.runtime.grants import Grants, GrantsRecord
+from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts
+from sandboxd.runtime.session_records import SessionInfo, SessionRecord, SessionSpec
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
-from sandboxd.runtime.violations import ViolationFeed, ViolationsRecord, ViolationStore
+from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
 
 STOP_GRACE_S = 1.0
-
-
-class PermissionMode(enum.StrEnum):
-    """Who answers when a decision is open: the program itself, a person through a question, or nobody (deny)."""
-
-    OPEN = "open"
-    PROMPT = "prompt"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """`cwd` is absolute. A detached session outlives its connection; an implicit one belongs to a connection that
-    never asked for a session, and ends once that is gone and its last command has ended."""
-
-    cwd: str
-    name: str | None = None
-    permission_mode: PermissionMode = PermissionMode.PROMPT
-    detached: bool = False
-    implicit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    session_id: str
-    name: str | None
-    cwd: str
-    detached: bool
-    permission_mode: PermissionMode
-    opened_at: float
-    commands: int
-    violations: int
-    policy_generation: int
-    violations_lost: int = 0
-    published: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
-    """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
-    ends with, empty when that is gone. A closed one is only known by what became of its commands; an `orphaned` one
-    ends with its last command, since its connection ended with the daemon."""
-
-    session_id: str
-    spec: SessionSpec
-    opened_at: float
-    settings: Any = None
-    owner: str = ""
-    closed: bool = False
-    grants: GrantsRecord = field(default_factory=GrantsRecord)
-    violations: ViolationsRecord = field(default_factory=ViolationsRecord)
-    commands: tuple[CommandRecord, ...] = ()
-    orphaned: bool = False
-
-
-def joined(records: Iterable[SessionRecord]) -> list[SessionRecord]:
-    """One record for each session, where its commands were kept one by one, each with a record that says only to which
-    session it belongs. What has no commands says how the session is."""
-    found: dict[str, SessionRecord] = {}
-    for record in sorted(records, key=lambda record: bool(record.commands)):
-        known = found.setdefault(record.session_id, record)
-        if known is not record:
-            found[record.session_id] = replace(known, commands=(*known.commands, *record.commands))
-    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

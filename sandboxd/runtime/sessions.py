@@ -12,15 +12,8 @@ from sandboxd.errors import CallerError
 from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.session import (
-    STOP_GRACE_S,
-    Inherited,
-    PolicyOf,
-    Session,
-    SessionParts,
-    SessionRecord,
-    SessionSpec,
-)
+from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, Session, SessionParts
+from sandboxd.runtime.session_records import SessionRecord, SessionSpec
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 512

@@ -17,7 +17,7 @@ from sandboxd.host.placeholders import PlaceholdersRecord
 from sandboxd.rpc.connection import ConnectionRecord
 from sandboxd.runtime.command import State
 from sandboxd.runtime.prompts import QuestionsRecord
-from sandboxd.runtime.session import SessionRecord
+from sandboxd.runtime.session_records import SessionRecord
 
 FILE = Path(__file__).resolve().parents[1] / "compat" / "handover-1.json"
 KINDS: dict[str, type[Any]] = {

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Incoming, Part
 from sandboxd.handover.kept import DAEMON, Extent, document_in, gathered, name_of, parse_name
-from sandboxd.runtime.command import CommandRecord
-from sandboxd.runtime.session import SessionRecord, SessionSpec, joined
-from sandboxd.runtime.violations import ViolationsRecord
 
 KEYS = [DAEMON, "s-0123456789ab", "0123456789abcdef0123456789abcdef"]
 
@@ -84,17 +81,3 @@ def test_all_documents_are_one_and_what_is_refused_stays_so() -> None:
     incoming = gathered([Incoming([good]), Incoming(refused=[(bad, "missing")])])
     assert (incoming.parts, incoming.refused, incoming.crashed) == ([good], [(bad, "missing")], True)
     assert not Incoming().crashed
-
-
-def test_a_session_is_joined_with_its_commands() -> None:
-    def command(name: str) -> CommandRecord:
-        return CommandRecord(wrap_id=name, command_id=name, text="true", cwd="/")
-
-    spec = SessionSpec(cwd="/", detached=True)
-    whole = SessionRecord("s-1", spec, 5.0, violations=ViolationsRecord(total=3))
-    first, second = (SessionRecord("s-1", spec, 5.0, commands=(command(name),)) for name in "ab")
-    other = SessionRecord("s-2", spec, 6.0, commands=(command("c"),))  # its own document was lost
-    by_id = {record.session_id: record for record in joined([first, other, whole, second])}
-    assert [one.wrap_id for one in by_id["s-1"].commands] == ["a", "b"]
-    assert by_id["s-1"].violations.total == 3
-    assert by_id["s-2"] == other and len(by_id) == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandboxd.runtime.session import PermissionMode, Session, SessionSpec
+from sandboxd.runtime.session import Session
+from sandboxd.runtime.session_records import PermissionMode, SessionSpec
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,

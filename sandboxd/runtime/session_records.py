@@ -1,0 +1,76 @@
+"""What is said of a session: when it is asked for, while it is open, and from one daemon to the next. Plain records."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sandboxd.runtime.command import CommandRecord
+from sandboxd.runtime.grants import GrantsRecord
+from sandboxd.runtime.violations import ViolationsRecord
+
+
+class PermissionMode(enum.StrEnum):
+    """Who answers when a decision is open: the program itself, a person through a question, or nobody (deny)."""
+
+    OPEN = "open"
+    PROMPT = "prompt"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """`cwd` is absolute. A detached session outlives its connection; an implicit one belongs to a connection that
+    never asked for a session, and ends once that is gone and its last command has ended."""
+
+    cwd: str
+    name: str | None = None
+    permission_mode: PermissionMode = PermissionMode.PROMPT
+    detached: bool = False
+    implicit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    session_id: str
+    name: str | None
+    cwd: str
+    detached: bool
+    permission_mode: PermissionMode
+    opened_at: float
+    commands: int
+    violations: int
+    policy_generation: int
+    violations_lost: int = 0
+    published: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
+    ends with, empty when that is gone. A closed one is only known by what became of its commands; an `orphaned` one
+    ends with its last command, since its connection ended with the daemon."""
+
+    session_id: str
+    spec: SessionSpec
+    opened_at: float
+    settings: Any = None
+    owner: str = ""
+    closed: bool = False
+    grants: GrantsRecord = field(default_factory=GrantsRecord)
+    violations: ViolationsRecord = field(default_factory=ViolationsRecord)
+    commands: tuple[CommandRecord, ...] = ()
+    orphaned: bool = False
+
+
+def joined(records: Iterable[SessionRecord]) -> list[SessionRecord]:
+    """One record for each session, where its commands were kept one by one, each with a record that says only to which
+    session it belongs. What has no commands says how the session is."""
+    found: dict[str, SessionRecord] = {}
+    for record in sorted(records, key=lambda record: bool(record.commands)):
+        known = found.setdefault(record.session_id, record)
+        if known is not record:
+            found[record.session_id] = replace(known, commands=(*known.commands, *record.commands))
+    return list(found.values())
