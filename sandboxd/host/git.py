@@ -130,11 +130,21 @@ def confirmed_worktree(git_dir: str) -> str | None:
 def _confirmed(root: str, git_dir: str, common: str) -> bool:
     if git_dir == common:
         value = _configured_worktree(git_dir)
-        return value is not None and os.path.realpath(os.path.join(git_dir, value)) == root
+        return value is not None and _is_directory_at(os.path.realpath(os.path.join(git_dir, value)), root)
     back = _pointer(os.path.join(git_dir, "gitdir"))
     if back is None or os.path.dirname(os.path.dirname(git_dir)) != common:
         return False
-    return os.path.realpath(os.path.join(git_dir, back)) == os.path.join(root, ".git")
+    at, name = os.path.split(os.path.realpath(os.path.join(git_dir, back)))
+    return name == ".git" and _is_directory_at(at, root)
+
+
+def _is_directory_at(path: str, root: str) -> bool:
+    """Whether both canonical paths are one directory: it has several where its file system is mounted in several
+    places, and no command can give it another one."""
+    try:
+        return path == root or (os.path.isdir(path) and os.path.samefile(path, root))
+    except OSError:
+        return False
 
 
 def _configured_worktree(git_dir: str) -> str | None:

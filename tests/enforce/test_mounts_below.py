@@ -100,3 +100,26 @@ if os.geteuid() == 0:  # else there is nobody who could mount anything
         assert (work / "kept").read_text() == "kept"
         assert not (identity.home / ".bashrc").exists()
         assert {which: done.stdout for which, done in found.items()} == dict.fromkeys(found, "freefreey\n"), found
+
+    def test_a_linked_working_tree_by_another_of_its_names(identity: Identity) -> None:
+        """It commits, as it does where git knows it; what only claims to belong to a repository gets nothing."""
+        work, twin, claims = identity.workspace, identity.base / "twin", identity.home / "claims"
+        found: list[Done] = []
+
+        def in_a_namespace() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(NEW_NAMESPACE) == 0
+            assert libc.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+            with Lab(identity, here=True) as lab:
+                lab.host("git init -q main; cd main; git commit -q --allow-empty -m 1; git worktree add -q ../tree")
+                bind(work / "tree", twin)
+                lab.host(f"mkdir {claims}; cp tree/.git {claims}")
+                for cwd in (twin, claims):
+                    found.append(lab.run("git commit -q --allow-empty -m 2 && echo made", cwd=cwd))
+                    found.append(lab.run(f"echo x > {work}/main/.git/hooks/post-commit", cwd=cwd))
+
+        thread = threading.Thread(target=in_a_namespace)
+        thread.start()
+        thread.join()
+        assert [done.stdout for done in found] == ["made\n", "", "", ""], found
+        assert not (work / "main" / ".git" / "hooks" / "post-commit").exists()
