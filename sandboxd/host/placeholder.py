@@ -178,6 +178,20 @@ def remove(placeholder: Placeholder) -> bool:
     return True
 
 
+def is_lost(placeholder: Placeholder) -> bool:
+    """Whether it is certainly not at its path any more; not so where nobody can look at the moment."""
+    state = os.fstat(placeholder.lock)
+    if not state.st_nlink:
+        return True
+    try:
+        now = os.stat(placeholder.path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return not os.path.samestat(now, state)
+
+
 def unmark(lock: int) -> None:
     """From now on it is an entry like any other."""
     with contextlib.suppress(OSError):

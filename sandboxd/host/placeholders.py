@@ -26,6 +26,7 @@ from sandboxd.host.placeholder import (
     Placeholder,
     is_absent,
     is_at,
+    is_lost,
     make,
     reachable,
     remove,
@@ -36,6 +37,7 @@ from sandboxd.host.placeholder import (
 )
 from sandboxd.host.placeholder_journal import Journal, JournalsClosed
 from sandboxd.host.sandbox_mounts import Ends, in_use, mounts_of_sandboxes
+from sandboxd.plan.facts import Neutralised
 
 LINGER = 0.2
 """Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
@@ -50,15 +52,21 @@ class Hold:
 
     paths: tuple[str, ...]
     watched: tuple[tuple[str, ...], ...]
-    _release: Callable[[tuple[str, ...]], tuple[str, ...]] = field(repr=False)
+    _release: Callable[[tuple[str, ...]], Neutralised] = field(repr=False)
 
-    def release(self) -> tuple[str, ...]:
+    def release(self) -> Neutralised:
         """Let go. Names that could only be watched and have appeared are moved aside, and so is what stands where a
-        placeholder was removed by another program; where they are now."""
+        placeholder was removed by another program."""
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
-        of_paths = self._release(paths)
-        return (*of_paths, *(moved for together in watched if (moved := _move_aside(together))))
+        done = self._release(paths)
+        moved, failed = list(done.moved), done.failed
+        for together in watched:
+            try:
+                moved += filter(None, [_move_aside(together)])
+            except OSError as error:  # the command has closed a directory
+                failed = error
+        return Neutralised(tuple(moved), failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +270,7 @@ class Placeholders:
         """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,
         and the next one needs one to stand on."""
         placeholder, users = self._held.get(path), 0
-        if placeholder is not None and not is_at(path, os.fstat(placeholder.lock)):
+        if placeholder is not None and is_lost(placeholder):
             users = placeholder.users
             self._drop(path)
             placeholder = None
@@ -272,22 +280,26 @@ class Placeholders:
         placeholder.users += 1
         self._idle.pop(path, None)
 
-    def _release(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+    def _release(self, paths: tuple[str, ...]) -> Neutralised:
         moved: list[str] = []
+        failed: OSError | None = None
         for path in reversed(paths):
             placeholder = self._held.get(path)
             if placeholder is None:
                 continue
             placeholder.users -= 1
             with reachable(path):
-                placeholder.lost = placeholder.lost or not is_at(path, os.fstat(placeholder.lock))
-                if placeholder.lost and (aside := self._moved_aside(placeholder)):
-                    moved.append(aside)
+                placeholder.lost = placeholder.lost or is_lost(placeholder)
+                if placeholder.lost:
+                    try:
+                        moved += filter(None, [self._moved_aside(placeholder)])
+                    except OSError as error:
+                        failed = error
             # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
             if placeholder.users <= int(path in self._inherited):
                 self._idle[path] = None
         self._sweep_later()
-        return tuple(moved)
+        return Neutralised(tuple(moved), failed)
 
     def _moved_aside(self, placeholder: Placeholder) -> str | None:
         """What stands where a directory was removed, and may come from a command that could not make it until then.
@@ -332,8 +344,8 @@ class Placeholders:
 
 
 def _move_aside(together: tuple[str, ...]) -> str | None:
-    """A name that must not be there, out of the way; None when it, or one it is harmless without, is not. All of them
-    stand in one directory."""
+    """A name that must not be there, which is out of the way now; None when it, or one it is harmless without, is not
+    there. All of them stand in one directory."""
     above, name = os.path.split(together[0])
     try:
         with reachable(together[0]), without_links.opened(above) as directory:
@@ -344,4 +356,4 @@ def _move_aside(together: tuple[str, ...]) -> str | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
-    return moved and os.path.join(above, moved)
+    return together[0] if moved else None

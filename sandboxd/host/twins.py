@@ -7,6 +7,7 @@ second name, as a symlink does. What a rule closes under one of them must not be
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +20,11 @@ _PRIVATE = ("/proc", "/dev")
 
 def twins_by_mounts() -> Twins:
     """All pairs of which this user can reach both sides; who cannot reach one needs no rule about it."""
-    mountinfo = Path("/proc/self/mountinfo")
-    if not mountinfo.exists():  # macOS
+    if sys.platform == "darwin":  # rules go by paths there, and nothing of the system is mounted twice
         return Twins()
     places: dict[str, dict[str, list[str]]] = {}
     mounted: set[str] = set()
-    for line in filter(None, mountinfo.read_bytes().split(b"\n")):
+    for line in filter(None, Path("/proc/self/mountinfo").read_bytes().split(b"\n")):
         device, root, point = (mount_field(line, number) for number in (2, 3, 4))
         mounted.add(point)
         if root.startswith("/") and not any(point == own or point.startswith(own + "/") for own in _PRIVATE):

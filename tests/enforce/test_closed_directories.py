@@ -3,12 +3,14 @@ rule keeps absent or closed there stays so when the mode changes, and when the e
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.daemons import DaemonProcess
 from support.lab import Lab, Rules
 from support.users import Identity
 
@@ -70,11 +72,11 @@ def test_what_stands_where_a_rule_has_a_directory_does_not_give_way(lab: Lab, ma
         assert lab.run("echo more >> f && cat f", **rules).stdout == "more\n"
 
 
-PATTERNS = ("./sub/*/key", "./sub/d/k*", "./**/key", "./s*/d/k?y", "./l*k/key", "./l*k/k*", "./lnk/k*", "./*.key")
+PATTERNS = ("./**/key", "./s*/d/k?y", "./l*k/key", "./lnk/k*", "./*.key")
 
 
-@pytest.mark.parametrize("mode", ["000", "444", "300"])
-@pytest.mark.parametrize("closing", ["sub", "sub/d"])
+@pytest.mark.parametrize(("closing", "mode"), [("sub", "000"), ("sub", "444"), ("sub/d", "000"), ("sub/d", "444"),
+                                               ("sub/d", "300")])  # fmt: skip
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_what_a_pattern_denies_is_denied_when_its_directory_was_closed(
     lab: Lab, pattern: str, closing: str, mode: str
@@ -177,3 +179,26 @@ def test_a_directory_with_protected_names_that_is_closed_after_it_was_searched(
     lab.host("chmod 700 d; chmod 700 d/e")
     done = lab.run(f"touch d/e/new && echo ran; echo x > d/e/{entry}")
     assert done.stdout == "ran\n" and protected.read_text() == "old", done
+
+
+def test_a_command_that_closes_the_directories_of_what_is_kept_absent(daemon: DaemonProcess) -> None:
+    """The command has its status, the next ones run, and nothing is left."""
+    identity = daemon.identity
+    work = identity.workspace
+
+    def host(line: str) -> None:
+        identity.run(["/bin/sh", "-c", line], env=identity.environment(), check=True)
+
+    host("git init -q sub/deep; mkdir -p other/below")
+    rules = json.dumps({"sandbox": {"filesystem": {"denyWrite": ["./other/below/absent/x"]}}})
+    identity.write(identity.home / ".claude" / "settings.local.json", rules)
+    try:
+        done = daemon.run("run", "--show-violations", "-c", "chmod 0 sub other/below; exit 3")
+        assert done.returncode == 3, done.stderr
+        assert daemon.run("run", "-c", "exit 4").returncode == 4
+    finally:
+        host("chmod 755 sub other/below")
+    assert daemon.run("run", "-c", "exit 5").returncode == 5
+    daemon.stop()
+    assert not (work / "other" / "below" / "absent").exists()
+    assert not (work / "sub" / "deep" / ".git" / "commondir").exists()

@@ -18,6 +18,7 @@ import pytest
 from sandboxd.errors import HostError
 from sandboxd.host.placeholder import is_absent
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.facts import Neutralised
 from support.waiting import wait_until_async
 
 
@@ -63,9 +64,9 @@ def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(
     (work / "f").unlink()
     second = placeholders.hold(names)
     assert all(is_absent(str(path)) for path in work.rglob("*")) and len([*work.rglob("*")]) == 4
-    assert second.release() == ()
+    assert second.release() == Neutralised()
     assert len([*work.rglob("*")]) == 4
-    assert first.release() == ()
+    assert first.release() == Neutralised()
     assert list(work.iterdir()) == []
 
 
@@ -81,14 +82,14 @@ def test_what_appears_where_one_was_removed_is_moved_aside(
     (work / "a").mkdir(exist_ok=True)
     (work / "a" / "planted").touch()
     (work / "f").write_text("a file is written anew by renaming: it is the user's")
-    moved = first.release()
+    done = first.release()
     if second is not None:
-        assert moved == () and (work / "a" / "planted").exists()
-        moved = second.release()
-    (path,) = moved
-    assert path.startswith(f"{work}/a.refused-") and (Path(path) / "planted").exists()
-    assert not Path(path).stat().st_mode & stat.S_ISVTX
-    assert sorted(one.name for one in work.iterdir()) == [Path(path).name, "f"]
+        assert done == Neutralised() and (work / "a" / "planted").exists()
+        done = second.release()
+    assert done == Neutralised((f"{work}/a",))
+    (aside,) = work.glob("a.refused-*")
+    assert (aside / "planted").exists() and not aside.stat().st_mode & stat.S_ISVTX
+    assert sorted(one.name for one in work.iterdir()) == [aside.name, "f"]
 
 
 def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders: Placeholders) -> None:
@@ -96,7 +97,7 @@ def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders:
     hold = placeholders.hold((f"{work}/a/",))
     (work / "a").rmdir()
     (work / "a").mkdir()
-    assert hold.release() == () and list(work.iterdir()) == []
+    assert hold.release() == Neutralised() and list(work.iterdir()) == []
 
 
 def test_another_daemon_keeps_what_it_needs(work: Path, placeholders: Placeholders, tmp_path: Path) -> None:
@@ -153,6 +154,7 @@ def test_a_directory_that_cannot_be_made_holds_nothing(work: Path, placeholders:
 _DIES = """
 import os, sys
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.facts import Neutralised
 Placeholders(sys.argv[1], linger=0).hold(tuple(sys.argv[2:]))
 os.kill(os.getpid(), 9)
 """
@@ -267,11 +269,12 @@ def test_watched_names_are_moved_aside_when_all_are_there(work: Path, placeholde
     together = tuple(f"{work}/{name}" for name in ("HEAD", "refs"))
     hold = placeholders.hold((), (together,))
     (work / "HEAD").write_text("x")
-    assert hold.release() == ()
+    assert hold.release() == Neutralised()
     hold = placeholders.hold((), (together,))
     (work / "refs").mkdir()
-    (moved,) = hold.release()
-    assert moved.startswith(f"{work}/HEAD.refused-") and Path(moved).read_text() == "x"
+    assert hold.release() == Neutralised((f"{work}/HEAD",))
+    (moved,) = work.glob("HEAD.refused-*")
+    assert moved.read_text() == "x"
 
 
 def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
@@ -299,6 +302,7 @@ def test_a_daemon_that_comes_and_goes_leaves_the_journals_of_others(work: Path, 
 _WITH_ANOTHER = """
 import os, sys
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.plan.facts import Neutralised
 mine = Placeholders(sys.argv[1], linger=0)
 mine.hold((sys.argv[2],))
 other = Placeholders(sys.argv[1], linger=0)
@@ -344,7 +348,7 @@ def test_what_is_moved_aside_or_removed_is_not_behind_a_link(
     hold = placeholders.hold((f"{work}/d/file",), ((f"{work}/d/commondir",),))
     (work / "d").rename(work / "e")
     (work / "d").symlink_to(outside)
-    assert hold.release() == ()
+    assert hold.release() == Neutralised()
     assert sorted(one.name for one in outside.iterdir()) == ["commondir", "file"]
 
 

@@ -196,7 +196,7 @@ class Runner:
         try:
             answer = self.execute(plan, request)
         finally:
-            moved = hold.release()
+            moved = hold.release().moved
         if plan.view.facts is not None and not self.facts.unchanged(plan.view.facts):
             moved += (await self.facts.planted(plan.view.facts, partial(is_writable, plan.view))).moved
         return {

@@ -226,11 +226,7 @@ class LinuxBackend:
 
     async def _look_through(self, facts: Facts, launch: Launching, status: int | None) -> None:
         try:
-            found = await self._planted.planted(facts, partial(is_writable, launch.view))
-            for path in found.moved:
-                launch.moved_aside(path)
-            if found.failed is not None:
-                launch.not_looked_through(found.failed)
+            launch.tell(await self._planted.planted(facts, partial(is_writable, launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
         finally:

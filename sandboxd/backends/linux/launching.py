@@ -10,13 +10,14 @@ from typing import Protocol
 from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Ability
+from sandboxd.plan.facts import Neutralised
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 
 class Hold(Protocol):
-    def release(self) -> tuple[str, ...]:
+    def release(self) -> Neutralised:
         """Let go; says which protected names had appeared and were moved aside."""
 
 
@@ -77,12 +78,18 @@ class Launching:
         self._observer.failed(reason)
 
     def ended(self, status: int | None) -> None:
-        for moved in self._hold.release():
-            self.moved_aside(moved.rpartition(".refused-")[0])
+        self.tell(self._hold.release())
         self._forget()
         self._look_after(self, status)
 
-    def moved_aside(self, path: str) -> None:
+    def tell(self, found: Neutralised) -> None:
+        """What was done about what the command has left."""
+        for path in found.moved:
+            self._moved_aside(path)
+        if found.failed is not None:
+            self.not_looked_through(found.failed)
+
+    def _moved_aside(self, path: str) -> None:
         """Something that a program outside would obey has been given another name."""
         self._log("a protected name appeared during a command and was moved aside", path=path)
         self._observer.refused(
