@@ -11,6 +11,7 @@ from sandboxd.backends.base import Refusal
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import NOTHING
 from sandboxd.backends.linux.launching import Launching, Promise
+from sandboxd.plan.facts import Neutralised
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
@@ -26,9 +27,9 @@ class Around:
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: self.heard.append((name, *what))
 
-    def release(self) -> tuple[str, ...]:
+    def release(self) -> Neutralised:
         self.heard.append(("release",))
-        return self.appeared
+        return Neutralised(self.appeared)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_the_end_is_told_by_whoever_looks_after_it(launch: Launching, around: Ar
 
 
 def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, around: Around) -> None:
-    around.appeared = ("/p/.git.refused-1",)
+    around.appeared = ("/p/.git",)
     launch.ended(0)
     (refusal,) = [one[1] for one in around.heard if one[0] == "refused"]
     assert isinstance(refusal, Refusal)
