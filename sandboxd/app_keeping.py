@@ -14,7 +14,8 @@ from sandboxd.handover.document import Outgoing
 from sandboxd.handover.kept import DAEMON
 from sandboxd.handover.record import NO_DESCRIPTOR
 from sandboxd.rpc.socket import ListenerRecord
-from sandboxd.runtime.command import Command, State
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.command_record import State
 from sandboxd.runtime.session import Session
 
 

@@ -9,80 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import errno
 import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
 from sandboxd.errors import PolicyError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.attribution import Attribution
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import Decision
 from sandboxd.policy.inference import paths_said_to_be_denied
 from sandboxd.policy.publication import Publication
-from sandboxd.proxy.server import BlockedConnection, ProxyRecord, ProxyServer
+from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import RunEnded, RunStarted
 from sandboxd.runtime.not_resumed import close_descriptors
-from sandboxd.runtime.published_ports import PublishedPorts, PublishedRecord
+from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
+from sandboxd.runtime.sockets import SocketConnects
 from sandboxd.runtime.violations import Sighting, ViolationStore
-from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapOutcome, WrapRequest
+from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
 TEXT_KEPT = 4096
 """Characters of an ended command's text: a line may have millions, and some hundred commands are kept."""
-MOST_CONNECTS = 64
-"""Connects to Unix sockets that wait for a decision at once."""
 CONNECTS_END_S = 1.0
-"""How long these may take at a restart."""
-_NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket is reachable")
-
-
-class State(enum.Enum):
-    WAITING = "waiting"
-    CLAIMED = "claimed"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class CommandRecord:
-    """One command between two daemons. `expires_in_s` is what is left to a ticket that nobody has claimed."""
-
-    wrap_id: str
-    command_id: str
-    text: str
-    cwd: str
-    overrides: Overrides = NO_OVERRIDES
-    state: State = State.WAITING
-    pid: int | None = None
-    claimed_at: float | None = None
-    started: bool = False
-    status: int | None = None
-    reason: str | None = None
-    generation: int = 0
-    expires_in_s: float = 0.0
-    proxies: ProxyRecord | None = None
-    reads_reported: bool = False
-    inside: Descriptor = NO_DESCRIPTOR
-    published: PublishedRecord | None = None
-
-    @property
-    def request(self) -> WrapRequest:
-        """As much of it as a command needs after its launch."""
-        return WrapRequest(
-            cwd=self.cwd,
-            command=self.text,
-            command_id=self.command_id,
-            command_text=self.text,
-            overrides=self.overrides or NO_OVERRIDES,
-            publish=() if self.published is None else self.published.publications,
-        )
+"""How long connects to Unix sockets that wait for a decision may take at a restart."""
 
 
 class Command:
@@ -132,14 +88,13 @@ class Command:
         self._tell = tell
         self._session_id = session_id
         self.attribution = attribution
-        self._decide_socket = decide_socket
         self._home = home
         self._cwd = request.cwd
         self._reads_reported = reads_reported
         self.ended_at: float | None = None
         """When the last of its processes ended, in seconds that no clock setting changes."""
         self._bound = RateBound()
-        self._connects: set[asyncio.Task[None]] = set()
+        self._connects: SocketConnects | None = SocketConnects(wrap_id, decide_socket, self._socket_refused)
         self._check_published = check_published
         self._handle: LaunchHandle | None = None
         self._started = False
@@ -169,8 +124,8 @@ class Command:
         if self._expiry is not None:
             left = max(self._expiry.when() - asyncio.get_running_loop().time(), 0.0)
             self._expiry.cancel()
-        if self._connects:
-            await asyncio.wait(self._connects, timeout=CONNECTS_END_S)
+        if self._connects is not None:
+            await self._connects.settled(CONNECTS_END_S)
         proxies, cut = (None, 0) if self.proxies is None else await self.proxies.hand_over()
         published = None
         if self.published is not None:
@@ -290,31 +245,19 @@ class Command:
         self._violations.add_lost(count)
 
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        """Internet: the way out is opened first, so that the program sees how that ends. Unix sockets: decided here, by
-        the policy of this moment."""
+        """Internet: the way out is opened first, so that the program sees how that ends. Unix sockets: decided by the
+        policy of this moment."""
         if attempt.family != socket.AF_UNIX and self.proxies is not None:
             self.proxies.connecting(attempt.address, attempt.port, answer)
         elif attempt.family != socket.AF_UNIX:
             answer(0)
-        elif len(self._connects) >= MOST_CONNECTS:
-            answer(errno.EAGAIN)  # as connect(2) says where a backlog is full
+        elif self._connects is not None:
+            self._connects.decide(attempt, answer)
         else:
-            task = asyncio.get_running_loop().create_task(
-                self._connect(attempt, answer), name=f"unix-connect-{self.wrap_id}"
-            )
-            self._connects.add(task)
-            task.add_done_callback(self._connects.discard)
+            answer(errno.EACCES)
 
-    async def _connect(self, attempt: ConnectAttempt, answer: Answer) -> None:
-        number = errno.EACCES
-        try:
-            decision = _NO_SOCKETS if self._decide_socket is None else await self._decide_socket(attempt.address)
-            if decision.allowed:
-                number = 0
-            else:
-                self._record(of_socket(attempt, decision, self._home, self._generation_now()))
-        finally:
-            answer(number)
+    def _socket_refused(self, attempt: ConnectAttempt, decision: Decision) -> None:
+        self._record(of_socket(attempt, decision, self._home, self._generation_now()))
 
     def _record(self, sighting: Sighting) -> None:
         self._violations.add(
@@ -335,8 +278,8 @@ class Command:
             self._reason = "the sandbox ended before the command started"
         self.unpublish()
         self.ended_at = time.monotonic()
-        for task in self._connects:
-            task.cancel()
+        if self._connects is not None:
+            self._connects.close()
         if self._inside is not None:
             self._inside.close()
         self._ended.set()
@@ -345,7 +288,7 @@ class Command:
         self._on_end(self)
         # Some hundred ended commands are kept for their outcome: not with all that they were made from. What knows the
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
-        self._handle = self._inside = self.proxies = self._expiry = self._decide_socket = None
+        self._handle = self._inside = self.proxies = self._expiry = self._connects = None
         self._check_published = _nothing
         self.text = self.text[:TEXT_KEPT]
         self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)

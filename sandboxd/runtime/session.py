@@ -22,7 +22,8 @@ from sandboxd.policy.publication import check_publications
 from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
 from sandboxd.policy.ways_out import actual_layers, way_out_warnings
 from sandboxd.proxy.server import ProxyServer
-from sandboxd.runtime.command import Command, CommandRecord, State
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.not_resumed import close_descriptors

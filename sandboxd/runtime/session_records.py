@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sandboxd.runtime.command import CommandRecord
+from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.grants import GrantsRecord
 from sandboxd.runtime.violations import ViolationsRecord
 

@@ -15,7 +15,7 @@ from sandboxd.backends.linux.launch_configuration import Configuration
 from sandboxd.handover.document import READABLE, VERSIONS, read_document
 from sandboxd.host.placeholders import PlaceholdersRecord
 from sandboxd.rpc.connection import ConnectionRecord
-from sandboxd.runtime.command import State
+from sandboxd.runtime.command_record import State
 from sandboxd.runtime.prompts import QuestionsRecord
 from sandboxd.runtime.session_records import SessionRecord
 

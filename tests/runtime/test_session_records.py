@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandboxd.runtime.command import CommandRecord
+from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.session_records import SessionRecord, SessionSpec, joined
 from sandboxd.runtime.violations import ViolationsRecord
 

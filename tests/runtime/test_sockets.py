@@ -12,9 +12,9 @@ import pytest
 from sandboxd.backends.base import ConnectAttempt
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import PlanRequest, ShellText
-from sandboxd.policy.decision import Reason
+from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.policy import NetworkPolicy, Policy, SocketRule
-from sandboxd.runtime.sockets import SocketGate
+from sandboxd.runtime.sockets import SocketConnects, SocketGate
 from sandboxd.settings.origins import Origin, Source
 from support.daemon import RunningDaemon, running_daemon
 from support.fake_host import FakeHost, place
@@ -119,3 +119,42 @@ async def _flood(running: RunningDaemon, machine: FakeMachine, monkeypatch: pyte
         handle.end()
         await wait_until_async(lambda: len(answers) == 200, "each is answered")
         assert answers.count(errno.EACCES) == 200 - answers.count(errno.EAGAIN)
+
+
+async def test_without_anybody_who_decides_none_is_reachable() -> None:
+    refused: list[Decision] = []
+    answers: list[int] = []
+    connects = SocketConnects("w", None, lambda attempt, decision: refused.append(decision))
+    connects.decide(attempt("/srv/s.sock"), answers.append)
+    await connects.settled(5)
+    assert answers == [errno.EACCES]
+    assert [one.reason for one in refused] == [Reason.SOCKET_NOT_LISTED]
+
+
+async def test_a_fault_in_a_decision_is_a_refusal() -> None:
+    async def fault(path: str) -> Decision:
+        raise ZeroDivisionError
+
+    answers: list[int] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    connects = SocketConnects("w", fault, lambda attempt, decision: None)
+    connects.decide(attempt("/srv/s.sock"), answers.append)
+    await connects.settled(5)
+    assert answers == [errno.EACCES]
+
+
+async def test_patience_with_connects_that_wait_ends() -> None:
+    never = asyncio.Event()
+    answers: list[int] = []
+
+    async def decide(path: str) -> Decision:
+        await never.wait()
+        raise AssertionError
+
+    connects = SocketConnects("w", decide, lambda attempt, decision: None)
+    connects.decide(attempt("/srv/s.sock"), answers.append)
+    await connects.settled(0)
+    assert answers == []
+    connects.close()
+    await connects.settled(5)
+    assert answers == [errno.EACCES]

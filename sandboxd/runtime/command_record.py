@@ -1,0 +1,53 @@
+"""How far a command has come, and what one daemon needs to know of it from another. Plain records."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
+from sandboxd.proxy.server import ProxyRecord
+from sandboxd.runtime.published_ports import PublishedRecord
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
+
+
+class State(enum.Enum):
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """One command between two daemons. `expires_in_s` is what is left to a ticket that nobody has claimed."""
+
+    wrap_id: str
+    command_id: str
+    text: str
+    cwd: str
+    overrides: Overrides = NO_OVERRIDES
+    state: State = State.WAITING
+    pid: int | None = None
+    claimed_at: float | None = None
+    started: bool = False
+    status: int | None = None
+    reason: str | None = None
+    generation: int = 0
+    expires_in_s: float = 0.0
+    proxies: ProxyRecord | None = None
+    reads_reported: bool = False
+    inside: Descriptor = NO_DESCRIPTOR
+    published: PublishedRecord | None = None
+
+    @property
+    def request(self) -> WrapRequest:
+        """As much of it as a command needs after its launch."""
+        return WrapRequest(
+            cwd=self.cwd,
+            command=self.text,
+            command_id=self.command_id,
+            command_text=self.text,
+            overrides=self.overrides or NO_OVERRIDES,
+            publish=() if self.published is None else self.published.publications,
+        )
