@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,46 @@ from support.daemons import DaemonProcess, StartDaemon
 from support.users import Identity
 from support.waiting import wait_until
 
-RUN = """
-import json, os, sys
+CLIENT = """
+import json, sys
 from sandboxd_client import Client
 with Client(autostart=False) as box:
-    done = box.run(f"exec 2>&1; {sys.argv[1]}", capture_output=True, text=True)
-    print(json.dumps([done.returncode, done.stdout, [[v.operation, v.target] for v in done.violations]]))
+    for asked in sys.stdin:
+        line, cwd = json.loads(asked)
+        done = box.run(f"exec 2>&1; {line}", cwd=cwd, capture_output=True, text=True)
+        violations = [[one.operation, one.target] for one in done.violations]
+        print(json.dumps([done.returncode, done.stdout, violations]), flush=True)
 """
+Run = Callable[..., tuple[int, str, set[tuple[str, str]]]]
+"""`run(daemon, line, cwd=None)`: exit status, everything said, and what was refused: the calls and the names below the
+working directory."""
 
 
-def run(daemon: DaemonProcess, line: str, cwd: Path | None = None) -> tuple[int, str, set[tuple[str, str]]]:
-    """Exit status, everything said, and what was refused: the calls and the names below the working directory."""
-    done = daemon.python(RUN, line, cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    status, said, refused = json.loads(done.stdout)
-    place = f"{cwd or daemon.identity.workspace}/"
-    return status, said, {(operation, target.removeprefix(place)) for operation, target in refused}
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """One client for each daemon, since a Python for each line takes longer than the line."""
+    clients: dict[int, subprocess.Popen[str]] = {}
+
+    def run(daemon: DaemonProcess, line: str, cwd: Path | None = None) -> tuple[int, str, set[tuple[str, str]]]:
+        identity = daemon.identity
+        client = clients.get(daemon.process.pid)
+        if client is None:
+            client = clients[daemon.process.pid] = identity.popen(
+                identity.python("-c", CLIENT), env=daemon.environment(), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        assert client.stdin is not None and client.stdout is not None
+        client.stdin.write(json.dumps([line, str(cwd or identity.workspace)]) + "\n")
+        client.stdin.flush()
+        answer = client.stdout.readline()
+        assert answer, "the client has ended"
+        status, said, refused = json.loads(answer)
+        place = f"{cwd or identity.workspace}/"
+        return status, said, {(operation, target.removeprefix(place)) for operation, target in refused}
+
+    yield run
+    for client in clients.values():
+        client.communicate()
 
 
 def host(identity: Identity, line: str) -> str:
@@ -86,7 +110,7 @@ CLEANED = {
 
 
 @each_bubblewrap
-def test_commands_that_clean_up(start_daemon: StartDaemon, identity: Identity) -> None:
+def test_commands_that_clean_up(start_daemon: StartDaemon, identity: Identity, run: Run) -> None:
     daemon, work = start_daemon(), identity.workspace
     host(identity, REPOSITORY)
     for line, left in CLEANED.items():
@@ -101,7 +125,7 @@ def test_commands_that_clean_up(start_daemon: StartDaemon, identity: Identity) -
 
 
 @each_bubblewrap
-def test_one_by_one(start_daemon: StartDaemon, identity: Identity) -> None:
+def test_one_by_one(start_daemon: StartDaemon, identity: Identity, run: Run) -> None:
     daemon, work = start_daemon(), identity.workspace
     for line in ("rmdir .vscode", "rmdir .vscode/ .idea", "rm -d .vscode", "rm -rf .vscode && rm -rf .vscode",
                  "mkdir -p a/b && touch a/b/c && rm -r a .mcp.json && test ! -e a"):  # fmt: skip
@@ -127,7 +151,7 @@ def test_one_by_one(start_daemon: StartDaemon, identity: Identity) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777, 0o700])
-def test_what_is_really_there_is_refused(daemon: DaemonProcess, identity: Identity, mode: int) -> None:
+def test_what_is_really_there_is_refused(daemon: DaemonProcess, identity: Identity, mode: int, run: Run) -> None:
     work = identity.workspace
     host(identity, REPOSITORY)
     for name in (".vscode", ".claude", ".claude/commands"):
@@ -146,7 +170,7 @@ def test_what_is_really_there_is_refused(daemon: DaemonProcess, identity: Identi
     assert {".claude", ".claude/commands", ".vscode"} <= {str(path.relative_to(work)) for path in work.rglob("*")}
 
 
-def test_a_directory_that_only_holds_absent_names_stays(daemon: DaemonProcess, identity: Identity) -> None:
+def test_a_directory_that_only_holds_absent_names_stays(daemon: DaemonProcess, identity: Identity, run: Run) -> None:
     """It is there outside, so its removal is refused aloud."""
     work = identity.workspace
     (work / ".claude").mkdir()
@@ -156,7 +180,7 @@ def test_a_directory_that_only_holds_absent_names_stays(daemon: DaemonProcess, i
     assert {target for _, target in refused} == {".claude"} and (work / ".claude").is_dir()
 
 
-def test_where_nothing_is_reported(start_daemon: StartDaemon, identity: Identity) -> None:
+def test_where_nothing_is_reported(start_daemon: StartDaemon, identity: Identity, run: Run) -> None:
     daemon, work = start_daemon(settings={"sandbox": {"reportViolations": "off"}}), identity.workspace
     host(identity, f"{REPOSITORY} {UNTRACKED}")
     for line in ("git clean -fdxq", "rmdir .vscode && rm -rf .idea .mcp.json", f"{UNTRACKED} git stash -qu"):
@@ -169,7 +193,7 @@ def test_where_nothing_is_reported(start_daemon: StartDaemon, identity: Identity
 
 
 @each_bubblewrap
-def test_two_in_one_directory(start_daemon: StartDaemon, identity: Identity) -> None:
+def test_two_in_one_directory(start_daemon: StartDaemon, identity: Identity, run: Run) -> None:
     """One removes, and neither can plant."""
     daemon, work = start_daemon(), identity.workspace
     plant = "mkdir .vscode || echo x >.vscode/tasks.json"
@@ -188,7 +212,7 @@ def test_two_in_one_directory(start_daemon: StartDaemon, identity: Identity) -> 
     assert there(work) == []
 
 
-def test_at_home(daemon: DaemonProcess, identity: Identity) -> None:
+def test_at_home(daemon: DaemonProcess, identity: Identity, run: Run) -> None:
     """Where most names are absent, some of them below directories that are, and some are kept by empty files."""
     home = identity.home
     host(identity, "mkdir -p ~/project; touch ~/project/x ~/file")
@@ -207,7 +231,7 @@ def test_at_home(daemon: DaemonProcess, identity: Identity) -> None:
 
 
 @each_bubblewrap
-def test_git_clean_outside_while_a_command_runs(start_daemon: StartDaemon, identity: Identity) -> None:
+def test_git_clean_outside_while_a_command_runs(start_daemon: StartDaemon, identity: Identity, run: Run) -> None:
     """It takes the mounts of that command with it. The next one runs and is protected, and what the first one makes
     then is moved aside when it ends."""
     daemon, work = start_daemon(), identity.workspace
@@ -231,7 +255,7 @@ def test_git_clean_outside_while_a_command_runs(start_daemon: StartDaemon, ident
     assert len(moved) == 2 and not any(name in ABSENT for name in there(work)), there(work)
 
 
-def test_a_clean_up_from_above_while_a_command_runs(daemon: DaemonProcess, identity: Identity) -> None:
+def test_a_clean_up_from_above_while_a_command_runs(daemon: DaemonProcess, identity: Identity, run: Run) -> None:
     """By a command whose working directory is further up: nothing is left, whoever ends first."""
     work = identity.workspace
     (work / "sub").mkdir()
