@@ -271,7 +271,8 @@ LIMITED = """
 import sys
 from sandboxd.backends.linux import capture_probe
 from sandboxd.backends.linux.capture import Reach
-from sandboxd.backends.linux.netns import NamespaceError, NamespaceWorker
+from sandboxd.backends.linux.namespace_request import NamespaceError
+from sandboxd.backends.linux.netns import NamespaceWorker
 
 begin = NamespaceWorker._begin
 

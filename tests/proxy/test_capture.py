@@ -18,9 +18,10 @@ import pytest
 
 from sandboxd.backends.base import Listeners
 from sandboxd.backends.linux.capture import Ability, Reach, capture_for
+from sandboxd.backends.linux.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.namespace_program import STREAM, OpenSocket, Program, Then
 from sandboxd.backends.linux.netlink import Family
-from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
+from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host, IPAddress

@@ -21,7 +21,8 @@ from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
 from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
 from sandboxd.backends.linux.launch_configuration import MAX_PORT_RANGES, Configuration, Flags, Listener
 from sandboxd.backends.linux.launching import Hold, Launching, Nobody, Promise
-from sandboxd.backends.linux.netns import NamespaceHold, NamespaceWorker
+from sandboxd.backends.linux.namespace_hold import NamespaceHold
+from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.seccomp import build_filter
 from sandboxd.backends.linux.stragglers import end_processes
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification

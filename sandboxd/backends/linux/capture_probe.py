@@ -16,8 +16,9 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.capture import Ability, Reach, capture_for
 from sandboxd.backends.linux.launch_configuration import Configuration
+from sandboxd.backends.linux.namespace_request import NamespaceError
 from sandboxd.backends.linux.netlink import Family
-from sandboxd.backends.linux.netns import NamespaceError, NamespaceWorker
+from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.plan.network import NetworkPlan
 
 PATIENCE_S = 20.0

@@ -19,8 +19,10 @@ from weakref import WeakKeyDictionary
 from sandboxd.backends.base import Listeners
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Capture
+from sandboxd.backends.linux.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.namespace_program import MAX_PROGRAM, More, Program, Step
-from sandboxd.backends.linux.netns import NamespaceError, NamespaceHold, NamespaceWorker, Stay
+from sandboxd.backends.linux.namespace_request import NamespaceError
+from sandboxd.backends.linux.netns import NamespaceWorker, Stay
 from sandboxd.backends.linux.placement import Expected, expected_mounts, misplaced
 from sandboxd.errors import LaunchError
 
