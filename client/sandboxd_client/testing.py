@@ -62,7 +62,7 @@ class FakeDaemon:
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._count = 0
-        self._stopping = False
+        self._stopping: int | None = None
         self._stopped = threading.Event()
 
     # what a test says to it
@@ -184,7 +184,7 @@ class FakeDaemon:
                     reply = self._reply(line)
                     if reply is not None:
                         connection.sendall(encode_line(reply))
-                if self._stopping:
+                if self._stopping == threading.get_ident():  # another thread would hang up before the answer is sent
                     self._stop()
         except (OSError, FrameError):
             pass
@@ -269,7 +269,7 @@ class FakeDaemon:
         return {"pid": os.getpid(), "version": __version__}
 
     def _shutdown(self, params: Mapping[str, Any]) -> Answer:
-        self._stopping = True
+        self._stopping = threading.get_ident()
         return {"pid": os.getpid()}
 
     def _session_open(self, params: Mapping[str, Any]) -> Answer:
