@@ -9,110 +9,26 @@ from __future__ import annotations
 
 import asyncio
 
-from sandboxd.proxy.body import (
-    NO_BODY,
-    BodyReader,
-    Framing,
-    Kind,
-    chunk,
-    last_chunk,
-    response_framing,
-)
+from sandboxd.proxy.body import BodyReader, Framing, Kind, chunk, last_chunk, response_framing
 from sandboxd.proxy.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.http1 import (
-    BEGINNING,
-    Headers,
     HttpSyntaxError,
     RequestHead,
     ResponseHead,
     ResponseReader,
-    end_to_end,
     render_request,
     render_response,
-    tokens,
     values,
 )
+from sandboxd.proxy.http_heads import origin_stays, to_client, to_origin, upgrade_of, wants_close
+from sandboxd.proxy.http_origins import SAFE_TO_REPEAT, Origins, OriginStream
 from sandboxd.proxy.http_target import Target, host_header
 from sandboxd.proxy.limits import Limits
-from sandboxd.proxy.outbound import Connection, Outbound
+from sandboxd.proxy.outbound import Connection
 from sandboxd.proxy.stream import Stream
 from sandboxd.proxy.tunnel import Tunnels
 from sandboxd.proxy.upstream import login_refused, proxy_authorization
-
-SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class OriginStream(Stream):
-    """A connection to an origin. `fresh` until an answer came over it."""
-
-    __slots__ = ("connection", "fresh")
-
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(connection.socket, loop)
-        self.connection = connection
-        self.fresh = True
-
-
-class Origins:
-    """The connection to an origin that one client connection keeps between requests: at most one."""
-
-    def __init__(self, client: Stream, outbound: Outbound, limits: Limits) -> None:
-        self._client = client
-        self._outbound = outbound
-        self._limits = limits
-        self._kept: OriginStream | None = None
-
-    async def get(self, head: RequestHead, framing: Framing, target: Target) -> OriginStream:
-        """A connection for this request. Raises Refused, DialError.
-
-        A kept one is used for requests that could be repeated should it turn out to be closed (RFC 9110, section
-        9.2.2), and only while policy still allows it."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if (
-                kept.connection.is_to(target.host, target.port)
-                and head.method in SAFE_TO_REPEAT
-                and not framing.has_body
-                and not (kept.connection.forward and upgrade_of(head.headers))
-                and not kept.is_stale()
-                and self._outbound.may_reuse(kept.connection)
-            ):
-                return kept
-            self.drop(kept)
-        return await self.open(head, target)
-
-    async def open(self, head: RequestHead, target: Target) -> OriginStream:
-        """A new connection. Raises Refused, DialError."""
-        connection = await self._outbound.open_for(
-            self._client,
-            self._limits,
-            head.method,
-            target.host,
-            target.port,
-            plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
-            known=BEGINNING,
-        )
-        return OriginStream(connection, asyncio.get_running_loop())
-
-    def keep(self, origin: OriginStream) -> None:
-        origin.fresh = False
-        self._kept = origin
-
-    def drop_unless_kept(self, origin: OriginStream) -> None:
-        if origin is not self._kept:
-            self.drop(origin)
-
-    def drop(self, origin: OriginStream) -> None:
-        if origin.is_kept:
-            return
-        self._outbound.release(origin.connection)
-        origin.close()
-
-    def close(self) -> None:
-        if self._kept is not None:
-            self.drop(self._kept)
-            self._kept = None
 
 
 class _StaleOrigin(Exception):
@@ -255,7 +171,7 @@ class Exchange:
                             return answer, reader.rest
                         if head.minor == 1:
                             self._client.commit()
-                            await self._client.send(render_response(answer.status, answer.reason, _to_client(answer)))
+                            await self._client.send(render_response(answer.status, answer.reason, to_client(answer)))
                         rest, reader = reader.rest, ResponseReader()
                         answer = _parse_answer(reader, rest)
         except TimeoutError:
@@ -275,7 +191,7 @@ class Exchange:
         chunked = framing.kind is Kind.CHUNKED and head.minor == 1
         delimited = chunked or framing.kind in (Kind.NONE, Kind.LENGTH)
         keep_client = delimited and not wants_close(head)
-        headers = _to_client(answer, framing, chunked=chunked, close=not keep_client)
+        headers = to_client(answer, framing, chunked=chunked, close=not keep_client)
         piece = render_response(answer.status, answer.reason, headers)
         self._begun = True
         self._client.commit()
@@ -298,7 +214,7 @@ class Exchange:
             piece = b""
             content = body.receive(data)
         leftover = body.rest if framing.has_body else rest
-        if self._upload_complete and delimited and not leftover and _origin_stays(answer):
+        if self._upload_complete and delimited and not leftover and origin_stays(answer):
             self._origins.keep(origin)
         if keep_client and self._upload_complete:
             return True
@@ -308,7 +224,7 @@ class Exchange:
 
     async def _switch(self, origin: OriginStream, answer: ResponseHead, rest: bytes) -> bool:
         """101: from here on the two ends speak something else."""
-        headers = _to_client(answer)
+        headers = to_client(answer)
         headers += [(b"Connection", b"Upgrade")]
         headers += [(b"Upgrade", value) for value in values(answer.headers, b"upgrade")]
         self._begun = True
@@ -318,26 +234,9 @@ class Exchange:
         return False
 
 
-def upgrade_of(headers: Headers) -> list[bytes]:
-    """The protocols that a request offers to switch to: the Upgrade values, when Connection names Upgrade as well."""
-    return values(headers, b"upgrade") if b"upgrade" in tokens(headers, b"connection") else []
-
-
-def wants_close(head: RequestHead) -> bool:
-    """Whether the client connection ends with this request."""
-    return head.minor == 0 or b"close" in tokens(head.headers, b"connection") + tokens(
-        head.headers, b"proxy-connection"
-    )
-
-
-def _origin_stays(answer: ResponseHead) -> bool:
-    both = values(answer.headers, b"transfer-encoding") and values(answer.headers, b"content-length")
-    return answer.minor == 1 and not both and b"close" not in tokens(answer.headers, b"connection")
-
-
 def _render(connection: Connection, head: RequestHead, framing: Framing, target: Target) -> bytes:
     """The head as it goes on: to the origin, or with the whole URL to a parent proxy."""
-    headers = _to_origin(head, framing, target)
+    headers = to_origin(head, framing, target)
     if not connection.forward or connection.parent is None:
         return render_request(head.method, target.path, headers)
     login = proxy_authorization(connection.parent)
@@ -349,48 +248,6 @@ def _check_login(connection: Connection, answer: ResponseHead) -> None:
     """Raises DialError when a parent proxy asks for a password."""
     if answer.status == 407 and connection.forward and connection.parent is not None:
         raise login_refused(connection.parent)
-
-
-def _to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple[bytes, bytes]]:
-    """The request's headers as they go on: hop-by-hop ones removed (credentials for a proxy among them), Host and the
-    framing written anew."""
-    drop = [b"host", b"content-length"] + ([b"expect"] if head.minor == 0 else [])
-    headers = [(b"Host", host_header(target)), *end_to_end(head.headers, drop=drop)]
-    if framing.kind is Kind.LENGTH:
-        headers.append((b"Content-Length", b"%d" % framing.length))
-    elif framing.kind is Kind.CHUNKED:
-        headers.append((b"Transfer-Encoding", b"chunked"))
-    connection = []
-    if upgrades := upgrade_of(head.headers):
-        connection.append(b"Upgrade")
-        headers += [(b"Upgrade", value) for value in upgrades]
-    if b"trailers" in tokens(head.headers, b"te"):
-        connection.append(b"TE")
-        headers.append((b"TE", b"trailers"))
-    if connection:
-        headers.append((b"Connection", b", ".join(connection)))
-    return headers
-
-
-_OURS = (b"x-sandboxd-decision", b"x-sandboxd-error")
-"""An origin must not be able to speak in our name."""
-
-
-def _to_client(
-    answer: ResponseHead, framing: Framing = NO_BODY, *, chunked: bool = False, close: bool = False
-) -> list[tuple[bytes, bytes]]:
-    """The answer's headers as they go on. To HEAD and with 304 the length stays, as it tells about the content that a
-    GET would give."""
-    headers = end_to_end(answer.headers, drop=(*_OURS, b"content-length"))
-    if framing.kind is Kind.LENGTH:
-        headers.append((b"Content-Length", b"%d" % framing.length))
-    elif chunked:
-        headers.append((b"Transfer-Encoding", b"chunked"))
-    elif framing.kind is Kind.NONE and answer.status >= 200 and answer.status != 204:
-        headers += [(b"Content-Length", length) for length in tokens(answer.headers, b"content-length")[:1]]
-    if close:
-        headers.append((b"Connection", b"close"))
-    return headers
 
 
 def _parse_answer(reader: ResponseReader, data: bytes) -> ResponseHead | None:

@@ -14,7 +14,9 @@ from sandboxd.proxy.body import NO_BODY, Framing, Kind, request_framing
 from sandboxd.proxy.credentials import Check, is_authorized
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.http1 import BEGINNING, HttpSyntaxError, RequestHead, RequestReader
-from sandboxd.proxy.http_exchange import Exchange, Origins, wants_close
+from sandboxd.proxy.http_exchange import Exchange
+from sandboxd.proxy.http_heads import wants_close
+from sandboxd.proxy.http_origins import Origins
 from sandboxd.proxy.http_target import Target, authority_of, parse_target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
