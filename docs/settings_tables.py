@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "settings.md"
 
 
 def keys_table() -> str:
-    from sandboxd.settings.merge import ANYBODY, TABLE, Combine, Effect
     from sandboxd.settings.schema import SettingsFile, section_of
+    from sandboxd.settings.table import ANYBODY, TABLE, Combine, Effect
 
     rows = ["| key | default | merged | from a project file | |", "| --- | --- | --- | --- | --- |"]
     for key, row in TABLE.items():

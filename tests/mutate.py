@@ -24,8 +24,16 @@ import pytest  # noqa: E402
 
 from sandboxd.policy import command_decisions  # noqa: E402
 from sandboxd.settings import merge  # noqa: E402
-from sandboxd.settings.merge import ANYBODY, MANAGED_ONLY, TABLE, Combine, Effect, Row  # noqa: E402
 from sandboxd.settings.rules import FEEDS, Feeds, Kind  # noqa: E402
+from sandboxd.settings.table import (  # noqa: E402
+    ANYBODY,
+    MANAGED_LISTS,
+    MANAGED_ONLY,
+    TABLE,
+    Combine,
+    Effect,
+    Row,
+)
 
 MERGE = ("tests/settings/test_merge.py",)
 RULES = ("tests/settings/test_rules.py", "tests/policy/test_build.py")
@@ -45,8 +53,8 @@ def mutations() -> Iterator[Mutation]:
     for row in TABLE.values():
         for what, mutant in _rows(row):
             yield Mutation(f"merge {row.key}: {what}", partial(TABLE.__setitem__, row.key, mutant))
-    for key in merge.MANAGED_LISTS:
-        yield Mutation(f"managed lists: without {key}", partial(merge.MANAGED_LISTS.pop, key))
+    for key in MANAGED_LISTS:
+        yield Mutation(f"managed lists: without {key}", partial(MANAGED_LISTS.pop, key))
     for index, (one, two) in enumerate(pairwise(merge.PRECEDENCE[:-1])):
         yield Mutation(f"precedence: {two.value} above {one.value}", partial(_swap, merge, "PRECEDENCE", index))
     for tool, kinds in FEEDS.items():

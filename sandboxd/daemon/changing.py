@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sandboxd.errors import CallerError, SettingsError
 from sandboxd.policy.changes import check_rule_change
 from sandboxd.settings.changes import Act, Change, apply_changes, full_key
-from sandboxd.settings.merge import TABLE, Settings, changed_keys
+from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
+from sandboxd.settings.table import TABLE
 from sandboxd.sources.writing import edit_file
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any
 from sandboxd.errors import CallerError
 from sandboxd.settings.jsonc_edit import add_entry, remove_entry, remove_key, set_value
 from sandboxd.settings.layer import layer_from_values, nearest_key
-from sandboxd.settings.merge import TABLE, Settings
+from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
+from sandboxd.settings.table import TABLE
 
 
 class Act(StrEnum):

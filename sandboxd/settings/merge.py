@@ -1,10 +1,8 @@
-"""Many layers in, one `Settings` out. How a key is merged stands in `TABLE`, one row for each key, and nowhere else.
+"""Many layers in, one `Settings` out. How a key is merged stands in `table.TABLE`, one row for each key.
 
 The rules that the table works with:
 
 - Sources are ordered by `PRECEDENCE`. Managed stands above the command line: the command line never overrides it.
-- *replace*: the highest source that sets the key wins. *union*: lists are joined, the highest source first.
-  *strictest*: the strictest value of all sources counts, whoever says it.
 - Several files of one source (drop-ins) are equals: the strictest value counts, and where a key knows no strictness,
   the file whose path sorts last. So the order in which files are read never matters.
 - A layer that may not widen (project settings, overrides of one command) contributes what tightens. What would widen
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from sandboxd.settings.layer import Entries, Layer, Placed
@@ -23,6 +20,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
+from sandboxd.settings.table import MANAGED_LISTS, MANAGED_ONLY, TABLE, Combine, Effect, Row
 
 PRECEDENCE = (
     Source.MANAGED,
@@ -34,123 +32,7 @@ PRECEDENCE = (
     Source.DEFAULT,
 )
 
-
-class Combine(StrEnum):
-    REPLACE = "replace"
-    UNION = "union"
-    STRICTEST = "strictest"
-
-
-class Effect(StrEnum):
-    """What a key's value does to the sandbox; decides what a layer that may not widen can say."""
-
-    OPENS = "opens"
-    """More of it permits more: a list of permissions, or a switch whose `true` permits."""
-    CLOSES = "closes"
-    """More of it permits less."""
-    SHAPES = "shapes"
-    """Neither: it names a program, a port, a path. Only a layer that may widen can set it."""
-    BY_ENTRY = "by entry"
-    """A list in which some entries open and others close."""
-
-
-ANYBODY = frozenset(Source)
-MANAGED_ONLY = frozenset({Source.MANAGED})
-USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """`order` lists the values from the loosest to the strictest where they are not switches or numbers."""
-
-    key: str
-    combine: Combine
-    effect: Effect
-    default: Any
-    sources: frozenset[Source] = ANYBODY
-    order: tuple[str, ...] = ()
-
-    def strictness(self, value: Any) -> int | None:
-        """How strict a scalar is, comparable within the key; None where the question makes no sense."""
-        if self.effect is Effect.SHAPES or isinstance(self.default, tuple):
-            return None
-        rank = self.order.index(value) if self.order else int(value)
-        return rank if self.effect is Effect.CLOSES else -rank
-
-
 _N = "sandbox.network."
-_F = "sandbox.filesystem."
-_R, _U, _S = Combine.REPLACE, Combine.UNION, Combine.STRICTEST
-_OPENS, _CLOSES, _SHAPES = Effect.OPENS, Effect.CLOSES, Effect.SHAPES
-
-TABLE: dict[str, Row] = {
-    row.key: row
-    for row in (
-        Row("permissions.allow", _U, _OPENS, ()),
-        Row("permissions.deny", _U, _CLOSES, ()),
-        Row("permissions.ask", _U, _CLOSES, ()),
-        Row("sandbox.enabled", _R, _CLOSES, False),
-        Row("sandbox.failIfUnavailable", _R, _CLOSES, True),
-        Row("sandbox.enabledPlatforms", _R, _SHAPES, None),
-        Row("sandbox.autoAllowBashIfSandboxed", _R, _OPENS, True),
-        Row("sandbox.allowUnsandboxedCommands", _R, _OPENS, True),
-        Row("sandbox.allowOverrides", _R, _OPENS, True),
-        Row("sandbox.excludedCommands", _U, _OPENS, ()),
-        Row("sandbox.presets", _U, Effect.BY_ENTRY, ()),
-        Row(_N + "allowedDomains", _U, _OPENS, ()),
-        Row(_N + "deniedDomains", _U, _CLOSES, ()),
-        Row(_N + "deniedDomainReasons", _U, Effect.BY_ENTRY, ()),
-        Row(_N + "strictAllowlist", _R, _CLOSES, False),
-        Row(_N + "onUnlisted", _R, _CLOSES, "ask", order=("ask", "deny")),
-        Row(_N + "useWebFetchRules", _R, _OPENS, True),
-        Row(_N + "allowManagedDomainsOnly", _R, _CLOSES, False, MANAGED_ONLY),
-        Row(_N + "allowUnixSockets", _U, _OPENS, ()),
-        Row(_N + "allowAllUnixSockets", _R, _OPENS, False),
-        Row(_N + "allowLocalBinding", _R, _OPENS, False),
-        Row(_N + "allowLocalPorts", _U, _OPENS, ()),
-        Row(_N + "allowMachLookup", _U, _OPENS, ()),
-        Row(_N + "allowMachRegister", _U, _OPENS, ()),
-        # Whose proxy decides is for the person to say who owns the machine, not for a project or a caller.
-        Row(_N + "httpProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
-        Row(_N + "socksProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
-        Row(_N + "parentProxy", _R, _SHAPES, None),
-        Row(_N + "deniedResolvedAddresses", _U, _CLOSES, ()),
-        # Without capture, programs that ignore the proxy variables reach nothing: false is the stricter value.
-        Row(_N + "transparent", _R, _OPENS, True),
-        Row(_N + "checkServerName", _R, _CLOSES, "log", order=("off", "log", "enforce")),
-        Row(_F + "allowWrite", _U, _OPENS, ()),
-        Row(_F + "denyWrite", _U, _CLOSES, ()),
-        Row(_F + "denyRead", _U, _CLOSES, ()),
-        Row(_F + "allowRead", _U, _OPENS, ()),
-        Row(_F + "allowGitConfig", _R, _OPENS, False),
-        Row(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
-        Row("sandbox.environment.remove", _U, _CLOSES, ()),
-        Row("sandbox.limits.maxProcesses", _R, _OPENS, 8192),
-        Row("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
-        Row("sandbox.ignoreViolations", _U, _OPENS, ()),
-        Row("sandbox.enableWeakerNestedSandbox", _R, _OPENS, False),
-        Row("sandbox.enableWeakerNetworkIsolation", _R, _OPENS, False),
-        Row("sandbox.allowAppleEvents", _R, _OPENS, False),
-        Row("sandbox.allowPty", _R, _OPENS, False),
-        Row("sandbox.mandatoryDenySearchDepth", _R, _CLOSES, 3),
-        Row("sandbox.ripgrep.command", _R, _SHAPES, None),
-        Row("sandbox.ripgrep.args", _R, _SHAPES, ()),
-        Row("sandbox.bwrapPath", _R, _SHAPES, None, MANAGED_ONLY),
-        Row("sandbox.socatPath", _R, _SHAPES, None, MANAGED_ONLY),
-        Row("audit.enabled", _S, _CLOSES, False, USER_OR_MANAGED),
-        Row("audit.path", _R, _SHAPES, None, USER_OR_MANAGED),
-        Row("audit.maxBytes", _R, _SHAPES, 16 * 1024 * 1024, USER_OR_MANAGED),
-        Row("audit.keep", _R, _SHAPES, 10, USER_OR_MANAGED),
-        Row("audit.onFull", _S, _CLOSES, "block", USER_OR_MANAGED, order=("drop", "block")),
-    )
-}
-
-MANAGED_LISTS = {
-    _N + "allowedDomains": _N + "allowManagedDomainsOnly",
-    _F + "allowRead": _F + "allowManagedReadPathsOnly",
-}
-"""Lists of which only the managed part counts once the named switch is on."""
-
 _AUDIT = "audit.enabled"
 """Where managed settings switch it on, they alone say how the log is kept: the other keys of its section would
 otherwise let a user cut it short, move it away, or let commands run without it."""

@@ -14,9 +14,10 @@ from sandboxd.policy.hosts import parse_host
 from sandboxd.policy.policy import PathRule, Policy
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.settings.layer import parse_layer
-from sandboxd.settings.merge import TABLE, merge
+from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.presets import PRESETS
+from sandboxd.settings.table import TABLE
 
 SCOPE = Scope(
     "/home/u", "/home/u/p", {"HOME": "/home/u", "SSH_AUTH_SOCK": "/tmp/ssh-x/agent.1"}, own_paths=("/run/u/sandboxd",)
