@@ -139,14 +139,14 @@ def take(path: str) -> Placeholder | None:
 
 
 @contextlib.contextmanager
-def reachable(path: str) -> Iterator[None]:
+def reachable(*paths: str) -> Iterator[None]:
     """For as long as it is needed, what stands there can be looked at and removed, although a command has closed a
     directory above it (`chmod 555 .`). Where that is somebody else's, nothing is different."""
-    above = os.path.dirname(path.rstrip("/"))
     with contextlib.ExitStack() as stack:
-        if not os.access(above, os.W_OK | os.X_OK):
-            with contextlib.suppress(OSError):
-                stack.enter_context(without_links.opened_up(above))
+        for above in {os.path.dirname(path.rstrip("/")) for path in paths}:
+            if not os.access(above, os.W_OK | os.X_OK):
+                with contextlib.suppress(OSError):
+                    stack.enter_context(without_links.opened_up(above))
         yield
 
 

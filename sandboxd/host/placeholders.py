@@ -238,10 +238,10 @@ class Placeholders:
         try:
             if unknown := self._journal.unknown(paths):
                 self._write(unknown)
-            for path in paths:
-                with reachable(path):
+            with reachable(*paths):
+                for path in paths:
                     self._hold(path)
-                held.append(path)
+                    held.append(path)
         except OSError as error:
             self._release(tuple(held))
             raise HostError(
@@ -283,21 +283,21 @@ class Placeholders:
     def _release(self, paths: tuple[str, ...]) -> Neutralised:
         moved: list[str] = []
         failed: OSError | None = None
-        for path in reversed(paths):
-            placeholder = self._held.get(path)
-            if placeholder is None:
-                continue
-            placeholder.users -= 1
-            with reachable(path):
+        with reachable(*paths):
+            for path in reversed(paths):
+                placeholder = self._held.get(path)
+                if placeholder is None:
+                    continue
+                placeholder.users -= 1
                 placeholder.lost = placeholder.lost or is_lost(placeholder)
                 if placeholder.lost:
                     try:
                         moved += filter(None, [self._moved_aside(placeholder)])
                     except OSError as error:
                         failed = error
-            # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
-            if placeholder.users <= int(path in self._inherited):
-                self._idle[path] = None
+                # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
+                if placeholder.users <= int(path in self._inherited):
+                    self._idle[path] = None
         self._sweep_later()
         return Neutralised(tuple(moved), failed)
 
