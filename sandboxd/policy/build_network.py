@@ -1,0 +1,136 @@
+"""The network part of a Policy: hosts, addresses, ports and sockets that settings and permission rules name. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from sandboxd.policy.control_sockets import canonical_socket_path, control_socket
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.host_decisions import is_local_name
+from sandboxd.policy.hosts import HostPattern
+from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange, SocketRule
+from sandboxd.policy.rule_paths import expand_rule_path
+from sandboxd.policy.settings_reader import BadEntry, SettingsReader
+from sandboxd.policy.socket_variables import ABSTRACT, named_sockets
+from sandboxd.policy.unreachable import unreachable_rules
+from sandboxd.policy.upstream import ParentProxy, UpstreamError, parse_parent
+from sandboxd.settings.origins import Origin
+from sandboxd.settings.rules import Feeds, Kind
+
+_N = "sandbox.network."
+MAX_REASON = 500
+
+
+class NetworkBuilder:
+    """Problems go to the reader."""
+
+    def __init__(self, reader: SettingsReader) -> None:
+        self._reader = reader
+
+    def policy(self) -> NetworkPolicy:
+        value = self._reader.value
+        allowed = [*self._reader.entries(_N + "allowedDomains")]
+        if value(_N + "useWebFetchRules"):
+            allowed += self._reader.rules(Kind.ALLOW, Feeds.ALLOWED_HOST)
+        denied = (
+            *self._reader.entries(_N + "deniedDomains"),
+            *self._reader.rules(Kind.DENY, Feeds.DENIED_HOST),
+        )
+        allowed_rules = tuple(self._reader.collect(tuple(allowed), self.allowed_host, opens=True))
+        denied_rules = tuple(self._reader.collect(denied, self.denied_host, opens=False))
+        self._reader.problems += unreachable_rules(allowed_rules, denied_rules)
+        sockets = tuple(self._reader.collect(self._reader.entries(_N + "allowUnixSockets"), self.socket, opens=True))
+        if value(_N + "allowAllUnixSockets"):
+            self._reader.warn(
+                "sockets_all_allowed",
+                "every Unix socket may be used, so services of this machine can act for the sandbox",
+                self._reader.origin(_N + "allowAllUnixSockets"),
+                hint="list the sockets that are needed in sandbox.network.allowUnixSockets",
+            )
+        proxy = self._reader.settings.scalar(_N + "parentProxy")
+        return NetworkPolicy(
+            allowed=allowed_rules,
+            denied=denied_rules,
+            denied_reasons=tuple(
+                self._reader.collect(self._reader.entries(_N + "deniedDomainReasons"), self.denied_reason, opens=True)
+            ),
+            strict_allowlist=value(_N + "strictAllowlist")
+            or value(_N + "onUnlisted") == "deny"
+            or value(_N + "allowManagedDomainsOnly"),  # nobody can be asked for what only managed settings may allow
+            denied_addresses=tuple(
+                self._reader.collect(self._reader.entries(_N + "deniedResolvedAddresses"), _network, opens=False)
+            ),
+            allow_unix_sockets=sockets,
+            allow_all_unix_sockets=value(_N + "allowAllUnixSockets"),
+            control_sockets=tuple(
+                canonical_socket_path(path)
+                for _, path in named_sockets(self._reader.scope.environment)
+                if path != ABSTRACT
+            ),
+            allow_local_binding=value(_N + "allowLocalBinding"),
+            allow_local_ports=tuple(
+                self._reader.collect(self._reader.entries(_N + "allowLocalPorts"), _ports, opens=True)
+            ),
+            allow_mach_lookup=self._reader.texts(_N + "allowMachLookup"),
+            allow_mach_register=self._reader.texts(_N + "allowMachRegister"),
+            http_proxy_port=value(_N + "httpProxyPort"),
+            socks_proxy_port=value(_N + "socksProxyPort"),
+            parent_proxy=next(self._reader.collect((proxy,), _proxy, opens=False), None) if proxy.value else None,
+            transparent=value(_N + "transparent"),
+            check_server_name=value(_N + "checkServerName"),
+        )
+
+    def allowed_host(self, text: str, origin: Origin) -> HostRule:
+        pattern = HostPattern.parse(text)
+        if pattern.is_broad:
+            message = f"{text!r} allows hosts of unrelated owners" if pattern.host else f"{text!r} allows every host"
+            self._reader.warn("host_pattern_broad", message, origin, hint="list the hosts that are needed")
+        if pattern.host is not None and is_local_name(pattern.host):
+            message = f"{text!r} opens no port of this machine: inside, it is the sandbox's own loopback"
+            hint = f"list the ports that are needed in {_N}allowLocalPorts"
+            self._reader.warn("host_pattern_local", message, origin, hint=hint)
+        return HostRule(pattern, origin)
+
+    def denied_host(self, text: str, origin: Origin) -> HostRule:
+        return HostRule(HostPattern.parse(text, public_suffix=True), origin)
+
+    def denied_reason(self, pair: tuple[str, str], origin: Origin) -> tuple[HostPattern, str]:
+        return HostPattern.parse(pair[0], public_suffix=True), neutralise(pair[1], MAX_REASON)
+
+    def socket(self, text: str, origin: Origin) -> SocketRule:
+        expanded = expand_rule_path(text, self._reader.scope)
+        if expanded.glob:
+            raise BadEntry(
+                "socket_glob", f"{text!r} is a pattern, and sockets are listed one by one", "or name their directory"
+            )
+        path = canonical_socket_path(expanded.path)
+        for own in self._reader.scope.own_paths:
+            if path == own or path.startswith(own + "/"):
+                raise BadEntry("socket_own", f"{text!r} belongs to sandboxd itself and cannot be allowed")
+        gives = control_socket(path, self._reader.scope.environment)
+        if gives is not None:
+            message = f"{text!r} {gives}: a command that uses it is not confined any more"
+            self._reader.warn("socket_dangerous", message, origin)
+        return SocketRule(path, origin)
+
+
+def _network(text: str, _: Origin) -> str:
+    try:
+        return str(ip_network(text.strip(), strict=False))
+    except ValueError:
+        raise BadEntry("network_invalid", f"{text!r} is not a network", "write 10.0.0.0/8 or fd00::/8") from None
+
+
+def _ports(value: int | str, origin: Origin) -> PortRange:
+    first, _, last = str(value).partition("-")
+    ports = PortRange(int(first), int(last or first), origin)
+    if not 1 <= ports.first <= ports.last <= 65535:
+        raise BadEntry("port_range_invalid", f"{value!r} is not a range of ports", "write 8000-8010")
+    return ports
+
+
+def _proxy(text: str, origin: Origin) -> ParentProxy:
+    try:
+        return parse_parent(text, origin.key)
+    except UpstreamError as error:
+        raise BadEntry("proxy_invalid", error.message, error.hint) from None
