@@ -252,3 +252,43 @@ class TestKill:
         sandbox.send(GO + GO)
         sandbox.process.communicate(b"\n")
         assert sandbox.process.returncode == 8
+
+
+class TestStay:
+    """With Flags.STAY process 1 is alone when it tells of the end, and it ends when the daemon hangs up."""
+
+    PLAIN = configuration(["sh", "-c", "sleep 1000 & exit 3"], flags=Flags.STAY)
+
+    def test_until_the_daemon_hangs_up(self, launch: Launcher) -> None:
+        sandbox = launch.connect()
+        sandbox.send(self.PLAIN)
+        sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
+        assert {process.name for process in processes.descendants(sandbox.process.pid)} == {"sandboxd-init"}
+        assert sandbox.process.poll() is None
+        sandbox.hang_up()
+        assert sandbox.process.wait() == 3
+
+    def test_what_was_sent_before_is_passed_over(self, launch: Launcher) -> None:
+        sandbox = launch.connect()
+        sandbox.send(self.PLAIN)
+        sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
+        sandbox.send(KILL + KILL)
+        sandbox.hang_up()
+        assert sandbox.process.wait() == 3
+
+    def test_not_without_bubblewrap(self, launch: Launcher) -> None:
+        sandbox = launch.connect()
+        sandbox.send(self.PLAIN)
+        sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
+        pids = tree(sandbox)
+        sandbox.process.kill()
+        assert_gone(pids)
+
+    def test_not_without_a_daemon(self, launch: Launcher) -> None:
+        sandbox = launch.connect(stdin=subprocess.PIPE)
+        sandbox.send(configuration(["sh", "-c", "read line; exit 4"], flags=Flags.STAY))
+        sandbox.expect(Descriptors(0), Started())
+        sandbox.hang_up()
+        assert sandbox.process.stdin is not None
+        sandbox.process.stdin.close()
+        assert sandbox.process.wait() == 4

@@ -18,6 +18,7 @@
  *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does init, upon which the kernel kills all
  *     that is left in the namespace. A stopped command has not ended. If the daemon dies, the command goes on alone.
  *     Where a filter was to send calls here and cannot, the command does not run; none goes on once init is gone.
+ *     Init itself may stay until the daemon, told of the end, has hung up; all others are dead by then.
  *  5. The command cannot reach init, which is not dumpable; signals from inside are only read, never acted upon.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
@@ -114,7 +115,6 @@ static void receive_options(void) {
 /* The owner's environment is the command's. bubblewrap, still on the host, would obey LD_PRELOAD and the like in it, so
  * until init every entry has a byte in front that no name begins with. (A change of bytes would not do: some other name
  * would become LD_PRELOAD by it.) bubblewrap adds a PWD of its own, which then counts. */
-enum { VEIL = 1 };
 static void veil(char **environment) {
     unsigned long size = 0, n;
     for (char **one = environment; *one; one++) size += length_of(*one) + 2;
@@ -122,13 +122,6 @@ static void veil(char **environment) {
     if (call(brk, stop) != (long)stop) refuse("cannot hold the environment", -ENOMEM, see_check);
     for (char **one = environment; *one; one++, to += n + 1)
         n = length_of(*one) + 1, *to = VEIL, memcpy(to + 1, *one, n), *one = to;
-}
-static void unveil(char **environment) {
-    char **kept = environment, *own = NULL;
-    for (char **one = environment; *one; one++) own = after("PWD=", *one) ? *one : own;
-    for (char **one = environment; *one; one++)
-        if (**one != VEIL || !own || !after("PWD=", *one + 1)) *kept++ = *one + (**one == VEIL);
-    *kept = NULL;
 }
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -172,8 +165,12 @@ enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FRO
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
+static int stays; /* alone, until the daemon hangs up, or ANSWER_WITHIN_S: it clears up before the end is known */
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
-    call(kill, -1, SIGKILL), send_reports(), tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    call(kill, -1, SIGKILL), send_reports();
+    while (stays && call(wait4, -1, NULL, 0) > 0) {}
+    stays &= tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    while (stays && call(recvfrom, BRIDGE, &signal, 1, 0) > 0) {}
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
@@ -225,7 +222,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
     if (call(brk, stop) != (long)stop) refuse("cannot hold the configuration", -ENOMEM, see_check);
     struct configuration *given = (void *)text;
-    *given = head, *arguments = (void *)memory;
+    *given = head, *arguments = (void *)memory, stays = !!(head.flags & STAY);
     read_before_start(given + 1, head.length - sizeof head, 1);
     text = (char *)(given->listener + given->listeners);
     ask_about_ports((void *)text, given->ports);

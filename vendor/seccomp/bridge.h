@@ -10,7 +10,7 @@ enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAIL
 enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q' };
 enum { MAGIC = 0x43584253, VERSION = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
 enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
-       QUIET = 128, KNOWN_FLAGS = 255 };
+       QUIET = 128, STAY = 256, KNOWN_FLAGS = 511 };
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
 struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
 struct configuration {
@@ -42,6 +42,8 @@ _Noreturn void namespaces(void);
 long search_and_exec(char **arguments, char **environment);
 long lower_limit(int which, uint64_t soft, uint64_t hard);
 void remove_variables(char **environment, char **patterns, unsigned count);
+enum { VEIL = 1 }; /* in front of each entry of an environment that is not for whoever has it */
+void unveil(char **environment);
 int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
 
 /* notifications.c: system calls that wait for us, and what is reported of them. */

@@ -57,3 +57,11 @@ long lower_limit(int which, uint64_t soft, uint64_t hard) {
     if (now.rlim_max > hard) now.rlim_max = hard;
     return call(prlimit64, 0, which, &now, NULL);
 }
+/* What `veil` has made of an environment, as it was. */
+void unveil(char **environment) {
+    char **kept = environment, *own = NULL;
+    for (char **one = environment; *one; one++) own = after("PWD=", *one) ? *one : own;
+    for (char **one = environment; *one; one++)
+        if (**one != VEIL || !own || !after("PWD=", *one + 1)) *kept++ = *one + (**one == VEIL);
+    *kept = NULL;
+}

@@ -175,7 +175,7 @@ class LinuxBackend:
             filter=build_filter(self._machine, supervision),
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
-            flags=Flags.WAIT | flags_of(supervision),
+            flags=Flags.WAIT | Flags.STAY | flags_of(supervision),
             removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
             processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
@@ -198,6 +198,7 @@ class LinuxBackend:
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
                 self._completion.of(options, capture),
+                launch.clear_up,
             ),
         )
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
@@ -213,25 +214,23 @@ class LinuxBackend:
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
-    def _look_after(self, launch: Launching, status: int | None) -> None:
-        """A command has ended: tell so, after what it has planted has been made harmless."""
+    def _look_after(self, launch: Launching) -> asyncio.Task[None] | None:
+        """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
         facts = launch.view.facts
         if not launch.was_claimed or facts is None or self._planted.unchanged(facts):
-            launch.over(status)
-            return
+            return None
         task = asyncio.get_running_loop().create_task(
-            self._look_through(facts, launch, status), name=f"planted-{launch.launch_id}"
+            self._look_through(facts, launch), name=f"planted-{launch.launch_id}"
         )
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
+        return task
 
-    async def _look_through(self, facts: Facts, launch: Launching, status: int | None) -> None:
+    async def _look_through(self, facts: Facts, launch: Launching) -> None:
         try:
             launch.tell(await self._planted.planted(facts, partial(is_writable, launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
-        finally:
-            launch.over(status)
 
     # the next daemon (docs/restarts.md)
 
@@ -305,11 +304,12 @@ class LinuxBackend:
         try:
             if record.link is None:
                 configuration = Configuration.decode(record.configuration)
+                stays = launch.clear_up if configuration.flags & Flags.STAY else None
                 launch.handle = self._bridge.expect(
-                    launch_id, Expected(configuration, record.options, launch, completing)
+                    launch_id, Expected(configuration, record.options, launch, completing, stays)
                 )
             else:
-                launch.handle = self._bridge.resume_link(launch_id, record.link, launch, completing)
+                launch.handle = self._bridge.resume_link(launch_id, record.link, launch, completing, launch.clear_up)
         except SandboxdError:
             hold.release()
             raise

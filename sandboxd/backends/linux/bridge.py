@@ -19,8 +19,8 @@ import socket
 from collections.abc import Callable
 
 from sandboxd.backends.base import Observer
+from sandboxd.backends.linux.expected_launch import Aftermath, Peer, Preparation
 from sandboxd.backends.linux.expected_launch import Expected as Expected
-from sandboxd.backends.linux.expected_launch import Peer, Preparation
 from sandboxd.backends.linux.handed_over import BridgeRecord, LinkRecord
 from sandboxd.backends.linux.launch_handle import Handle
 from sandboxd.backends.linux.link import Link
@@ -98,12 +98,19 @@ class Bridge:
             self._strangers.add(Link(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
-    def resume_link(self, ticket: str, one: LinkRecord, observer: Observer, preparation: Preparation | None) -> Handle:
+    def resume_link(
+        self,
+        ticket: str,
+        one: LinkRecord,
+        observer: Observer,
+        preparation: Preparation | None,
+        aftermath: Aftermath | None = None,
+    ) -> Handle:
         """The link of a launch, and from now on `observer` hears of it. Raises ProtocolError for a record that makes no
         sense."""
         connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
         self._links[ticket] = link = Link(self, connection, one.pid, one.pidfd, one)
-        link.resume(ticket, observer, preparation, one.preparing)
+        link.resume(ticket, observer, preparation, one.preparing, aftermath if one.stays else None)
         return Handle(self, ticket)
 
     def close(self) -> None:

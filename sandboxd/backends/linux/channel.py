@@ -131,6 +131,11 @@ class Channel:
         self._unwatch()
         return Descriptor(self._connection.detach())
 
+    def hang_up(self) -> None:
+        """The other end hears that it is over, also where a service manager keeps this one for the next daemon."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def disconnect(self) -> None:
         if self.is_open:
             self._unwatch()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.launch_configuration import Configuration
+
+Aftermath = Callable[[], "asyncio.Future[None] | None"]
+"""What has to be done when nobody but process 1 is left in a sandbox, and before anybody hears of its end."""
 
 
 class Peer(Protocol):
@@ -40,3 +44,5 @@ class Expected:
     observer: Observer
     preparation: Preparation | None = None
     """With Flags.WAIT."""
+    aftermath: Aftermath | None = None
+    """With Flags.STAY."""

@@ -31,6 +31,8 @@ class LinkRecord:
     closing: bool = False
     preparing: bool = False
     """It was interrupted between its listeners and its start, so that it cannot start any more."""
+    stays: bool = False
+    """Its configuration has Flags.STAY."""
 
     @property
     def ends(self) -> tuple[int, ...]:

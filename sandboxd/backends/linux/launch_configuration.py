@@ -29,7 +29,7 @@ class Flags(IntFlag):
     """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
     filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
     connected by the helper, after asking, QUIET that refused file calls are not reported. BOUNDED: there is a limit on
-    processes. CONFINED: there is a Confinement."""
+    processes. CONFINED: there is a Confinement. STAY: process 1 ends when the daemon hangs up after EXIT."""
 
     WAIT = 1
     UNFILTERED = 2
@@ -39,10 +39,11 @@ class Flags(IntFlag):
     CONFINED = 32
     BOUNDED = 64
     QUIET = 128
+    STAY = 256
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 255
+_KNOWN_FLAGS = 511
 
 
 def _contradict(flags: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Launching:
         log: Callable[..., None],
         view: FileView,
         promise: Promise,
-        look_after: Callable[[Launching, int | None], None],
+        look_after: Callable[[Launching], asyncio.Future[None] | None],
         forget: Callable[[], object],
     ) -> None:
         self._observer = observer
@@ -49,6 +50,8 @@ class Launching:
         self._log = log
         self._look_after = look_after
         self._forget = forget
+        self._looking: asyncio.Future[None] | None = None
+        self._cleared = False
         self.was_claimed = False
         self.launch_id = launch_id
         self.view = view
@@ -77,10 +80,21 @@ class Launching:
     def failed(self, reason: str) -> None:
         self._observer.failed(reason)
 
+    def clear_up(self) -> asyncio.Future[None] | None:
+        """Nobody runs in there any more: make harmless what the command has left. None when that is done."""
+        if not self._cleared:
+            self._cleared = True
+            self.tell(self._hold.release())
+            self._looking = self._look_after(self)
+        return None if self._looking is None or self._looking.done() else self._looking
+
     def ended(self, status: int | None) -> None:
-        self.tell(self._hold.release())
+        looking = self.clear_up()
         self._forget()
-        self._look_after(self, status)
+        if looking is None:
+            self._observer.ended(status)
+        else:
+            looking.add_done_callback(lambda _: self._observer.ended(status))
 
     def tell(self, found: Neutralised) -> None:
         """What was done about what the command has left."""
@@ -103,9 +117,6 @@ class Launching:
         place = next(iter(facts.scans), "") if facts is not None else ""
         hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
         self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
-
-    def over(self, status: int | None) -> None:
-        self._observer.ended(status)
 
     def cancel(self) -> None:
         self._forget()

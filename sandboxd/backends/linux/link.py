@@ -26,7 +26,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     decode_ticket,
 )
 from sandboxd.backends.linux.channel import Channel, Received
-from sandboxd.backends.linux.expected_launch import Preparation
+from sandboxd.backends.linux.expected_launch import Aftermath, Preparation
 from sandboxd.backends.linux.handed_over import LinkRecord
 from sandboxd.backends.linux.launch_processes import LaunchProcesses
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, Lost, RefusedCall, encode_answer
@@ -62,6 +62,8 @@ class Link:
         self._status: int | None = None
         self._preparation: Preparation | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._aftermath: Aftermath | None = None  # of one that stays, until it has been begun
+        self._stays = False
         self._closing = False
         if before is not None:
             self._recall(before)
@@ -78,13 +80,24 @@ class Link:
         self._channel.resume(before.outgoing, before.descriptors)
         self._status = before.status
         self._closing = before.closing
+        self._stays = before.stays
 
-    def resume(self, ticket: str, observer: Observer, preparation: Preparation | None, interrupted: bool) -> None:
+    def resume(
+        self,
+        ticket: str,
+        observer: Observer,
+        preparation: Preparation | None,
+        interrupted: bool,
+        aftermath: Aftermath | None,
+    ) -> None:
         """Go on with a launch that was claimed. `preparation` is what would have to be done before its start;
         `interrupted` that this was under way."""
         self.ticket, self._observer, self._preparation = ticket, observer, preparation
+        self._aftermath = aftermath
         if self._closing:
             self._processes.await_end(self._gone)
+        elif self._decoder.state[1] == Exited.__name__:
+            self._loop.call_soon(self._clear_up)
         elif interrupted:
             error = LaunchError("launch_failed", "the daemon was restarted meanwhile", hint="run the command again")
             self._loop.call_soon(self._give_up, error)
@@ -119,6 +132,7 @@ class Link:
             init_pid=self._processes.init,
             init=Descriptor(self._processes.init_pidfd),
             decoder_last=last,
+            stays=self._stays,
         )
 
     def hand_over(self) -> LinkRecord:
@@ -144,6 +158,7 @@ class Link:
             outgoing=outgoing,
             closing=self._closing,
             preparing=preparing,
+            stays=self._stays,
         )
         self._processes.let_go()
         self._observer = None
@@ -222,6 +237,7 @@ class Link:
                 self._tell().failed(message)
             case Exited(status, _):
                 self._status = status
+                self._clear_up()
             case RefusedCall():
                 self._tell().refused(_refusal(event))
             case Lost(count):
@@ -229,6 +245,22 @@ class Link:
             case Connecting(question, family, address, port, pid, process):
                 attempt = ConnectAttempt(family, address, port, pid, process)
                 self._tell().connecting(attempt, self._answer_to(question))
+
+    def _clear_up(self) -> None:
+        """Nobody else is left in there, and process 1 ends when we hang up: whoever waits for that finds the host as it
+        is to stay."""
+        aftermath, self._aftermath = self._aftermath, None
+        if aftermath is None:
+            return
+        under_way = aftermath()
+        if under_way is None:
+            self._hang_up()
+        else:
+            under_way.add_done_callback(lambda _: self._hang_up())
+
+    def _hang_up(self) -> None:
+        self._channel.hang_up()
+        self._finish()
 
     def _tell(self) -> Observer:
         if self._observer is None:
@@ -254,6 +286,7 @@ class Link:
         self.ticket = ticket
         self._observer = expected.observer
         self._preparation = expected.preparation
+        self._aftermath, self._stays = expected.aftermath, expected.aftermath is not None
         self._observer.claimed(self._processes.bubblewrap)
         self._watch_birth()
         if expected.options is not None:

@@ -531,3 +531,68 @@ async def test_another_daemon_hears_of_the_connects_that_wait(setting: Setting) 
     another.asked[0][1](0)
     assert await helper.receive(9) == encode_answer(7, 0)
     await hang_up_and_see(helper, another)
+
+
+STAYING = Configuration(arguments=(b"true",), filter=b"", flags=Flags.UNFILTERED | Flags.STAY)
+
+
+@pytest.fixture
+def stored() -> Iterator[list[int]]:
+    """Descriptors that a service manager keeps."""
+    kept: list[int] = []
+    yield kept
+    for number in kept:
+        os.close(number)
+
+
+async def staying(
+    setting: Setting, stored: list[int], under_way: asyncio.Future[None] | None
+) -> tuple[Helper, Recorder, list[str]]:
+    """One that has told of its end, and what had been heard when it was cleared up. As under systemd, somebody else has
+    the daemon's end of the connection as well."""
+    recorder, heard = Recorder(), list[str]()
+
+    def clear_up() -> asyncio.Future[None] | None:
+        heard.append("over" if recorder.is_over else "cleared up")
+        return under_way
+
+    setting.bridge.expect(TICKET, Expected(STAYING, None, recorder, None, clear_up))
+    helper = Helper(setting)
+    await helper.send(encode_ticket(TICKET))
+    await helper.receive(len(STAYING.encode()))
+    await helper.send(encode_event(Descriptors(2)), 3)
+    await helper.send(encode_event(Started()))
+    await wait_until_async(lambda: "started" in recorder.heard, "the command has started")
+    link = setting.bridge.link(TICKET)
+    assert link is not None and link.kept is not None
+    stored.append(os.dup(link.kept.connection))
+    await helper.send(encode_event(Exited(3, 0)))
+    await wait_until_async(lambda: bool(heard), "it is cleared up")
+    return helper, recorder, heard
+
+
+async def test_process_1_is_let_go_when_it_is_cleared_up(setting: Setting, stored: list[int]) -> None:
+    helper, recorder, heard = await staying(setting, stored, None)
+    assert await helper.receive(1) == b"" and heard == ["cleared up"]
+    assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
+
+
+async def test_process_1_is_let_go_when_what_takes_longer_is_done(setting: Setting, stored: list[int]) -> None:
+    done = asyncio.get_running_loop().create_future()
+    helper, recorder, heard = await staying(setting, stored, done)
+    assert not setting.bridge.is_disconnected(TICKET) and not recorder.is_over
+    done.set_result(None)
+    assert await helper.receive(1) == b"" and heard == ["cleared up"]
+    assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
+
+
+async def test_another_daemon_clears_up_what_it_finds_at_its_end(setting: Setting, stored: list[int]) -> None:
+    helper, recorder, _ = await staying(setting, stored, asyncio.get_running_loop().create_future())
+    await setting.bridge.prepared(1)
+    _, link = setting.bridge.take(TICKET)
+    assert link is not None and link.stays
+    setting.bridge.resume(setting.bridge.hand_over())
+    another, heard = Recorder(listeners=recorder.listeners), list[str]()
+    setting.bridge.resume_link(TICKET, link, another, None, lambda: heard.append("cleared up"))
+    assert await helper.receive(1) == b"" and heard == ["cleared up"]
+    assert (await hang_up_and_see(helper, another)) == [("ended", 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,9 +24,14 @@ class Around:
 
     heard: list[tuple[object, ...]] = field(default_factory=list)
     appeared: tuple[str, ...] = ()
+    looking: asyncio.Future[None] | None = None
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: self.heard.append((name, *what))
+
+    def look_after(self, launch: Launching) -> asyncio.Future[None] | None:
+        self.heard.append(("look_after",))
+        return self.looking
 
     def release(self) -> Neutralised:
         self.heard.append(("release",))
@@ -46,7 +52,7 @@ def launch(around: Around) -> Launching:
         log=lambda event, **values: around.heard.append(("log", *values.values())),
         view=FileView(()),
         promise=Promise(BwrapOptions((), False), NOTHING, NetworkPlan()),
-        look_after=lambda launch, status: around.heard.append(("look_after", status)),
+        look_after=around.look_after,
         forget=lambda: around.heard.append(("forget",)),
     )
     made.handle = around
@@ -68,11 +74,26 @@ def test_what_the_bridge_tells_is_passed_on(
     assert launch.was_claimed is (name == "claimed")
 
 
-def test_the_end_is_told_by_whoever_looks_after_it(launch: Launching, around: Around) -> None:
+def test_the_end_is_told_when_all_is_cleared_up(launch: Launching, around: Around) -> None:
     launch.ended(3)
-    assert around.heard == [("release",), ("forget",), ("look_after", 3)]
-    launch.over(3)
-    assert around.heard[-1] == ("ended", 3)
+    assert around.heard == [("release",), ("look_after",), ("forget",), ("ended", 3)]
+
+
+async def test_the_end_is_told_when_what_takes_longer_is_done(launch: Launching, around: Around) -> None:
+    around.looking = asyncio.get_running_loop().create_future()
+    assert launch.clear_up() is around.looking
+    launch.ended(3)
+    assert around.heard == [("release",), ("look_after",), ("forget",)]
+    around.looking.set_result(None)
+    await asyncio.sleep(0)
+    assert around.heard[3:] == [("ended", 3)]
+
+
+async def test_it_is_cleared_up_once(launch: Launching, around: Around) -> None:
+    assert launch.clear_up() is None
+    assert launch.clear_up() is None
+    launch.ended(0)
+    assert around.heard == [("release",), ("look_after",), ("forget",), ("ended", 0)]
 
 
 def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, around: Around) -> None:
