@@ -30,6 +30,8 @@ class PointMap:
     reasons: dict[str, list[Reason]] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
     watched: dict[tuple[str, ...], None] = field(default_factory=dict)
+    missing: list[tuple[str, Reason]] = field(default_factory=list)
+    """Paths that were to be opened and do not exist."""
     locked: set[str] = field(default_factory=set)
     """Directories in which a name cannot be kept absent otherwise than by closing them: no rule takes that back."""
 

@@ -10,7 +10,7 @@ from sandboxd.errors import PolicyError
 from sandboxd.plan.facts import Facts, Kind, Link, Resolved, session_directory
 from sandboxd.plan.followed import Followed
 from sandboxd.plan.guards import add_guards, is_workspace
-from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below
+from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below, settled_at
 from sandboxd.plan.needs import split_pattern
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
@@ -47,6 +47,7 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     add_guards(found, files, place, facts, followed)
     own.add_to(found)
     _add_name_files(found, place, facts)
+    _warn_of_missing(found)
     return found
 
 
@@ -126,7 +127,7 @@ def _add_rule(
     elif resolved.problem:
         found.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
     else:
-        found.warn(f"{reason.text}: {resolved.real} does not exist, so nothing was opened; make it first")
+        found.missing.append((resolved.real, reason))
     found.add_links(resolved, guard=bool(mark & _DENIES))
 
 
@@ -149,6 +150,14 @@ def _add_pattern(
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _warn_of_missing(found: PointMap) -> None:
+    """What is to be opened and does not exist, unless a command can make it anyway."""
+    for path, reason in found.missing:
+        at = settled_at(found.points, path)[-1]
+        if reason.mark is not Mark.ALLOW_WRITE or at.shows is not Shows.HOST_WRITABLE:
+            found.warn(f"{reason.text}: {path} does not exist, so nothing was opened; make it first")
 
 
 def _warn_of_passed_by(found: PointMap, reason: Reason, links: tuple[Link, ...]) -> None:

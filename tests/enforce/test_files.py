@@ -346,7 +346,12 @@ def test_fs27_a_root_that_does_not_exist(lab: Lab) -> None:
     done = lab.run("true", allow_write=["~/no/such/dir"], allow_read=["~/nor/this"], deny_read=["~/nor/that"])
     assert done.ok and sum("does not exist" in warning for warning in done.warnings) == 2
     assert files_below(lab.home) == []
-    assert lab.run("mkdir -p build/out && touch build/out/x", allow_write=["./build/out"]).ok
+    done = lab.run("mkdir -p build/out && touch build/out/x", allow_write=["./build/out"])
+    assert done.ok and done.warnings == []
+    done = lab.run("mkdir .vscode .claude/agents", allow_write=["./.vscode", "./.claude/agents"])
+    assert (lab.workspace / ".vscode").is_dir() and not (lab.workspace / ".claude" / "agents").exists()
+    (warning,) = done.warnings
+    assert f"{lab.workspace}/.claude/agents does not exist" in warning
 
 
 def test_denied_names_that_do_not_exist_cannot_be_made(lab: Lab) -> None:
