@@ -23,6 +23,7 @@ from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
 from sandboxd.host import without_links
 from sandboxd.host.placeholder import (
+    Directories,
     Placeholder,
     is_absent,
     is_at,
@@ -98,6 +99,7 @@ class Placeholders:
         self._idle: dict[str, None] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._held: dict[str, Placeholder] = {}
+        self._directories = Directories()
         self._inherited: frozenset[str] = frozenset()
         self._ends = Ends()
         self._found: frozenset[str] = frozenset()
@@ -239,8 +241,9 @@ class Placeholders:
             if unknown := self._journal.unknown(paths):
                 self._write(unknown)
             with reachable(*paths):
+                as_before = self._directories.as_before(paths)
                 for path in paths:
-                    self._hold(path)
+                    self._hold(path, certainly_there=os.path.dirname(path.rstrip("/")) in as_before)
                     held.append(path)
         except OSError as error:
             self._release(tuple(held))
@@ -266,11 +269,11 @@ class Placeholders:
         if left:
             self._journal.write(sorted(left))
 
-    def _hold(self, path: str) -> None:
+    def _hold(self, path: str, *, certainly_there: bool) -> None:
         """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,
         and the next one needs one to stand on."""
         placeholder, users = self._held.get(path), 0
-        if placeholder is not None and is_lost(placeholder):
+        if placeholder is not None and not certainly_there and is_lost(placeholder):
             users = placeholder.users
             self._drop(path)
             placeholder = None
@@ -284,12 +287,14 @@ class Placeholders:
         moved: list[str] = []
         failed: OSError | None = None
         with reachable(*paths):
+            as_before = self._directories.as_before(paths)
             for path in reversed(paths):
                 placeholder = self._held.get(path)
                 if placeholder is None:
                     continue
                 placeholder.users -= 1
-                placeholder.lost = placeholder.lost or is_lost(placeholder)
+                if os.path.dirname(path.rstrip("/")) not in as_before:
+                    placeholder.lost = placeholder.lost or is_lost(placeholder)
                 if placeholder.lost:
                     try:
                         moved += filter(None, [self._moved_aside(placeholder)])

@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from sandboxd.errors import HostError
 from sandboxd.host.placeholder import is_absent
 from sandboxd.host.placeholders import Placeholders
 from sandboxd.plan.facts import Neutralised
-from support.waiting import wait_until_async
+from support.waiting import wait_until, wait_until_async
 
 
 @pytest.fixture
@@ -90,6 +91,25 @@ def test_what_appears_where_one_was_removed_is_moved_aside(
     (aside,) = work.glob("a.refused-*")
     assert (aside / "planted").exists() and not aside.stat().st_mode & stat.S_ISVTX
     assert sorted(one.name for one in work.iterdir()) == [aside.name, "f"]
+
+
+def test_one_that_is_removed_later_is_missed_too(work: Path, placeholders: Placeholders) -> None:
+    """Not only in the moment in which the directory has just been changed anyway."""
+    names = (f"{work}/a/", f"{work}/b/")
+    holds = [placeholders.hold(names)]
+    for _ in range(2):
+        wait_until(lambda: work.stat().st_ctime < time.time() - 0.3, "its times are old")
+        holds += [placeholders.hold(names), placeholders.hold(names[:1])]
+        (work / "a").rmdir()
+        holds.append(placeholders.hold(names))
+        assert is_absent(str(work / "a")) and (work / "a").is_dir()
+    wait_until(lambda: work.stat().st_ctime < time.time() - 0.3, "its times are old")
+    assert holds.pop().release() == Neutralised()
+    (work / "b").rmdir()
+    (work / "b").mkdir()
+    (work / "b" / "planted").touch()
+    moved = [path for hold in holds for path in hold.release().moved]
+    assert moved == [f"{work}/b"] and [one.name[:10] for one in work.iterdir()] == ["b.refused-"]
 
 
 def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders: Placeholders) -> None:
