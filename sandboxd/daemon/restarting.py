@@ -10,10 +10,13 @@ The state goes through a memory file, whose number is in `$SANDBOXD_HANDOVER` (m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 
@@ -23,6 +26,7 @@ from sandboxd.errors import HostError
 from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, read_document
 
 TRIAL_S = 30.0
+_THREADS_END_S = 1.0
 _TRIAL = "SANDBOXD_TRIAL"
 HANDOVER = "SANDBOXD_HANDOVER"
 _MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
@@ -88,12 +92,14 @@ class Program:
         somebody handles them again (`lifecycle.signals_handled`), here or there."""
         state = os.memfd_create("sandboxd-handover", os.MFD_CLOEXEC)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        _be_the_only_thread()
         try:
             with open(state, "wb", closefd=False) as file:
                 file.write(outgoing.text())
             os.lseek(state, 0, os.SEEK_SET)
             if outgoing.ends_at_once():
-                os.kill(os.getpid(), signal.SIGTERM)  # waits, too
+                # waits, too: one for the process would reach another thread, and end with that
+                signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             for descriptor in (state, *outgoing.descriptors):
                 os.set_inheritable(descriptor, True)
             os.execve(self.path, [self.path, *self.arguments], {**self.environment, HANDOVER: str(state)})
@@ -101,6 +107,15 @@ class Program:
             for descriptor in outgoing.descriptors:
                 os.set_inheritable(descriptor, False)
             os.close(state)
+
+
+def _be_the_only_thread() -> None:
+    """A signal that another thread takes is lost when this one becomes the next program. The threads of the event loop
+    have been waited for, but take a moment to be gone."""
+    deadline = time.monotonic() + _THREADS_END_S
+    with contextlib.suppress(FileNotFoundError):  # macOS
+        while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

@@ -111,7 +111,7 @@ def test_a_program_that_would_not_start_changes_nothing(start_daemon: StartDaemo
 
 # The daemon that is restarted gets SIGTERM from itself, at a moment that no signal from outside would meet for certain.
 SIGNALLING = """
-import os, signal
+import os, signal, threading, time
 if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
     from sandboxd.daemon.restarting import Program
     from sandboxd.runtime.sessions import Sessions
@@ -126,14 +126,20 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
         if os.environ["WHEN"] == "it leaves": os.kill(os.getpid(), signal.SIGTERM)
         return await leaving(*what)
     def become(*what):
-        if os.environ["WHEN"] == "it has left": os.kill(os.getpid(), signal.SIGTERM)
+        if os.environ["WHEN"] == "it has left, but for a thread":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        if os.environ["WHEN"].startswith("it has left"): os.kill(os.getpid(), signal.SIGTERM)
         if os.environ["WHEN"] == "it has hung up": os.kill(os.getpid(), signal.SIGHUP)
         execute(*what)
     Sessions.__aexit__, Program.execute, app_process.run_daemon = leave, become, run
 """
 
 
-@pytest.mark.parametrize("when", ["it leaves", "the loop turns no more", "it has left"])
+@pytest.mark.parametrize(
+    "when", ["it leaves", "the loop turns no more", "it has left", "it has left, but for a thread"]
+)
 def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
     start_daemon: StartDaemon, identity: Identity, when: str
 ) -> None:
