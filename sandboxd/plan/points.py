@@ -115,6 +115,7 @@ def _add_rule(
         return
     if resolved.kind is not None:
         found.add(resolved.real, resolved.kind, reason)
+        _warn_of_pipe(found, reason, resolved.real, resolved.kind)
         if mark & _DENIES and resolved.kind is Kind.FILE and resolved.hard_links > 1:
             found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
     elif mark & _DENIES:
@@ -144,6 +145,7 @@ def _add_pattern(
             _warn_of_link(found, followed, reason, match.real, match.links)
         elif not _special(found, own, match.real, reason.mark, rule):
             found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+            _warn_of_pipe(found, reason, match.real, match.kind)
     if not matches and reason.mark & _DENIES:
         _warn_of_doubt(found, reason)
     if reason.mark & Mark.DENY_WRITE:
@@ -175,6 +177,15 @@ def _warn_of_doubt(found: PointMap, reason: Reason) -> None:
     why = doubt(reason.text)
     if why is not None:
         found.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
+
+
+def _warn_of_pipe(found: PointMap, reason: Reason, path: str, kind: Kind | None) -> None:
+    """A read-only mount lets a pipe be written, and Landlock does not take a part back of what can be written."""
+    if kind is Kind.OTHER and reason.mark & Mark.DENY_WRITE:
+        found.warn(
+            f"{reason.text}: {path} is a pipe or a socket, which in a writable directory can be written all the same; "
+            "denyRead closes it altogether"
+        )
 
 
 def _warn_of_link(

@@ -170,10 +170,12 @@ def test_an_error_names_the_rule_and_its_place() -> None:
         (FilePolicy(allow_write=rules("/run/user/1000/sandboxd/x")), "daemon's own directories"),
         (FilePolicy(deny_write=rules("/home/u/work/*.lock")), "not what it creates"),
         (FilePolicy(allow_write=rules("/srv/*.log")), "matches nothing"),
+        (FilePolicy(deny_write=rules("/home/u/work/pipe")), "/home/u/work/pipe is a pipe or a socket"),
+        (FilePolicy(deny_write=rules("/home/u/work/p*")), "denyRead closes it altogether"),
     ],
 )
 def test_what_is_weaker_than_it_looks_is_said(files: FilePolicy, said: str) -> None:
-    made = layout(FakeHost({"/loop": "-> loop"}), files)
+    made = layout(FakeHost({"/loop": "-> loop", "/home/u/work/pipe": "socket"}), files)
     assert [warning for warning in made.warnings if said in warning], made.warnings
 
 
