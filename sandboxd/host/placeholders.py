@@ -53,16 +53,16 @@ class Hold:
 
     paths: tuple[str, ...]
     watched: tuple[tuple[str, ...], ...]
-    _release: Callable[[tuple[str, ...]], Neutralised] = field(repr=False)
+    _release: Callable[[tuple[str, ...], bool], Neutralised] = field(repr=False)
 
-    def release(self) -> Neutralised:
-        """Let go. Names that could only be watched and have appeared are moved aside, and so is what stands where a
-        placeholder was removed by another program."""
+    def release(self, *, ran: bool = True) -> Neutralised:
+        """Let go. Where a command `ran`, names that could only be watched and have appeared are moved aside, and so is
+        what stands where a placeholder was removed by another program; otherwise it is somebody else's."""
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
-        done = self._release(paths)
+        done = self._release(paths, ran)
         moved, failed = list(done.moved), done.failed
-        for together in watched:
+        for together in watched if ran else ():
             try:
                 moved += filter(None, [_move_aside(together)])
             except OSError as error:  # the command has closed a directory
@@ -246,7 +246,7 @@ class Placeholders:
                     self._hold(path, certainly_there=os.path.dirname(path.rstrip("/")) in as_before)
                     held.append(path)
         except OSError as error:
-            self._release(tuple(held))
+            self._release(tuple(held), False)
             raise HostError(
                 "placeholder_failed",
                 f"cannot keep {error.filename} from being created: {error.strerror}",
@@ -283,7 +283,7 @@ class Placeholders:
         placeholder.users += 1
         self._idle.pop(path, None)
 
-    def _release(self, paths: tuple[str, ...]) -> Neutralised:
+    def _release(self, paths: tuple[str, ...], ran: bool) -> Neutralised:
         moved: list[str] = []
         failed: OSError | None = None
         with reachable(*paths):
@@ -293,7 +293,7 @@ class Placeholders:
                 if placeholder is None:
                     continue
                 placeholder.users -= 1
-                if os.path.dirname(path.rstrip("/")) not in as_before:
+                if ran and os.path.dirname(path.rstrip("/")) not in as_before:
                     placeholder.lost = placeholder.lost or is_lost(placeholder)
                 if placeholder.lost:
                     try:

@@ -112,6 +112,17 @@ def test_one_that_is_removed_later_is_missed_too(work: Path, placeholders: Place
     assert moved == [f"{work}/b"] and [one.name[:10] for one in work.iterdir()] == ["b.refused-"]
 
 
+def test_what_a_person_makes_is_theirs_where_no_command_ran(work: Path, placeholders: Placeholders) -> None:
+    """A launch that nobody claimed, and `git clean` meanwhile."""
+    hold = placeholders.hold((f"{work}/a/",), ((f"{work}/HEAD",),))
+    (work / "a").rmdir()
+    (work / "a").mkdir()
+    (work / "a" / "own").touch()
+    (work / "HEAD").touch()
+    assert hold.release(ran=False) == Neutralised()
+    assert sorted(str(path.relative_to(work)) for path in work.rglob("*")) == ["HEAD", "a", "a/own"]
+
+
 def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders: Placeholders) -> None:
     """bubblewrap makes one to mount on."""
     hold = placeholders.hold((f"{work}/a/",))

@@ -18,8 +18,9 @@ from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 
 class Hold(Protocol):
-    def release(self) -> Neutralised:
-        """Let go; says which protected names had appeared and were moved aside."""
+    def release(self, *, ran: bool = True) -> Neutralised:
+        """Let go; says which protected names had appeared and were moved aside. `ran`: a command could have made
+        them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Launching:
 
     def cancel(self) -> None:
         self._forget()
-        self._hold.release()
+        self.tell(self._hold.release(ran=self.was_claimed))
         if self.handle is not None:
             self.handle.cancel()
 

@@ -25,6 +25,7 @@ class Around:
     heard: list[tuple[object, ...]] = field(default_factory=list)
     appeared: tuple[str, ...] = ()
     looking: asyncio.Future[None] | None = None
+    broken: OSError | None = None
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: self.heard.append((name, *what))
@@ -33,8 +34,10 @@ class Around:
         self.heard.append(("look_after",))
         return self.looking
 
-    def release(self) -> Neutralised:
-        self.heard.append(("release",))
+    def release(self, *, ran: bool = True) -> Neutralised:
+        self.heard.append(("release",) if ran else ("release", "unused"))
+        if self.broken is not None:
+            raise self.broken
         return Neutralised(self.appeared)
 
 
@@ -107,7 +110,7 @@ def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, ar
 
 def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, around: Around) -> None:
     launch.cancel()
-    assert around.heard == [("forget",), ("release",), ("cancel",)]
+    assert around.heard == [("forget",), ("release", "unused"), ("cancel",)]
 
 
 @pytest.mark.parametrize("name", ["terminate", "kill"])
