@@ -85,7 +85,10 @@ class Launching:
         """Nobody runs in there any more: make harmless what the command has left. None when that is done."""
         if not self._cleared:
             self._cleared = True
-            self.tell(self._hold.release())
+            try:
+                self.tell(self._hold.release())
+            except OSError as error:  # the look is still to come, and the end has to be told
+                self.not_looked_through(error)
             self._looking = self._look_after(self)
         return None if self._looking is None or self._looking.done() else self._looking
 

@@ -113,6 +113,13 @@ def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, aro
     assert around.heard == [("forget",), ("release", "unused"), ("cancel",)]
 
 
+def test_the_end_is_told_also_when_letting_go_fails(launch: Launching, around: Around) -> None:
+    around.broken = OSError("no")
+    launch.ended(3)
+    assert ("look_after",) in around.heard and around.heard[-1] == ("ended", 3)
+    assert [one for one in around.heard if one[0] == "refused"]
+
+
 @pytest.mark.parametrize("name", ["terminate", "kill"])
 def test_its_end_is_asked_of_the_bridge(launch: Launching, around: Around, name: str) -> None:
     getattr(launch, name)()
