@@ -27,6 +27,13 @@ def warn(message: str) -> None:
     _write_error(f"sandboxd: warning: {visible(' '.join(message.split()), _LINE)}\n")
 
 
+def quoted(target: str) -> str:
+    """A name that came from a command, for a line of this program: cut, and between quotes unless it is plain."""
+    shown = visible(target)
+    plain = all(c.isalnum() or c in "_@%+=:,./~-\\[]*…" for c in shown) and shown
+    return shown if plain else '"' + shown.replace('"', '\\"') + '"'
+
+
 def note(line: str) -> None:
     """A line that is neither an error nor the command's: on standard error too."""
     _write_error(visible(line, _LINE) + "\n")

@@ -29,7 +29,12 @@ OPTIONS = (
     ),
     Option("--allow-write", "a path the command may write to, besides those of the settings", value="PATH", many=True),
     Option("--allow-read", "a path the command may read although the settings deny it", value="PATH", many=True),
-    Option("--publish", "let this machine reach a server in the sandbox: [HOST:]PORT[:INNER]", value="PORT", many=True),
+    Option(
+        "--publish",
+        "let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone",
+        value="PORT",
+        many=True,
+    ),
     Option("--settings", "a further settings file for this command", value="FILE"),
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
@@ -142,7 +147,7 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         if given:
             overrides[name] = given if option == "allow_domain" else [_rule_path(path, parsed) for path in given]
     if parsed.many("publish"):
-        overrides["publish"] = parsed.many("publish")
+        overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
     if "settings" in parsed:
         overrides["settings"] = absolute(parsed.get("settings"))
     if overrides:
@@ -156,6 +161,11 @@ def _rule_path(path: str, parsed: Parsed) -> str:
     if not path or path[0] in "/~$":
         return path
     return absolute(path) if "cwd" in parsed else f"./{path.removeprefix('./')}"
+
+
+def _publication(text: str) -> str:
+    path, _, inner = text.rpartition(":")
+    return f"{absolute(path)}:{inner}" if "/" in path else text
 
 
 def _connect(*, autostart: bool) -> Connection:
@@ -210,7 +220,7 @@ def _told(connection: Connection, wrap_id: str, status: int, *, show: bool, lear
 
 
 def _line(violation: dict[str, Any]) -> str:
-    line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {violation['target']}"
+    line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {output.quoted(violation['target'])}"
     if violation.get("count", 1) > 1:
         line += f", {violation['count']} times"
     if violation.get("process"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse, visible
 from sandboxd.cli.asking import client, json_text, no_words, print_json, show_help
-from sandboxd.cli.output import note, warn
+from sandboxd.cli.output import note, quoted, warn
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord
 from sandboxd_client.wire.params import encode
@@ -63,7 +63,8 @@ def _print(violation: ViolationRecord, as_json: bool) -> None:
 def line_of(violation: ViolationRecord) -> str:
     """One violation on one line of a terminal."""
     at = datetime.datetime.fromtimestamp(violation.time).astimezone().strftime("%H:%M:%S")
-    line = f"{at} {violation.session_id} {violation.kind} {violation.operation} {violation.target}: {violation.outcome}"
+    line = f"{at} {violation.session_id} {violation.kind} {violation.operation} {quoted(violation.target)}"
+    line += f": {violation.outcome}"
     if violation.count > 1:
         line += f", {violation.count} times"
     if violation.process:

@@ -6,9 +6,12 @@ reads, and tag characters (U+E0000…) are invisible to people and visible to mo
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 LONGEST = 1024
+LONGEST_TARGET = 200
+_PLAIN = re.compile(r"[\w@%+=:,./~\\\[\]*-]+…?")
 
 # Cc control, Cf format (bidirectional marks, zero-width, tags), Cs lone surrogates, Co private use, Zl/Zp separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -21,6 +24,14 @@ def neutralise(text: str, longest: int = LONGEST) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(c) for c in text)
+
+
+def quoted(text: str, longest: int = LONGEST_TARGET) -> str:
+    """One name in a line for people and models, cut to `longest` characters. It stands between quotes where it holds a
+    space or punctuation, so that words in a name are not read as the line's own."""
+    if len(text) > longest:
+        text = text[:longest] + "…"
+    return text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
 
 
 def _shown(character: str) -> str:

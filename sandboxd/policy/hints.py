@@ -35,6 +35,8 @@ class Symptom:
     target: str
     home: str = ""
     decision: Decision | None = None
+    exists: bool = True
+    """False where it is known that nothing has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ _CACHES = (
 )
 _AGENT_TEXT = "an agent signs with your keys for whoever can talk to it; if that is meant: sandboxd allow socket {path}"
 _SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
+NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
+_PLAIN_NAME = re.compile(r"[\w@%+=:,./~-]*")
 _APPLE_EVENTS = "sandbox.allowAppleEvents allows telling other programs what to do, outside the sandbox"
 
 HINTS: tuple[Hint, ...] = (
@@ -276,8 +280,14 @@ def hint_for(symptom: Symptom) -> str:
     for row in HINTS:
         found = row.match(symptom)
         if found is not None:
-            return _filled(row.text, found, symptom)
+            invented = not symptom.exists and "{path}" in row.text and has_odd_characters(symptom.target)
+            return NO_SUCH_NAME if invented else _filled(row.text, found, symptom)
     return symptom.decision.hint if symptom.decision is not None else ""
+
+
+def has_odd_characters(target: str) -> bool:
+    """Whether a name holds spaces or punctuation, and so could read as more than a name."""
+    return not _PLAIN_NAME.fullmatch(target)
 
 
 def _filled(text: str, found: re.Match[str], symptom: Symptom) -> str:

@@ -6,9 +6,10 @@
 | `8080:3000` | 127.0.0.1:8080 | port 3000 |
 | `0:3000` | a free port of 127.0.0.1 | port 3000 |
 | `127.0.0.2:8080:3000`, `[::1]:8080:3000` | that address, port 8080 | port 3000 |
+| `/home/me/web.sock:3000` | the Unix socket of that path | port 3000 |
 
-Only addresses that nobody else's machine can reach: who wants to show a server to others does so with a proxy of theirs
-in front of it, knowingly.
+Only loopback addresses are taken: a server that other machines are to reach needs a proxy that a person sets up. Every
+local user can connect to a port of the loopback. A Unix socket is made with mode 0600, for its owner alone.
 """
 
 from __future__ import annotations
@@ -23,29 +24,40 @@ from sandboxd.errors import CallerError, PolicyError
 from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host, quote
 from sandboxd.policy.policy import NetworkPolicy
 
-FORM: Final = "[HOST:]PORT[:INNER]"
+FORM: Final = "[HOST:]PORT[:INNER] or /SOCKET:INNER"
 MOST: Final = 64
 """Of one command."""
+
+SANDBOX_PORTS: Final = frozenset({1, 53, 1080, 3128})
+"""Ports of each sandbox's network at which sandboxd listens: captured connections, names, SOCKS and HTTP proxy. A
+connection from outside would use what the command may reach, whichever local user makes it."""
 
 _DEFAULT: Final = IPv4Address("127.0.0.1")
 _WRITTEN: Final = re.compile(
     r"(?:(\[[^\]]*\]|[^:\[\]]*[^:\[\]0-9][^:\[\]]*):)?([0-9]{1,5})(?::([0-9]{1,5}))?", re.ASCII
 )
+_SOCKET: Final = re.compile(r"(/[^\0]*[^/\0]):([0-9]{1,5})", re.ASCII | re.DOTALL)
+_LONGEST_SOCKET: Final = 107
+"""Bytes of a path in sockaddr_un, unix(7)."""
 _LONGEST: Final = 300
 """A host name has at most 253 characters; the expression tries each of them with each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`port` of the host's loopback `address` leads to `inner` inside. A `port` of 0 is any that is free."""
+    """`port` of the host's loopback `address` leads to `inner` inside; so does the Unix socket `path` where one is
+    named. A `port` of 0 is any that is free."""
 
     address: IPAddress
     port: int
     inner: int
+    path: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Publication:
         """Raises CallerError (`publish_invalid`, `publish_not_loopback`)."""
+        if text.startswith("/"):
+            return cls._of_socket(text)
         found = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
         if found is None:
             raise _invalid(text)
@@ -54,9 +66,22 @@ class Publication:
             raise _invalid(text)
         return cls(_DEFAULT if host is None else _loopback(host, text), port, inner)
 
+    @classmethod
+    def _of_socket(cls, text: str) -> Publication:
+        found = _SOCKET.fullmatch(text)
+        if found is None or not 1 <= int(found[2]) <= 65535:
+            raise _invalid(text)
+        if len(found[1].encode("utf-8", "surrogateescape")) > _LONGEST_SOCKET:
+            raise CallerError(
+                "publish_invalid",
+                f"the path of a Unix socket has more than {_LONGEST_SOCKET} bytes: {quote(text)}",
+                hint="choose a shorter path, such as one below $XDG_RUNTIME_DIR",
+            )
+        return cls(_DEFAULT, 0, int(found[2]), found[1])
+
     @property
     def outer(self) -> str:
-        return Host.of_address(self.address).authority(self.port)
+        return self.path or Host.of_address(self.address).authority(self.port)
 
     def __str__(self) -> str:
         return f"{self.outer}:{self.inner}"
@@ -71,6 +96,12 @@ def check_publications(network: NetworkPolicy, wanted: Iterable[Publication]) ->
                 f"port {one.inner} cannot be published: sandbox.network.allowLocalBinding is off",
                 hint="to let servers in the sandbox be reached from this machine, switch it on in your own settings: "
                 "sandboxd settings set sandbox.network.allowLocalBinding true",
+            )
+        if one.inner in SANDBOX_PORTS:
+            raise PolicyError(
+                "publish_conflict",
+                f"port {one.inner} cannot be published: the sandbox's own proxy listens there",
+                hint="let the server in the sandbox listen on another port, such as 3000",
             )
         # without a server inside, a connection would lead back out to the host's port, which may be this very one
         if any(ports.first <= one.inner <= ports.last for ports in network.allow_local_ports):

@@ -1,5 +1,6 @@
-"""The published ports of one command: listeners on the host's loopback, each connection joined with one to the server
-inside. They are bound before the command is made and gone when it has ended.
+"""The published ports of one command: listeners on the host, each connection joined with one to the server inside.
+
+They are bound before the command is made and gone when it has ended.
 
 A connection is closed at once when nothing listens inside yet, as the kernel does for a port without a server; whoever
 waits for a server to come up tries again.
@@ -8,9 +9,12 @@ waits for a server to come up tries again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import os
 import socket
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +24,7 @@ from typing import Final
 from sandboxd.backends.base import Inside
 from sandboxd.errors import CallerError, HostError, LaunchError
 from sandboxd.handover.record import Descriptor
+from sandboxd.policy.hosts import quote
 from sandboxd.policy.publication import MOST, Publication
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import hurry, reset, send_at_once
@@ -39,6 +44,8 @@ class PublishedRecord:
 
     publications: tuple[Publication, ...]
     listeners: tuple[Descriptor, ...]
+    files: tuple[tuple[int, int], ...] = ()
+    """Device and inode of each Unix socket's file, zeros for a port."""
 
 
 class PublishedPorts:
@@ -49,6 +56,7 @@ class PublishedPorts:
         self._label = label
         self._inside: Inside | None = None
         self._listeners: list[socket.socket] = []
+        self._files: list[tuple[int, int]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.publications: tuple[Publication, ...] = ()
@@ -65,7 +73,8 @@ class PublishedPorts:
     @property
     def kept(self) -> PublishedRecord:
         """The listeners as they are; lets go of nothing."""
-        return PublishedRecord(self.publications, tuple(Descriptor(one.fileno()) for one in self._listeners))
+        numbers = tuple(Descriptor(one.fileno()) for one in self._listeners)
+        return PublishedRecord(self.publications, numbers, tuple(self._files))
 
     async def hand_over(self) -> tuple[PublishedRecord, int]:
         """Let go of the listeners, and cut what is open; how much that was."""
@@ -73,16 +82,19 @@ class PublishedPorts:
             self._loop.remove_reader(listener.fileno())
         cut = len(self._tasks)
         listeners = tuple(Descriptor(listener.detach()) for listener in self._listeners)
+        files = tuple(self._files)
+        self._files.clear()
         self.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        return PublishedRecord(self.publications, listeners), cut
+        return PublishedRecord(self.publications, listeners, files), cut
 
     @classmethod
     def resumed(cls, record: PublishedRecord, label: str = "") -> PublishedPorts:
         """Go on with the listeners of another daemon."""
         ports = cls((), label)
         ports.publications = record.publications
+        ports._files = list(record.files)
         for publication, number in zip(record.publications, record.listeners, strict=True):
             listener = socket.socket(fileno=number)
             listener.setblocking(False)
@@ -101,10 +113,18 @@ class PublishedPorts:
                 self._loop.remove_reader(listener.fileno())
                 listener.close()
         self._listeners.clear()
+        for publication, file in zip(self.publications, self._files, strict=False):
+            if publication.path and _file_of(publication.path) == file:
+                with contextlib.suppress(OSError):
+                    os.unlink(publication.path)
+        self._files.clear()
         for task in tuple(self._tasks):
             task.cancel()
 
     def _listen(self, wanted: Publication) -> None:
+        if wanted.path:
+            self._listen_at_path(wanted)
+            return
         family = socket.AF_INET6 if wanted.address.version == 6 else socket.AF_INET
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
@@ -118,6 +138,26 @@ class PublishedPorts:
         except OSError as error:
             raise _bind_error(wanted, error) from error
         self.publications += (replace(wanted, port=listener.getsockname()[1]),)
+        self._files.append((0, 0))
+        self._loop.add_reader(listener.fileno(), self._readable, listener, wanted.inner)
+
+    def _listen_at_path(self, wanted: Publication) -> None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listeners.append(listener)
+        listener.setblocking(False)
+        try:
+            os.fchmod(listener.fileno(), 0o600)  # bind(2) gives the file the mode of the socket: never open to others
+            try:
+                listener.bind(wanted.path)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _removed_if_dead(wanted.path):
+                    raise
+                listener.bind(wanted.path)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise _bind_error(wanted, error) from error
+        self.publications += (wanted,)
+        self._files.append(_file_of(wanted.path) or (0, 0))
         self._loop.add_reader(listener.fileno(), self._readable, listener, wanted.inner)
 
     def _readable(self, listener: socket.socket, inner: int) -> None:
@@ -158,7 +198,7 @@ class PublishedPorts:
                 return
             raise
         for sock in (client, server):
-            send_at_once(sock)
+            send_at_once(sock)  # as `hurry`, without effect on a Unix socket
             hurry(sock)
         await Relay(client, server).run()
 
@@ -173,7 +213,35 @@ async def _connect(inside: Inside, port: int) -> socket.socket:
     return await inside.connect_inside(LOOPBACK[-1], port)
 
 
+def _file_of(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None
+
+
+def _removed_if_dead(path: str) -> bool:
+    """Remove a Unix socket of this user that has no listener: a daemon that was killed leaves one."""
+    before = _file_of(path)
+    if before is None or os.lstat(path).st_uid != os.geteuid():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        if probe.connect_ex(path) != errno.ECONNREFUSED or _file_of(path) != before:
+            return False
+    os.unlink(path)
+    return True
+
+
 def _bind_error(wanted: Publication, error: OSError) -> HostError:
+    if wanted.path:
+        taken = error.errno == errno.EADDRINUSE
+        return HostError(
+            "port_taken" if taken else "port_unusable",
+            f"{quote(wanted.path)} cannot be published: {'it exists' if taken else error.strerror}",
+            hint="choose a path that does not exist, in a directory that you can write",
+        )
     if error.errno == errno.EADDRINUSE:
         return HostError(
             "port_taken",

@@ -8,6 +8,7 @@ lost.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.hints import Symptom, hint_for
+from sandboxd.policy.hints import Symptom, has_odd_characters, hint_for
 from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.violation_feed import Cleared, Tell, ViolationFeed
@@ -108,10 +109,12 @@ class ViolationStore:
         *,
         steady: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        exists: Callable[[str], bool] = os.path.lexists,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
         self._steady = steady
+        self._exists = exists
         self._later = later or (lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call))
         self._feed = feed or ViolationFeed()
         self._records: dict[int, _Record] = {}
@@ -157,7 +160,8 @@ class ViolationStore:
 
     def _violation(self, command_id: str, sighting: Sighting) -> Violation:
         decision, target = sighting.decision, neutralise(sighting.target)
-        symptom = Symptom(sighting.kind, sighting.operation, target, sighting.home, decision)
+        exists = not has_odd_characters(target) or self._exists(sighting.target)
+        symptom = Symptom(sighting.kind, sighting.operation, target, sighting.home, decision, exists)
         return Violation(
             id=self._feed.next_number(),
             time=self._clock(),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,6 +275,45 @@ def test_a_published_server_is_reached_until_the_command_ends(start_daemon: Star
     wait_until(lambda: answer_at(port) is None, "the listener is gone")
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+def test_a_server_is_published_at_a_unix_socket_of_its_owner(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(settings=PERMITTED)
+    path = daemon.identity.home / "web.sock"
+
+    def answer() -> bytes | None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(path))
+            return sock.recv(100) or None
+        return None
+
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))  # as a daemon that was killed leaves it
+    daemon.identity.own(path)
+    command = daemon.popen("run", "--publish", f"{path}:3000", "--", "python3", "-I", "-S", "-c", SERVER)
+    try:
+        assert wait_until(answer, "the server inside answers") == b"from inside"
+        status = path.stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o600, daemon.identity.uid)
+        taken = daemon.run("run", "--publish", f"{path}:80", "--", "echo", "ran")
+        assert (taken.returncode, taken.stdout) == (125, "") and "it exists" in taken.stderr
+        assert daemon.run("restart").returncode == 0
+        assert answer() == b"from inside"
+    finally:
+        command.terminate()
+        command.wait()
+    wait_until(lambda: not path.exists(), "the socket is gone")
+    path.write_text("a file of a person's")
+    daemon.identity.own(path)
+    refused = daemon.run("run", "--publish", f"{path}:3000", "--", "echo", "ran")
+    assert (refused.returncode, refused.stdout) == (125, "") and path.read_text() == "a file of a person's"
+
+
+def test_the_proxy_of_a_sandbox_is_not_published(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(settings=PERMITTED)
+    for port in (53, 1080, 3128):
+        done = daemon.run("run", "--publish", f"{free_port()}:{port}", "--", "echo", "ran")
+        assert (done.returncode, done.stdout) == (125, "") and "proxy listens there" in done.stderr, done
 
 
 @AS_A_USER
