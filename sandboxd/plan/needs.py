@@ -6,13 +6,14 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
 from sandboxd.policy.control_sockets import FINDABLE, usual_places
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
 from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, begun_names, rows
+from sandboxd.policy.rule_paths import quoted
 
 ALWAYS_APART = ("/proc", "/sys", "/dev")
 """Never scanned: not file trees that a policy can be about."""
@@ -53,7 +54,7 @@ class Needs:
 def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
     """Everything that has to be known before a plan can be made. Raises PolicyError for more writable directories than
     can be looked after."""
-    files = policy.files
+    files = files_in(policy.files, place)
     roots = writable_roots(files, place)
     if len(roots) > MOST_ROOTS:
         lists = Counter((rule.origin.key, rule.origin.file) for rule in (*files.allow_write, *place.allow_write))
@@ -110,6 +111,29 @@ def top_names() -> tuple[str, ...]:
     """Names whose presence or absence at the top of a workspace matters."""
     literal = (row.name for row in rows(Where.WORKSPACE) if "*" not in row.name)
     return (*literal, *begun_names(), ".git", *BARE_NAMES)
+
+
+def files_in(files: FilePolicy, place: Place) -> FilePolicy:
+    """The file rules of a place: denials that begin in no directory hold below each directory that commands may write,
+    or that a rule names as readable."""
+    named = [quoted(path) for path in (place.project_root, place.cwd)]
+    named += [
+        rule.path if rule.glob else quoted(rule.path)
+        for rule in (*files.allow_write, *place.allow_write, *files.allow_read, *place.allow_read)
+    ]
+    return replace(
+        files, deny_write=_spread(files.deny_write, named), deny_read=_spread(files.deny_read, named)
+    )
+
+
+def _spread(rules: tuple[PathRule, ...], directories: list[str]) -> tuple[PathRule, ...]:
+    found: dict[tuple[str, bool], PathRule] = {}
+    for rule in rules:
+        found.setdefault((rule.path, rule.glob), rule)
+        for directory in directories if rule.unanchored else ():
+            path = f"{directory.rstrip('/')}/{rule.unanchored}"
+            found.setdefault((path, True), replace(rule, path=path, glob=True))
+    return tuple(found.values())
 
 
 def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:

@@ -12,6 +12,7 @@ from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.facts import Facts, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
+from sandboxd.plan.needs import files_in
 from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.points import make_points
@@ -101,7 +102,7 @@ class Layout:
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
     """Raises `PolicyError` for a policy that cannot be enforced in this place."""
-    found = make_points(policy.files, place, facts)
+    found = make_points(files_in(policy.files, place), place, facts)
     cwd = facts.paths[place.cwd].real
     _require_visible_cwd(found, place, cwd)
     busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""

@@ -118,6 +118,8 @@ def _add_rule(
         _warn_of_pipe(found, reason, resolved.real, resolved.kind)
         if mark & _DENIES and resolved.kind is Kind.FILE and resolved.hard_links > 1:
             found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
+    elif mark & _DENIES and rule.missing is Missing.UNMEANT:
+        return
     elif mark & _DENIES:
         found.add_absent(resolved, reason)
         _warn_of_doubt(found, reason)
@@ -148,7 +150,7 @@ def _add_pattern(
             _warn_of_pipe(found, reason, match.real, match.kind)
     if not matches and reason.mark & _DENIES:
         _warn_of_doubt(found, reason)
-    if reason.mark & Mark.DENY_WRITE:
+    if reason.mark & Mark.DENY_WRITE and rule.missing is not Missing.UNMEANT:
         found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
         found.warn(f"{reason.text}: matches nothing, so nothing was opened")

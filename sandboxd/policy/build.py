@@ -6,8 +6,10 @@ How entries are read, and what becomes of those that cannot be understood, is `s
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build_network import NetworkBuilder
@@ -22,13 +24,13 @@ from sandboxd.policy.policy import (
     PlatformPolicy,
     Policy,
 )
-from sandboxd.policy.rule_paths import Scope, doubt, expand_rule_path
+from sandboxd.policy.rule_paths import Scope, doubt, expand_permission_path, expand_rule_path, unanchored_pattern
 from sandboxd.policy.settings_reader import SettingsReader
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
 from sandboxd.policy.upstream import without_password
 from sandboxd.settings.layer import Placed
 from sandboxd.settings.merge import Settings
-from sandboxd.settings.origins import Origin
+from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, Severity, error, first_fatal
 from sandboxd.settings.rules import Feeds, Kind
@@ -120,13 +122,13 @@ class _Builder:
         )
 
     def paths(self, key: str, kind: Kind | None, feeds: Feeds | None, *, opens: bool) -> tuple[PathRule, ...]:
-        entries = list(self._reader.entries(key))
-        if kind is not None and feeds is not None:
-            entries += self._reader.rules(kind, feeds)
-        presets = tuple(self.preset_paths(feeds))
+        make = self.path_rule if opens else self.denied_path
+        rules = () if kind is None or feeds is None else tuple(self._reader.rules(kind, feeds))
+        read = self.allowed_paths if opens else self.denied_paths
         return (
-            *self._reader.collect(tuple(entries), self.path_rule, opens=opens),
-            *self._reader.collect(presets, self.preset_rule, opens=opens),
+            *self._reader.collect(self._reader.entries(key), make, opens=opens),
+            *chain.from_iterable(self._reader.collect(rules, read, opens=opens)),
+            *self._reader.collect(tuple(self.preset_paths(feeds)), self.preset_rule, opens=opens),
         )
 
     def files_with_passwords(self) -> Iterator[PathRule]:
@@ -159,10 +161,48 @@ class _Builder:
 
     def path_rule(self, text: str, origin: Origin) -> PathRule:
         expanded = expand_rule_path(text, self._reader.scope)
+        self.warn_of_doubt(text, origin)
+        return PathRule(expanded.path, origin, expanded.glob, text)
+
+    def denied_path(self, text: str, origin: Origin) -> PathRule:
+        """A pattern that begins in no directory holds below all that are opened, unless a project says it: that has no
+        say in other places."""
+        rule = self.path_rule(text, origin)
+        deep = unanchored_pattern(text, self._reader.scope) if rule.glob else ""
+        if not deep:
+            return rule
+        expanded = expand_rule_path(deep, self._reader.scope)
+        return replace(rule, path=expanded.path, unanchored="" if origin.source is Source.PROJECT else deep)
+
+    def allowed_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
+        return self.permission_paths(text, origin, denies=False)
+
+    def denied_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
+        return self.permission_paths(text, origin, denies=True)
+
+    def permission_paths(self, text: str, origin: Origin, *, denies: bool) -> tuple[PathRule, ...]:
+        scope = self._reader.scope
+        own = posixpath.dirname(origin.file or "") if origin.source in (Source.USER, Source.LOCAL) else ""
+        if own == posixpath.join(scope.project, ".claude"):
+            own = ""
+        readings = expand_permission_path(text, scope, denies=denies, settings_directory=own)
+        self.warn_of_doubt(text, origin)
+        return tuple(
+            PathRule(
+                reading.rule.path,
+                origin,
+                reading.rule.glob,
+                text,
+                Missing.UNMEANT if reading.second else Missing.TELL,
+                "" if origin.source is Source.PROJECT else reading.unanchored,
+            )
+            for reading in readings
+        )
+
+    def warn_of_doubt(self, text: str, origin: Origin) -> None:
         found = doubt(text)
         if found is not None:
             self._reader.warn("path_doubtful", found[0], origin, hint=found[1])
-        return PathRule(expanded.path, origin, expanded.glob, text)
 
     def preset_rule(self, text: str, origin: Origin) -> PathRule:
         missing = Missing.MAKE if text.endswith("/") else Missing.IGNORE

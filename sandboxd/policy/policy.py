@@ -16,7 +16,8 @@ from sandboxd.settings.origins import BUILT_IN, Origin
 
 
 class Missing(StrEnum):
-    """What an `allowWrite` rule means for a path that does not exist."""
+    """What a rule means for a path that does not exist. A denial keeps such a path from being made, unless it says
+    `UNMEANT`."""
 
     TELL = "tell"
     """It opens nothing, and people are told."""
@@ -24,19 +25,23 @@ class Missing(StrEnum):
     """It opens nothing."""
     MAKE = "make"
     """It is a directory, and there for as long as a command runs. It stays when something has been put into it."""
+    UNMEANT = "unmeant"
+    """It denies nothing: the path is a second reading of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
     """One path of a file list. `path` is absolute and normalised, without a trailing slash (`/` itself excepted), its
     symlinks *not* resolved (that needs the host). With `glob` it is a pattern over absolute paths. `text` is the rule
-    as its author wrote it."""
+    as its author wrote it. `unanchored`: a denial that begins in no directory; this pattern holds below every directory
+    that the rules of a place open (`plan.needs.files_in`)."""
 
     path: str
     origin: Origin
     glob: bool = False
     text: str = ""
     missing: Missing = Missing.TELL
+    unanchored: str = ""
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

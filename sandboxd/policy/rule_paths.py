@@ -1,5 +1,7 @@
 """From the text of a path rule to an absolute path or pattern. Pure: variables and directories come in a `Scope`.
 
+A path in `sandbox.filesystem` (`expand_rule_path`):
+
 | written | means |
 | --- | --- |
 | `/x`, `//x` | absolute |
@@ -11,6 +13,10 @@
 | `*` `?` `[..]` `**` | a pattern; `**` as a whole component matches any number of directories |
 
 `..` is accepted at the start of a relative path only. Anywhere else its meaning would depend on symlinks.
+
+A path in a permission rule (`expand_permission_path`) is written in the same way, except that `/x` is relative to the
+project. A rule that denies has every reading that a person could have meant.
+https://code.claude.com/docs/en/permissions
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MAX_PATH = 4096
 _Quote = Callable[[str], str]
@@ -45,6 +51,16 @@ class RulePath:
     glob: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One path that a rule means. `second`: it is not what the text says first, so it holds only where something is.
+    `unanchored` is the pattern that holds below any directory, for a rule that names none; else empty."""
+
+    rule: RulePath
+    second: bool = False
+    unanchored: str = ""
+
+
 class RulePathError(ValueError):
     """The rule names no path. `slug`, a sentence, and a hint."""
 
@@ -63,12 +79,54 @@ def expand_rule_path(text: str, scope: Scope) -> RulePath:
         raise RulePathError("path_invalid", f"{text!r} contains a NUL character")
     _check_classes(text)
     glob = _MAGIC.search(_without_tail(text)) is not None
-    quote = _quoted if glob else str
+    quote = quoted if glob else str
     expanded = _absolute(text, scope, quote)
     path = _normalised(expanded, text)
     if len(path) > MAX_PATH:
         raise RulePathError("path_too_long", f"the path is longer than {MAX_PATH} characters: {text[:60]!r}…")
     return RulePath(path, glob)
+
+
+def unanchored_pattern(text: str, scope: Scope, *, names: bool = False) -> str:
+    """The part of `text` that holds below any directory, for a pattern that begins in none (`**/.env`, `*.pem`); else
+    empty. `names`: a plain name (`.env`) is such a pattern too, as in a permission rule. Raises `RulePathError`."""
+    body = _without_tail(text)
+    if not body.startswith("**/"):
+        if "/" in body or body in ("", ".", "..") or body[0] in "~$" or not body.strip("*"):
+            return ""
+        if not names and _MAGIC.search(body) is None:
+            return ""
+        body = "**/" + body
+    beginning = quoted(scope.project).rstrip("/") + "/"
+    return expand_rule_path(body, scope).path[len(beginning) :]
+
+
+def expand_permission_path(text: str, scope: Scope, *, denies: bool, settings_directory: str = "") -> list[Reading]:
+    """The paths that a permission rule means, the one that it says first. `settings_directory` is where the file of the
+    rule stands, when that is not the project. Raises `RulePathError`."""
+    absolute = expand_rule_path(text, scope)
+    if not is_project_path(text):
+        readings = [Reading(absolute)]
+        if denies and (deep := unanchored_pattern(text, scope, names=True)):
+            if not absolute.glob:
+                readings.append(Reading(expand_rule_path(deep, scope), True, deep))
+            else:
+                readings = [Reading(expand_rule_path(deep, scope), unanchored=deep)]
+        return readings
+    below = "./" + text.lstrip("/")
+    readings = [Reading(expand_rule_path(below, scope))]
+    if denies:
+        if settings_directory:
+            elsewhere = replace(scope, project=settings_directory)
+            readings.append(Reading(expand_rule_path(below, elsewhere), True))
+        if not absolute.path.startswith("/**/"):  # all of the machine: nothing says that it was meant
+            readings.append(Reading(absolute, True))
+    return readings
+
+
+def is_project_path(text: str) -> bool:
+    """Whether a path in a permission rule is relative to the project although it begins with a slash."""
+    return text.startswith("/") and not text.startswith("//")
 
 
 def _absolute(text: str, scope: Scope, quote: _Quote) -> str:
@@ -137,8 +195,8 @@ def _check_classes(text: str) -> None:
             )
 
 
-def _quoted(value: str) -> str:
-    """A directory's name inside a pattern: its own special characters mean themselves."""
+def quoted(value: str) -> str:
+    """A path as a pattern that means itself: its own special characters are in brackets."""
     return _MAGIC.sub(lambda match: f"[{match[0]}]", value)
 
 

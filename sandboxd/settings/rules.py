@@ -48,6 +48,8 @@ FEEDS: dict[str, dict[Kind, Feeds]] = {
     # An allow for Read does not become allowRead: every path is readable unless denied, and re-opening a denied
     # region is a decision about the sandbox that deserves its own key.
     "Read": {Kind.DENY: Feeds.DENY_READ},
+    "Grep": {Kind.DENY: Feeds.DENY_READ},
+    "Glob": {Kind.DENY: Feeds.DENY_READ},
     "Bash": {Kind.ALLOW: Feeds.COMMAND, Kind.DENY: Feeds.COMMAND, Kind.ASK: Feeds.COMMAND},
 }
 

@@ -161,7 +161,9 @@ def test_edit_and_write_rules() -> None:
         {"permissions": {"allow": ["Edit(~/a/**)", "Write(b)", "Read(/c)"], "deny": ["Edit(.git)", "Write:d"]}}
     )
     assert paths(policy.files.allow_write) == ["/home/u/a", "/home/u/p/b"]
-    assert paths(policy.files.deny_write) == ["/home/u/p/.git", "/home/u/p/d"]
+    assert paths(policy.files.deny_write) == [
+        "/home/u/p/.git", "/home/u/p/**/.git", "/home/u/p/d", "/home/u/p/**/d"
+    ]  # fmt: skip
     assert policy.files.allow_read == () and policy.files.deny_read == ()
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.policy.rule_paths import RulePath, RulePathError, Scope, expand_rule_path
+from sandboxd.policy.rule_paths import (
+    RulePath,
+    RulePathError,
+    Scope,
+    expand_permission_path,
+    expand_rule_path,
+    unanchored_pattern,
+)
 
 SCOPE = Scope(
     "/home/u", "/home/u/p", {"TMPDIR": "/home/u/.local/t/", "REL": "rel", "EMPTY": "", "A_1": "/x", "G": "/g[1]*"}
@@ -142,3 +149,73 @@ def test_any_text_gives_an_absolute_normal_path_or_a_refusal(text: str) -> None:
         return
     assert found.path.startswith("/") and (found.path == "/" or not found.path.endswith("/"))
     assert posixpath.normpath(found.path) == found.path
+
+
+# --- permission rules ---
+
+USER = "/home/u/.claude"
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "denied"),
+    [
+        ("//etc/x", ["/etc/x"], ["/etc/x"]),
+        ("//**/.env", ["/**/.env"], ["/**/.env"]),
+        ("~/x", ["/home/u/x"], ["/home/u/x"]),
+        ("/src/**", ["/home/u/p/src"], ["/home/u/p/src", "/home/u/.claude/src", "/src"]),
+        ("/**", ["/home/u/p"], ["/home/u/p", "/home/u/.claude", "/"]),
+        ("/", ["/home/u/p"], ["/home/u/p", "/home/u/.claude", "/"]),
+        ("/a/*.c", ["/home/u/p/a/*.c"], ["/home/u/p/a/*.c", "/home/u/.claude/a/*.c", "/a/*.c"]),
+        ("/**/.env", ["/home/u/p/**/.env"], ["/home/u/p/**/.env", "/home/u/.claude/**/.env"]),
+        ("/$A_1", ["/home/u/p/x"], ["/home/u/p/x", "/home/u/.claude/x", "/x"]),
+        ("./x", ["/home/u/p/x"], ["/home/u/p/x"]),
+        ("a/b", ["/home/u/p/a/b"], ["/home/u/p/a/b"]),
+        (".env", ["/home/u/p/.env"], ["/home/u/p/.env", "/home/u/p/**/.env"]),
+        ("src/**", ["/home/u/p/src"], ["/home/u/p/src", "/home/u/p/**/src"]),
+        ("*.pem", ["/home/u/p/*.pem"], ["/home/u/p/**/*.pem"]),
+        ("**/.env", ["/home/u/p/**/.env"], ["/home/u/p/**/.env"]),
+        ("*", ["/home/u/p/*"], ["/home/u/p/*"]),
+        (".", ["/home/u/p"], ["/home/u/p"]),
+        ("../m", ["/home/u/m"], ["/home/u/m"]),
+        ("$A_1/y", ["/x/y"], ["/x/y"]),
+    ],
+)
+def test_a_permission_rule_means_what_its_format_says_and_denies_what_it_could_mean(
+    text: str, allowed: list[str], denied: list[str]
+) -> None:
+    def read(denies: bool) -> list[str]:
+        found = expand_permission_path(text, SCOPE, denies=denies, settings_directory=USER)
+        assert not found[0].second
+        return [reading.rule.path for reading in found]
+
+    assert read(False) == allowed and read(True) == denied
+
+
+@pytest.mark.parametrize("text", ["/../x", "/a/../b", "/..", "/./../x", "", "~root/x", "/a/[b", "/$NOPE"])
+def test_a_permission_rule_leaves_the_project_by_no_other_spelling(text: str) -> None:
+    for denies in (False, True):
+        with pytest.raises(RulePathError):
+            expand_permission_path(text, SCOPE, denies=denies)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [("**/.env", "**/.env"), ("*.pem", "**/*.pem"), ("**/a/*.c", "**/a/*.c"), ("**/x/**", "**/x"), (".env", ""),
+     ("./*.pem", ""), ("a/*.c", ""), ("/*.c", ""), ("~/*.c", ""), ("$A_1/*", ""), ("**", ""), ("*", ""),
+     ("**/*", "**/*")],
+)  # fmt: skip
+def test_a_pattern_that_begins_in_no_directory(text: str, pattern: str) -> None:
+    assert unanchored_pattern(text, SCOPE) == pattern
+
+
+@given(st.text(alphabet="/.*~$[]a b", max_size=12), st.booleans())
+def test_every_reading_of_a_permission_rule_is_a_path_and_an_allow_stays_where_it_says(text: str, denies: bool) -> None:
+    try:
+        readings = expand_permission_path(text, SCOPE, denies=denies, settings_directory=USER)
+    except RulePathError:
+        return
+    assert readings and all(reading.rule.path.startswith("/") for reading in readings)
+    if text.startswith("/") and not text.startswith("//"):
+        assert posixpath.commonpath([readings[0].rule.path, SCOPE.project]) == SCOPE.project
+    if not denies:
+        assert len(readings) == 1 and not readings[0].unanchored

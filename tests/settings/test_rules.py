@@ -56,7 +56,9 @@ def test_what_is_no_rule_says_so_with_a_hint_or_a_quote(text: str) -> None:
         ("Edit", Feeds.NOTHING, Feeds.NOTHING, Feeds.NOTHING),
         ("Read", Feeds.NOTHING, Feeds.NOTHING, Feeds.NOTHING),
         ("WebFetch", Feeds.NOTHING, Feeds.NOTHING, Feeds.NOTHING),
-        ("Glob(a)", Feeds.NOTHING, Feeds.NOTHING, Feeds.NOTHING),
+        ("Glob(a)", Feeds.NOTHING, Feeds.DENY_READ, Feeds.NOTHING),
+        ("Grep(a)", Feeds.NOTHING, Feeds.DENY_READ, Feeds.NOTHING),
+        ("WebSearch(a)", Feeds.NOTHING, Feeds.NOTHING, Feeds.NOTHING),
     ],
 )
 def test_what_rules_feed(text: str, allow: Feeds, deny: Feeds, ask: Feeds) -> None:

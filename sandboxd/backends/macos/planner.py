@@ -14,7 +14,7 @@ from sandboxd.errors import PolicyError
 from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.facts import Facts, FactSource, Kind, session_directory
 from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
-from sandboxd.plan.needs import Needs, list_needs
+from sandboxd.plan.needs import Needs, files_in, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.points import PointMap
@@ -59,11 +59,12 @@ def make_seatbelt_layout(
     read_file: Callable[[str], str] = read_rule_file,
 ) -> Layout:
     """Raises `PolicyError` for a policy that cannot be enforced in this place."""
-    patterns = list_patterns(policy.files, place, facts)
-    found = make_seatbelt_points(policy.files, place, facts, patterns)
-    explained = make_seatbelt_points(policy.files, place, facts, patterns, matches=True) if patterns else found
+    files = files_in(policy.files, place)
+    patterns = list_patterns(files, place, facts)
+    found = make_seatbelt_points(files, place, facts, patterns)
+    explained = make_seatbelt_points(files, place, facts, patterns, matches=True) if patterns else found
     _require_readable_cwd(found, place, facts)
-    rules = list_file_rules(policy.files, place, facts, found, patterns)
+    rules = list_file_rules(files, place, facts, found, patterns)
 
     def real(path: str) -> str:
         resolved = facts.paths.get(real_spelling(path))
