@@ -162,7 +162,7 @@ async def run_daemon(
             log.warning,
         )
         taken_back = keeping.taken_back if keeping is not None else lambda session_id: None
-        permissions = Permissions(prompts, questions, sessions, taken_back)
+        permissions = Permissions(prompts, questions, sessions, taken_back, policies.places.home)
         blocked = Blocked(
             feed,
             sessions,

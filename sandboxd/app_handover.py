@@ -224,7 +224,8 @@ class TakingOver:
         inherited = _NOTHING if self.parts.succession is None else self.parts.succession.inherited
         try:
             try:
-                policy = self.parts.policies.of_session(record.spec.cwd, record.settings)
+                spec = record.spec
+                policy = self.parts.policies.of_session(spec.cwd, record.settings, restricted=spec.restricted)
                 policy()
             except SandboxdError:
                 close_descriptors(record)

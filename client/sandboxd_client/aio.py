@@ -32,10 +32,10 @@ from sandboxd_client.launching import (
 )
 from sandboxd_client.override import wants_question
 from sandboxd_client.process import Completed
-from sandboxd_client.starting import connect_or_start
+from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
-from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.hello import HelloResult, Role
 from sandboxd_client.wire.messages.metrics import MetricsResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.prompts import (
@@ -89,10 +89,12 @@ class AsyncClient:
         *,
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
+        role: Role = "full",
     ) -> None:
         self._path = os.fspath(socket) if socket is not None else None
         self._autostart = autostart
         self._timeout = timeout
+        self._role = role
         self._lock = asyncio.Lock()
         self._connection: AsyncConnection | None = None
         self.connections = 0
@@ -122,7 +124,7 @@ class AsyncClient:
             if self._connection is not None and self._connection.usable:
                 return self._connection, False
             await self.close()
-            found = await asyncio.to_thread(connect_or_start, self.socket, autostart=self._autostart)
+            found = await asyncio.to_thread(connect_in_role, self.socket, self._role, autostart=self._autostart)
             try:
                 self._connection = await AsyncConnection.adopt(found.fileno())
             finally:
@@ -340,16 +342,31 @@ class AsyncClient:
         return await self.call(calls.settings_reload())
 
     async def settings_update(
-        self, changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+        self,
+        changes: Sequence[ChangeRecord],
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
     ) -> SettingsUpdateResult:
         """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
-        reason where managed settings forbid it."""
-        return await self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd))
+        reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
+        return await self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd, confirm=confirm))
 
     async def settings_exclude_command(
-        self, pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+        self,
+        pattern: str,
+        *,
+        remove: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
     ) -> SettingsUpdateResult:
-        return await self.call(calls.settings_exclude_command(pattern, remove=remove, session_id=session_id, cwd=cwd))
+        return await self.call(
+            calls.settings_exclude_command(
+                pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm
+            )
+        )
 
     async def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
         return await self.call(calls.settings_locked(session_id=session_id, cwd=cwd))

@@ -289,16 +289,25 @@ def settings_reload() -> Call[SettingsReloadResult]:
 
 
 def settings_update(
-    changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+    changes: Sequence[ChangeRecord],
+    *,
+    session_id: str | None = None,
+    cwd: Path | None = None,
+    confirm: bool = False,
 ) -> Call[SettingsUpdateResult]:
-    params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd))
+    params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm)
     return Call("settings.update", encode_params(params), SettingsUpdateResult)
 
 
 def settings_exclude_command(
-    pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+    pattern: str,
+    *,
+    remove: bool = False,
+    session_id: str | None = None,
+    cwd: Path | None = None,
+    confirm: bool = False,
 ) -> Call[SettingsUpdateResult]:
-    params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd))
+    params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm)
     return Call("settings.exclude_command", encode_params(params), SettingsUpdateResult)
 
 

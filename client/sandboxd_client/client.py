@@ -30,10 +30,10 @@ from sandboxd_client.launching import (
 from sandboxd_client.override import wants_question
 from sandboxd_client.process import Completed, Process, ask_to_run_outside, complete, start
 from sandboxd_client.sharing import SharedConnection
-from sandboxd_client.starting import connect_or_start
+from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
-from sandboxd_client.wire.messages.hello import HelloResult
+from sandboxd_client.wire.messages.hello import HelloResult, Role
 from sandboxd_client.wire.messages.metrics import MetricsResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.prompts import (
@@ -84,7 +84,9 @@ class Client:
     `autostart` is False), and connects again when the daemon was restarted: a request is then repeated if that can do
     no harm, otherwise ConnectionLost is raised. May be used by several threads at once, and after a fork.
 
-    `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take."""
+    `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take. With the
+    `role` "agent" every connection gives up all powers but those over its own sessions: no settings, no answers to
+    questions, no sessions of others, and what it adds to the rules of a session or a call may only tighten."""
 
     def __init__(
         self,
@@ -92,10 +94,12 @@ class Client:
         *,
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
+        role: Role = "full",
     ) -> None:
         self._path = os.fspath(socket) if socket is not None else None
         self._autostart = autostart
         self._timeout = timeout
+        self._role = role
         self._lock = threading.Lock()
         self._shared: SharedConnection | None = None
         self._owner = os.getpid()
@@ -140,7 +144,7 @@ class Client:
         with self._lock:
             if self._shared is not None:
                 return self._shared, False
-            self._shared = SharedConnection(connect_or_start(self.socket, autostart=self._autostart))
+            self._shared = SharedConnection(connect_in_role(self.socket, self._role, autostart=self._autostart))
             self.connections += 1
             return self._shared, True
 
@@ -361,16 +365,31 @@ class Client:
         return self.call(calls.settings_reload())
 
     def settings_update(
-        self, changes: Sequence[ChangeRecord], *, session_id: str | None = None, cwd: Path | None = None
+        self,
+        changes: Sequence[ChangeRecord],
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
     ) -> SettingsUpdateResult:
         """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
-        reason where managed settings forbid it."""
-        return self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd))
+        reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
+        return self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd, confirm=confirm))
 
     def settings_exclude_command(
-        self, pattern: str, *, remove: bool = False, session_id: str | None = None, cwd: Path | None = None
+        self,
+        pattern: str,
+        *,
+        remove: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
     ) -> SettingsUpdateResult:
-        return self.call(calls.settings_exclude_command(pattern, remove=remove, session_id=session_id, cwd=cwd))
+        return self.call(
+            calls.settings_exclude_command(
+                pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm
+            )
+        )
 
     def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
         return self.call(calls.settings_locked(session_id=session_id, cwd=cwd))

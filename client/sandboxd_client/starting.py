@@ -30,8 +30,14 @@ from sandboxd_client.errors import (
 )
 from sandboxd_client.wire import location
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxd_client.wire.messages.hello import Role
+
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 30.0
+ROLE_TIMEOUT_S = 10.0
+"""How long the daemon may take to confirm the role of a connection."""
 LOG_NAME = "daemon.log"
 _LOCK_NAME = "starting"
 _FIRST_WAIT_MS = 2.0
@@ -87,6 +93,25 @@ def connect_or_start(
                 with contextlib.suppress(DaemonNotRunning):  # it has given up since, or listens there for others
                     return open_connection(path)
             return _start(path, dict(os.environ if environment is None else environment), timeout)
+
+
+def connect_in_role(path: str, role: Role, *, autostart: bool = True) -> Connection:
+    """As `connect_or_start`; the connection has the role when this returns.
+
+    Raises also ConnectionLost, and RpcError where the daemon is too old to know the role."""
+    connection = connect_or_start(path, autostart=autostart)
+    if role == "full":
+        return connection
+    try:
+        answer = connection.call("hello", {"role": role}, ROLE_TIMEOUT_S)
+        if answer.get("role") != role:
+            raise PermissionDenied(
+                "role_unknown", f"the daemon does not know the role {role}", "update it: sandboxd restart"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _start(path: str, environment: dict[str, str], timeout: float) -> Connection:

@@ -243,6 +243,7 @@ class FakeDaemon:
             "protocol_oldest": PROTOCOL,
             "pid": os.getpid(),
             "methods": list(METHODS),
+            "role": params.get("role") or "full",
         }
 
     def _status(self, params: Mapping[str, Any]) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
 from sandboxd.cli.asking import client, show_help
-from sandboxd.cli.changes import announce, is_pattern, rule_path
+from sandboxd.cli.changes import YES, announce, confirmed, is_pattern, rule_path
 from sandboxd.cli.output import warn
 from sandboxd_client import Change, Client, SandboxdError
 from sandboxd_client.wire.messages.policy import ExplainResult
@@ -29,7 +29,7 @@ _OPPOSITE = {"allow": "deny", "deny": "allow"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    return change_rule("allow", arguments, (_READ, _REMOVE, _CWD, JSON, NO_AUTOSTART))
+    return change_rule("allow", arguments, (_READ, _REMOVE, _CWD, YES, JSON, NO_AUTOSTART))
 
 
 def deny(arguments: Sequence[str]) -> int:
@@ -66,7 +66,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
         changes = [Change("add", key, text) for key in keys]
         opposite = [key for key in _LISTS.get((_OPPOSITE[verb], kind), ()) if _stands_in_local(box, key, text, cwd)]
         changes += [Change("remove", key, text) for key in opposite]
-        result = box.settings_update(changes, cwd=cwd)
+        result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes))
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
         for key in opposite:
             warn(f"it was in {key} before, and is not any more")

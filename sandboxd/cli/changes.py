@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from sandboxd.cli.arguments import Parsed, visible
+from sandboxd.cli.arguments import Option, Parsed, visible
 from sandboxd.cli.asking import print_json
-from sandboxd.cli.output import warn
+from sandboxd.cli.output import note, warn
+from sandboxd_client import RpcError
 from sandboxd_client.wire.messages.settings import SettingsUpdateResult
 
 _SPECIAL = "*?["
@@ -36,6 +38,30 @@ def rule_path(text: str, cwd: str | None) -> str:
 
 def is_pattern(text: str) -> bool:
     return any(c in text for c in _SPECIAL)
+
+
+YES = Option("--yes", "confirm a rule that gives very much away, without being asked")
+
+
+def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:
+    """Make a change. One that gives very much away is made with `--yes`, or after a second question in the terminal.
+    Raises RpcError `confirmation_needed` otherwise."""
+    try:
+        return change("yes" in parsed)
+    except RpcError as error:
+        if error.slug != "confirmation_needed" or not _agreed(error.message):
+            raise
+    return change(True)
+
+
+def _agreed(message: str) -> bool:
+    """Whether the person at the terminal agrees; False without one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    note(f"sandboxd: {message}")
+    sys.stderr.write("Write this rule? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def announce(parsed: Parsed, result: SettingsUpdateResult, done: str, otherwise: str = "") -> int:

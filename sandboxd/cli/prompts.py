@@ -105,6 +105,7 @@ class _Desk:
         for line in lines_of(request, behind, time.time()):
             _say(line)
         keys = keys_of(request)
+        confirmed = ""
         while self._lost is None:
             with self._lock:
                 ended = self._ended.get(request.request_id)
@@ -115,6 +116,10 @@ class _Desk:
             if key in _INTERRUPT:
                 return False
             if key in keys:
+                if request.wide and _KEYS[key][0] == "allow" and key != confirmed:
+                    confirmed = key
+                    _say(f"  this gives very much away: {key} again, if that is meant")
+                    continue
                 self._answer(request, key)
                 return True
         return True

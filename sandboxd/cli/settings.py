@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sandboxd.cli import settings_files
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, suggestion, visible
 from sandboxd.cli.asking import as_text, client, print_json, show_help
-from sandboxd.cli.changes import announce, parse_value
+from sandboxd.cli.changes import YES, announce, confirmed, parse_value
 from sandboxd.cli.output import USAGE, fail
 from sandboxd_client import Change
 from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsLockedResult, SettingsProblem
@@ -26,6 +26,7 @@ OPTIONS = (
     Option("--as", "lint: FILE is meant as this", value="SOURCE", only=settings_files.SOURCES),
     Option("--cwd", "as seen from this directory", value="DIR"),
     Option("--session", "in this session of the daemon", value="ID"),
+    YES,
     JSON,
     NO_AUTOSTART,
 )
@@ -111,7 +112,8 @@ def _unset(parsed: Parsed, words: list[str]) -> int:
 
 def _change(parsed: Parsed, change: Change, done: str) -> int:
     with client(parsed) as box:
-        result = box.settings_update([change], cwd=parsed.get("cwd"), session_id=parsed.get("session"))
+        where = {"cwd": parsed.get("cwd"), "session_id": parsed.get("session")}
+        result = confirmed(parsed, lambda yes: box.settings_update([change], confirm=yes, **where))
     return announce(parsed, result, done)
 
 

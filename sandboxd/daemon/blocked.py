@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,14 @@ __all__ = ["Blocked", "Cleared", "Snapshot"]
 
 STRAGGLERS_S = 0.1
 """How long an annotation waits for reports that are still under way."""
+
+
+Among = Callable[[str], bool]
+"""Whether the session of an id may be looked at."""
+
+
+def _every(session_id: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +58,14 @@ class Blocked:
         self.key = key or secrets.token_bytes(32)
 
     def snapshot(
-        self, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+        self,
+        session_id: str | None = None,
+        command_id: str | None = None,
+        since: str | None = None,
+        among: Among = _every,
     ) -> Snapshot:
         """What is kept, oldest first, after the cursor `since`. Raises CallerError `session_unknown`."""
-        stores = self._stores(session_id)
+        stores = self._stores(session_id, among)
         position = self._feed.position(since)
         found = [violation for store in stores for violation in store.list(command_id, position)]
         forgotten = self._feed.forgotten(stores, all_sessions=session_id is None)
@@ -79,27 +92,29 @@ class Blocked:
     def connection_lost(self, subscriber: object) -> None:
         self._feed.unsubscribe(subscriber)
 
-    def clear(self, session_id: str | None) -> int:
+    def clear(self, session_id: str | None, among: Among = _every) -> int:
         """Forget what is kept; how many. Raises CallerError `session_unknown`."""
-        return sum(store.clear() for store in self._stores(session_id))
+        return sum(store.clear() for store in self._stores(session_id, among))
 
-    async def annotate(self, command_id: str, text: str, session_id: str | None) -> tuple[str, int]:
+    async def annotate(
+        self, command_id: str, text: str, session_id: str | None, among: Among = _every
+    ) -> tuple[str, int]:
         """The text with a block of what was blocked in the command, and how many that were."""
-        stores = self._stores(session_id)
-        await self._settle(command_id)
-        for command in self._sessions.commands_called(command_id):
+        stores = self._stores(session_id, among)
+        await self._settle(command_id, among)
+        for command in self._sessions.commands_called(command_id, among):
             command.infer(text)
         found = [violation for store in stores for violation in store.list(command_id)]
-        lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id))
+        lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id, among))
         return annotate(text, found, self.key, lost=lost), len(found)
 
     def strip(self, text: str) -> str:
         return strip(text, self.key)
 
-    async def _settle(self, command_id: str) -> None:
+    async def _settle(self, command_id: str, among: Among) -> None:
         """A client sees its command's end before we do, and some reports come later than that. Nothing is waited for
         when nothing can come any more."""
-        commands = self._sessions.commands_called(command_id)
+        commands = self._sessions.commands_called(command_id, among)
         if self._slow_reports:
             since = [time.monotonic() - command.ended_at for command in commands if command.ended_at is not None]
             running = len(since) < len(commands)
@@ -109,7 +124,8 @@ class Blocked:
         else:
             await asyncio.gather(*(command.settled_outcome(STRAGGLERS_S) for command in commands))
 
-    def _stores(self, session_id: str | None) -> list[ViolationStore]:
+    def _stores(self, session_id: str | None, among: Among = _every) -> list[ViolationStore]:
         if session_id is not None:
             return [self._sessions.get(session_id).violations]
-        return [*(session.violations for session in self._sessions.all()), *self._feed.ended]
+        every = [*(session.violations for session in self._sessions.all()), *self._feed.ended]
+        return [store for store in every if among(store.session_id)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sandboxd.errors import CallerError, SettingsError
-from sandboxd.policy.changes import check_rule_change
+from sandboxd.policy.changes import check_rule_change, wide_changes
 from sandboxd.settings.changes import Act, Change, apply_changes, full_key
 from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
@@ -43,19 +43,36 @@ def excluding(pattern: str, *, remove: bool = False) -> Change:
 
 
 async def change_settings(
-    policies: Policies, changes: Sequence[Change], session_id: str | None, directory: str | None
+    policies: Policies,
+    changes: Sequence[Change],
+    session_id: str | None,
+    directory: str | None,
+    *,
+    confirmed: bool = False,
 ) -> Changed:
-    """Make all changes in the local settings file, or none. They are in force when this returns.
+    """Make all changes in the local settings file, or none. They are in force when this returns. `confirmed` says that
+    a person knows what a wide rule gives away.
 
-    Raises CallerError (`settings_locked`, `settings_unknown_key`, `settings_wrong_type`, `settings_other_source`, and
+    Raises CallerError (`confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
+    `settings_wrong_type`, `settings_other_source`, and
     the slugs of rules that cannot be used), SettingsError when the file cannot be changed."""
     project, _ = policies.snapshot(session_id, directory)
     before = project.now.settings
     wanted = tuple(replace(change, key=full_key(change.key)) for change in changes)
     warnings: list[str] = []
+    wide: list[str] = []
     for change in wanted:
         _check_source(change.key)
         warnings += check_rule_change(before, change, project.scope)
+        wide += wide_changes(change, project.scope)
+    if wide and not confirmed:
+        raise CallerError(
+            "confirmation_needed",
+            f"this gives very much away: {'; '.join(wide)}",
+            hint="repeat the command with --yes, or the call with confirm, if that is meant",
+            data={"grants": wide},
+        )
+    warnings += wide
     file = project.locations.local_file
     try:
         written = await asyncio.to_thread(edit_file, file, lambda text: apply_changes(text, wanted))

@@ -16,6 +16,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.host_decisions import decide_host
 from sandboxd.policy.hosts import parse_host
+from sandboxd.policy.wide_grants import is_wide_path
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.asking import host_question, put
 from sandboxd.runtime.grants import Grant, Scope
@@ -37,6 +38,7 @@ LONGEST_COMMAND = 16 << 10
 """A person must see the whole of a command that is to run outside the sandbox."""
 SHOWN_BLOCKED = 5
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
+_WIDE = "this opens everything below {path}, or settings that say what commands may do"
 _PATTERN = frozenset("*?[]{}$\0")
 
 
@@ -80,10 +82,12 @@ class Permissions:
         questions: Questions,
         sessions: Sessions,
         taken_back: Callable[[str], None] = lambda session_id: None,
+        home: str = "/",
     ) -> None:
-        """`taken_back` hears of each session in which a grant was revoked."""
+        """`taken_back` hears of each session in which a grant was revoked; `home` is the user's home directory."""
         self.prompts = prompts
         self._taken_back = taken_back
+        self._home = home
         self._questions = questions
         self._sessions = sessions
         self._own_addresses = OwnAddresses()
@@ -111,8 +115,11 @@ class Permissions:
         self._taken_back(session_id)
         return revoked
 
-    async def request(self, session: Session, wish: Wish, *, uid: int) -> Answer:
-        """Decide, asking people where the policy leaves it open. Raises CallerError for a wish that makes no sense."""
+    async def request(
+        self, session: Session, wish: Wish, *, uid: int, process: tuple[int, int] | None = None
+    ) -> Answer:
+        """Decide, asking people where the policy leaves it open. `process` is the one that asks, by process id and
+        start time. Raises CallerError for a wish that makes no sense."""
         match wish.kind:
             case Kind.NETWORK:
                 decision, question, asker = self._network(session, wish)
@@ -124,7 +131,7 @@ class Permissions:
             return Answer(decision.allowed, decision.text, "policy", hint=decision.hint)
         if session.spec.permission_mode is PermissionMode.NONE:
             return Answer(False, "this session asks nobody: its permission mode is none", "policy")
-        outcome = await put(self.prompts, session, question, asker)
+        outcome = await put(self.prompts, session, question, asker, process)
         text = f"{question.subject}: {outcome.why}"
         return Answer(outcome.allowed, text, outcome.by, outcome.scope, outcome.request_id, decision.hint)
 
@@ -161,6 +168,7 @@ class Permissions:
             else:
                 text = f"{decision.text}, and sandbox.allowOverrides lets nobody widen the rules"
                 decision = Decision(Behavior.DENY, decision.reason, text)
+        wide = (_WIDE.format(path=neutralise(path)),) if is_wide_path(path, self._home) else ()
         kind, opposite = ("allowWrite", "denyWrite") if wish.write else ("allowRead", "denyRead")
         scopes = [Scope.ONCE, Scope.SESSION, Scope.ALWAYS]
         if wish.command_id:
@@ -175,6 +183,8 @@ class Permissions:
             command=None if wish.command is None else neutralise(wish.command),
             command_id=wish.command_id,
             text=neutralise(wish.why or decision.text),
+            warnings=wide,
+            wide=bool(wide),
             suggestions=(
                 Suggestion(True, f"sandbox.filesystem.{kind}", path),
                 Suggestion(False, f"sandbox.filesystem.{opposite}", path),
@@ -224,7 +234,7 @@ def rule_writer(policies: Policies) -> WriteRule:
 
     async def write(directory: str, suggestion: Suggestion) -> tuple[str, ...]:
         change = change_of("add", suggestion.key, suggestion.rule)
-        return (await change_settings(policies, [change], None, directory)).warnings
+        return (await change_settings(policies, [change], None, directory, confirmed=True)).warnings
 
     return write
 

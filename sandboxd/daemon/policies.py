@@ -147,9 +147,18 @@ class Project:
 class SessionPolicy:
     """The policy of one session, now and with a call's overrides on top (`runtime.session.PolicyOf`)."""
 
-    def __init__(self, project: Project, settings: Mapping[str, Any] | None, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        project: Project,
+        settings: Mapping[str, Any] | None,
+        log: FilteringBoundLogger,
+        *,
+        restricted: bool = False,
+    ) -> None:
+        """`settings` of a `restricted` session may only tighten."""
         self.project = project
         self.settings = settings
+        self._restricted = restricted
         self._log = log
         self._base = project.now
         self._variants: OrderedDict[_Variant, Snapshot] = OrderedDict()
@@ -183,12 +192,13 @@ class SessionPolicy:
             return self._last_good[key]
 
     def _layers(self, overrides: Overrides) -> tuple[Layer, ...]:
-        may_widen, distrust = _trust(self.project.now)
-        layers = [
-            layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust)
-            for values in (self.settings, overrides_as_settings(overrides))
-            if values
-        ]
+        may_widen, distrust = _trust(self.project.now, self._restricted)
+        layers = []
+        if self.settings:
+            layers.append(layer_from_values(self.settings, Source.CLI, may_widen=may_widen, distrust=distrust))
+        may_widen, distrust = _trust(self.project.now, overrides.restricted)
+        if values := overrides_as_settings(overrides):
+            layers.append(layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust))
         if overrides.settings is not None:
             layers.append(read_required(overrides.settings, self.project.locations.home, may_widen, distrust))
         return tuple(layers)
@@ -199,8 +209,10 @@ def _last_good(fault: SettingsError) -> str:
     return f"{fault.message}; the last good settings stay in force{hint}"
 
 
-def _trust(now: Snapshot) -> tuple[bool, str]:
-    """Whether a caller's settings may widen: unless somebody has said no."""
+def _trust(now: Snapshot, restricted: bool) -> tuple[bool, str]:
+    """Whether settings of a caller may widen, and why not: neither where settings forbid it nor from an agent."""
+    if restricted:
+        return False, "a connection with the role agent may only tighten"
     refused = now.settings.is_set("sandbox.allowOverrides") and not now.policy.allow_overrides
     return not refused, "sandbox.allowOverrides is off, so a caller may only tighten" if refused else ""
 
@@ -295,11 +307,14 @@ class Policies:
             self._recent.popitem(last=False)
         return project
 
-    def of_session(self, directory: str, settings: Mapping[str, Any] | None = None) -> SessionPolicy:
-        """The policy of a session in `directory`, with its own settings on top. Raises SettingsError."""
+    def of_session(
+        self, directory: str, settings: Mapping[str, Any] | None = None, *, restricted: bool = False
+    ) -> SessionPolicy:
+        """The policy of a session in `directory`, with its own settings on top, which only tighten when `restricted`.
+        Raises SettingsError."""
         project = self.project(directory)
         if settings is not None:
-            return SessionPolicy(project, settings, self._log)
+            return SessionPolicy(project, settings, self._log, restricted=restricted)
         if project.plain is None:
             project.plain = SessionPolicy(project, None, self._log)
         return project.plain

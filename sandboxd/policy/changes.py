@@ -7,11 +7,27 @@ from typing import Any
 from sandboxd.errors import CallerError
 from sandboxd.policy.build import evaluate
 from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.wide_grants import wide_grants
 from sandboxd.settings.changes import Act, Change, check_change
-from sandboxd.settings.layer import layer_from_values
+from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import Settings, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
+
+
+def wide_changes(change: Change, scope: Scope) -> tuple[str, ...]:
+    """A sentence for each rule of a change that gives very much away, and so needs to be confirmed."""
+    if change.act in (Act.UNSET, Act.REMOVE):
+        return ()
+    policy, _ = evaluate(merge([_layer_of(change)]), scope)
+    return wide_grants(policy, scope.home)
+
+
+def _layer_of(change: Change) -> Layer:
+    nested: Any = [change.value] if change.act is Act.ADD else change.value
+    for step in reversed(change.path):
+        nested = {step: nested}
+    return layer_from_values(nested, Source.LOCAL)
 
 
 def check_rule_change(settings: Settings, change: Change, scope: Scope) -> tuple[str, ...]:
@@ -22,10 +38,7 @@ def check_rule_change(settings: Settings, change: Change, scope: Scope) -> tuple
     check_change(settings, change)
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()
-    nested: Any = [change.value] if change.act is Act.ADD else change.value
-    for step in reversed(change.path):
-        nested = {step: nested}
-    layer = layer_from_values(nested, Source.LOCAL)
+    layer = _layer_of(change)
     _, alone = evaluate(merge([layer]), scope)
     for problem in alone:
         if problem.severity is Severity.ERROR or problem.slug == "path_variable_unset":

@@ -19,6 +19,9 @@ class Client(Protocol):
     @property
     def caller(self) -> Caller: ...
 
+    def restrict(self) -> None:
+        """Give all powers up, for as long as the connection lasts, but those of `AGENT`."""
+
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification; never waits. A client that does not take them is cut off."""
 
@@ -33,20 +36,27 @@ class Call:
     def caller(self) -> Caller:
         return self.client.caller
 
+    def owns(self, session_id: str) -> bool:
+        """Whether the caller may see and use a session: a restricted connection has only those it has opened."""
+        return not self.caller.restricted or self.daemon.sessions.is_owner(session_id, self.client)
+
 
 class Access(Enum):
-    """What a method lets its caller do. Whoever passed the door (`rpc.peer`) has all of it; the column is there for
-    callers with less, and tells the log which calls changed something."""
+    """Powers that a method needs of its caller. A connection begins with all of them and can give some up."""
 
     ASK = "ask"
     """Look at settings, decisions and state."""
     RUN = "run"
     """Open sessions and wrap commands."""
+    ANSWER = "answer"
+    """Hear the questions to people."""
     CONTROL = "control"
-    """Change what holds for everybody: settings, and whether there is a daemon."""
+    """Answer questions, and change what holds for every client: settings, and whether there is a daemon."""
 
 
 EVERYTHING = frozenset(Access)
+AGENT = frozenset({Access.ASK, Access.RUN})
+"""What the role `agent` keeps, and that for its own sessions only."""
 
 
 @dataclass(frozen=True, slots=True)

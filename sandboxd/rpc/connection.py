@@ -19,11 +19,12 @@ import json
 import os
 import select
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
+from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
 from sandboxd.rpc.peer import Caller
@@ -65,10 +66,14 @@ class ConnectionRecord:
     questions: bool = False
     violations: tuple[str | None, ...] = ()
     settings: tuple[tuple[str | None, str | None], ...] = ()
+    restricted: bool = False
+    started: int = 0
+    more_groups: tuple[int, ...] = ()
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.uid, self.gid, self.pid)
+        known = Caller(self.uid, self.gid, self.pid, more_groups=self.more_groups, started=self.started)
+        return replace(known, access=AGENT) if self.restricted else known
 
 
 class Connection(asyncio.Protocol):
@@ -108,6 +113,9 @@ class Connection(asyncio.Protocol):
     def caller(self) -> Caller:
         assert self._caller is not None, "only an admitted connection has calls"
         return self._caller
+
+    def restrict(self) -> None:
+        self._caller = replace(self.caller, access=AGENT)
 
     # what asyncio tells
 
@@ -303,6 +311,9 @@ class Connection(asyncio.Protocol):
             uid=self.caller.uid,
             gid=self.caller.gid,
             pid=self.caller.pid,
+            restricted=self.caller.restricted,
+            started=self.caller.started,
+            more_groups=self.caller.more_groups,
             incoming=incoming,
             dropping=dropping,
             outgoing=self._unwritten,

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     from sandboxd.daemon.state import Daemon
 
-ASK, RUN, CONTROL = Access.ASK, Access.RUN, Access.CONTROL
+ASK, RUN, ANSWER, CONTROL = Access.ASK, Access.RUN, Access.ANSWER, Access.CONTROL
 
 # name: parameters, handler, who may call it
 METHODS: dict[str, Method] = {
@@ -95,7 +95,7 @@ METHODS: dict[str, Method] = {
     "should_sandbox": Method(ShouldSandboxParams, decisions.should_sandbox, ASK),
     "wrap": Method(WrapParams, wrap.wrap, RUN),
     "wrap.outcome": Method(WrapOutcomeParams, wrap.outcome, RUN),
-    "permission.subscribe": Method(PermissionSubscribeParams, permissions.subscribe, ASK),
+    "permission.subscribe": Method(PermissionSubscribeParams, permissions.subscribe, ANSWER),
     "sandbox_permission_response": Method(PermissionResponseParams, permissions.respond, CONTROL),
     "permission.request": Method(PermissionRequestParams, permissions.request, RUN),
     "permission.list": Method(PermissionListParams, permissions.list_permissions, ASK),
@@ -157,13 +157,19 @@ class Dispatcher:
         async def call(context: Call, params: object) -> Result:
             try:
                 if method.access not in context.caller.access:
-                    raise CallerError("not_permitted", f"this caller may not use {name}")
+                    raise CallerError(
+                        "not_permitted",
+                        f"a connection with the role agent may not use {name}",
+                        hint="ask a person to do it, with the sandboxd command in a terminal",
+                    )
                 if method.access is RUN:
                     context.caller.check_groups()
                 if method.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
                     self._controlled(Controlled(name, context.caller.pid))
-                return success(encode(await method.handler(context, decode(method.params, params))))
+                record = decode(method.params, params)
+                _check_session(context, record)
+                return success(encode(await method.handler(context, record)))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}
                 return failure(codes.INVALID_PARAMS, error.message, data)
@@ -183,6 +189,17 @@ class Dispatcher:
         slug = error.slug if isinstance(error, InternalError) else "internal_error"
         hint = f"this is a fault of sandboxd; its log has the details under incident {incident}"
         return failure(codes.INTERNAL_ERROR, message, {"slug": slug, "hint": hint, "incident": incident})
+
+
+def _check_session(call: Call, record: object) -> None:
+    """Raises CallerError `not_permitted` where a restricted connection names a session that another one opened."""
+    session_id = getattr(record, "session_id", None)
+    if session_id is not None and not call.owns(session_id):
+        raise CallerError(
+            "not_permitted",
+            "a connection with the role agent may use only sessions that it has opened itself",
+            hint="open one with session.open, or leave session_id out",
+        )
 
 
 def number_of(error: SandboxdError) -> int:

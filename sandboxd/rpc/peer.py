@@ -24,8 +24,8 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.errors import CallerError
@@ -41,9 +41,15 @@ _NAMESPACES = ("user", "pid")
 _GROUPS = re.compile(r"^Groups:(.*)$", re.MULTILINE)
 
 
+Process = tuple[int, int]
+"""Process id and start time."""
+_MOST_ANCESTORS = 256
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The process at the other end, as it was when it connected."""
+    """The process at the other end, as it was when it connected. `started` is its start time in clock ticks since boot
+    (proc_pid_stat(5), field 22), which together with `pid` names it for good; 0 where that is not known."""
 
     uid: int
     gid: int
@@ -51,6 +57,40 @@ class Caller:
     access: frozenset[Access] = EVERYTHING
     more_groups: tuple[int, ...] = ()
     """Those that the daemon is not in."""
+    started: int = field(default=0, compare=False)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether the connection has given powers up."""
+        return self.access != EVERYTHING
+
+    @property
+    def process(self) -> Process:
+        return self.pid, self.started
+
+    def descends_from(self, ancestors: Collection[Process]) -> bool:
+        """Whether one of these processes is the caller or an ancestor of it, or that cannot be told any more. A process
+        whose parents have ended is not recognised: it is a child of init then."""
+        if not ancestors:
+            return False
+        if self.process in ancestors:
+            return True
+        if sys.platform != "linux":
+            return False
+        pid, started = self.process
+        for _ in range(_MOST_ANCESTORS):
+            try:
+                parent, now = _parent_of(pid)
+            except OSError:
+                return True
+            if started and now != started:
+                return True
+            if (pid, now) in ancestors:
+                return True
+            if parent <= 0:
+                return False
+            pid, started = parent, 0
+        return True
 
     def check_groups(self) -> None:
         """Raises CallerError `peer_other_groups` for who may run nothing."""
@@ -108,6 +148,7 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown() from error
     try:
         namespaces = _namespaces(str(pid))
+        _, started = _parent_of(pid)
         groups = {gid, *_groups(connection, pid)} if own.groups is not None else set()
     except OSError as error:
         if isinstance(error, PermissionError) and own.groups is not None and gid != os.getegid():
@@ -120,7 +161,7 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown()
     if namespaces != own.namespaces:
         raise _other_namespace()
-    return Caller(uid, gid, pid, more_groups=tuple(sorted(groups - (own.groups or set()))))
+    return Caller(uid, gid, pid, more_groups=tuple(sorted(groups - (own.groups or set()))), started=started)
 
 
 def identify_runner(connection: socket.socket, own: Identity) -> Caller:
@@ -142,6 +183,13 @@ def _pin(connection: socket.socket, pid: int) -> int:
 def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
     states = (os.stat(f"/proc/{process}/ns/{name}") for name in _NAMESPACES)
     return tuple((state.st_dev, state.st_ino) for state in states)
+
+
+def _parent_of(pid: int) -> Process:
+    """The parent of a process and its own start time. The name of the program, which may hold anything, stands before
+    the last parenthesis. Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[1]), int(fields[19])
 
 
 def _groups(connection: socket.socket, pid: int) -> Iterable[int]:

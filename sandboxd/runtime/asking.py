@@ -9,6 +9,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts import Host, HostPattern
 from sandboxd.policy.policy import HostRule
 from sandboxd.policy.shared_hosts import purpose_of
+from sandboxd.policy.wide_grants import METADATA, serves_metadata
 from sandboxd.runtime.grants import Scope
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.questions import Kind, Outcome, Question, Resolved, Suggestion
@@ -48,6 +49,7 @@ def host_question(
         command_id=None if command_id is None else neutralise(command_id),
         text=neutralise(text),
         warnings=host_warnings(host),
+        wide=serves_metadata(host),
         suggestions=(Suggestion(True, ALLOWED_DOMAINS, target), Suggestion(False, DENIED_DOMAINS, target)),
         scopes=NETWORK_SCOPES,
         rule=HostRule(HostPattern.parse(target), BY_A_PERSON),
@@ -62,6 +64,8 @@ def host_warnings(host: Host) -> tuple[str, ...]:
         warnings.append(f"{host.uri} {purpose}: whatever the command can read may be sent there")
     if host.address is not None:
         warnings.append("this is an address without a name: nothing says whose it is")
+    if serves_metadata(host):
+        warnings.append(f"{host.uri} {METADATA}")
     if "xn--" in host.name:
         warnings.append("the name has letters of other scripts, which may look like those of another name")
     return tuple(warnings)
@@ -77,11 +81,13 @@ def host_decision(host: Host, port: int, decision: Decision, outcome: Resolved) 
     return Decision(Behavior.DENY, reason, text, hint=decision.hint)
 
 
-async def put(prompts: Prompts, session: Session, question: Question, asker: str) -> Resolved:
-    """Put a question of a session; one that is ending asks nothing any more."""
+async def put(
+    prompts: Prompts, session: Session, question: Question, asker: str, process: tuple[int, int] | None = None
+) -> Resolved:
+    """Put a question of a session; one that is ending asks nothing any more. `process` is as in `Prompts.ask`."""
     if session.closed:
         return Resolved(None, session.id, False, Outcome.SESSION_ENDED)
-    return await prompts.ask(session.id, session.grants, question, asker)
+    return await prompts.ask(session.id, session.grants, question, asker, process)
 
 
 def asking(prompts: Prompts, session: Session, command: Command) -> Ask:

@@ -50,6 +50,7 @@ class QuestionRecord:
 
     asked: Asked
     asker: str
+    processes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class _Open:
     """Somebody has answered, and the answer is being written to settings."""
     comes_back: bool = False
     """Whoever asked did so before a restart, and has not asked again yet."""
+    processes: set[tuple[int, int]] = field(default_factory=set)
+    """Those that asked by a request of their own, by process id and start time: they may not answer."""
 
 
 @dataclass(slots=True)
@@ -127,7 +130,7 @@ class Prompts:
             if one.timer is not None:
                 one.timer.cancel()
         record = QuestionsRecord(
-            tuple(QuestionRecord(one.asked, one.asker) for one in self._open.values()),
+            tuple(QuestionRecord(one.asked, one.asker, tuple(one.processes)) for one in self._open.values()),
             {session_id: tuple(session.put) for session_id, session in self._sessions.items()},
             tuple(self._closed.values()),
         )
@@ -150,6 +153,7 @@ class Prompts:
             if known is None:
                 continue
             one = _Open(asked, question.asker, known, loop.create_future(), comes_back=True)
+            one.processes.update(question.processes)
             one.timer = loop.call_later(max(asked.expires_at - self._clock(), 0), self._timed_out, one)
             session = self._sessions.setdefault(asked.session_id, _Session())
             session.open[asked.question.key] = self._open[asked.request_id] = one
@@ -188,9 +192,17 @@ class Prompts:
 
     # asking
 
-    async def ask(self, session_id: str, grants: Grants, question: Question, asker: str) -> Resolved:
+    async def ask(
+        self,
+        session_id: str,
+        grants: Grants,
+        question: Question,
+        asker: str,
+        process: tuple[int, int] | None = None,
+    ) -> Resolved:
         """Put a question, or join the same one that is open, and wait for the outcome. `asker` is whoever a yes for one
-        command is meant for. Cancelling it withdraws the question when nobody else waits for it."""
+        command is meant for, `process` the process that asks by a request. Cancelling it withdraws the question when
+        nobody else waits for it."""
         while True:
             if grants.denied(question.key):
                 return Resolved(None, session_id, False, Outcome.REMEMBERED)
@@ -206,6 +218,8 @@ class Prompts:
                 if not self._may_put(session):
                     return Resolved(None, session_id, False, Outcome.TOO_MANY)
                 one = self._put(session_id, session, grants, question, asker)
+            if process is not None:
+                one.processes.add(process)
             outcome = await self._wait(one, asker)
             if one.asker == asker or _holds_for_others(outcome):
                 return outcome
@@ -243,6 +257,11 @@ class Prompts:
             self._close(one, Outcome.SESSION_ENDED)
 
     # answering
+
+    def askers(self, request_id: str) -> frozenset[tuple[int, int]]:
+        """The processes that asked an open question by a request of their own, by process id and start time."""
+        one = self._open.get(request_id)
+        return frozenset() if one is None else frozenset(one.processes)
 
     async def answer(self, subscriber: object, request_id: str, verdict: Verdict, by: str) -> Resolved:
         """Take one answer. The first one counts; when `always` cannot be written, the question stays open.

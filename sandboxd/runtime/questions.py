@@ -70,6 +70,8 @@ class Question:
     warnings: tuple[str, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     scopes: tuple[Scope, ...] = (Scope.ONCE,)
+    wide: bool = False
+    """A yes gives very much away, so it is asked for twice."""
     rule: HostRule | None = field(default=None, repr=False)
     """What a yes opens, for a host."""
 

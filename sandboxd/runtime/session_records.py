@@ -30,6 +30,8 @@ class SessionSpec:
     permission_mode: PermissionMode = PermissionMode.PROMPT
     detached: bool = False
     implicit: bool = False
+    restricted: bool = False
+    """Opened by a connection that has given powers up: its settings only tighten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ OUTCOMES_KEPT = 512
 """Of ended commands: somebody asks right after the end, or never. One holds some 4 KB."""
 
 _TRIES = 8
+MOST_OF_CONNECTION = 256
+"""Sessions that one connection may have open."""
+MOST_IMPLICIT = 64
+"""Of those, the implicit ones; the idle ones of them make way for others."""
+MOST_DETACHED = 256
+"""Detached sessions of a daemon: each keeps a temporary directory and its violations."""
 
 
 class Sessions:
@@ -49,8 +55,13 @@ class Sessions:
             while self._ending:
                 await asyncio.wait(self._ending)
 
+    def is_owner(self, session_id: str, owner: object) -> bool:
+        """Whether a session was opened by the connection `owner` and has not ended."""
+        return owner is not None and self._owners.get(session_id) is owner
+
     def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> Session:
-        """A new session of the connection `owner`."""
+        """A new session of the connection `owner`. Raises CallerError `sessions_too_many`."""
+        self._check_room(spec, owner)
         session = Session(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
         self._sessions[session.id] = session
         self._owners[session.id] = owner
@@ -62,9 +73,29 @@ class Sessions:
         """The session of a connection that wraps without having opened one: one for each project directory."""
         session = self._implicit.get((owner, cwd))
         if session is None or session.closed:
+            self._end_idle_implicit(owner)
             session = self.open(SessionSpec(cwd=cwd, implicit=True), policy, owner)
             self._implicit[(owner, cwd)] = session
         return session
+
+    def _check_room(self, spec: SessionSpec, owner: object) -> None:
+        own = sum(one is owner for one in self._owners.values())
+        detached = sum(session.spec.detached for session in self._sessions.values())
+        if own >= MOST_OF_CONNECTION or (spec.detached and detached >= MOST_DETACHED):
+            whose = f"{detached} detached sessions" if own < MOST_OF_CONNECTION else f"{own} sessions of one connection"
+            raise CallerError(
+                "sessions_too_many", f"there are {whose} already", hint="close some with session.close, or reuse one"
+            )
+
+    def _end_idle_implicit(self, owner: object) -> None:
+        """Make room for another implicit session of a connection that goes from directory to directory."""
+        own = [key for key in self._implicit if key[0] is owner]
+        if len(own) < MOST_IMPLICIT:
+            return
+        for key in own:
+            if self._implicit[key].idle:
+                self._end_later(self._implicit.pop(key))
+                return
 
     def get(self, session_id: str) -> Session:
         """Raises CallerError `session_unknown`."""
@@ -111,9 +142,12 @@ class Sessions:
             raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")
         return entry
 
-    def commands_called(self, command_id: str) -> list[Command]:
+    def commands_called(
+        self, command_id: str, among: Callable[[str], bool] = lambda session_id: True
+    ) -> list[Command]:
         """The commands that their callers know by this id, also those that have ended."""
-        return [command for command, _ in self._commands.values() if command.command_id == command_id]
+        every = self._commands.values()
+        return [command for command, session in every if command.command_id == command_id and among(session.id)]
 
     # from one daemon to the next (docs/restarts.md)
 

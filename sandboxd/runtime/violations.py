@@ -111,7 +111,7 @@ class ViolationStore:
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
         exists: Callable[[str], bool] = os.path.lexists,
     ) -> None:
-        self._session_id = session_id
+        self.session_id = session_id
         self._clock = clock
         self._steady = steady
         self._exists = exists
@@ -165,7 +165,7 @@ class ViolationStore:
         return Violation(
             id=self._feed.next_number(),
             time=self._clock(),
-            session_id=self._session_id,
+            session_id=self.session_id,
             command_id=command_id,
             kind=sighting.kind,
             operation=neutralise(sighting.operation),
@@ -238,7 +238,7 @@ class ViolationStore:
         for record in list(self._records.values()):
             self._forget(record)
         self.forgotten = self.newest
-        self._feed.tell(Cleared(self._session_id, count))
+        self._feed.tell(Cleared(self.session_id, count))
         return count
 
     def record(self) -> ViolationsRecord:

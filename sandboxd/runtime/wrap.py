@@ -19,6 +19,8 @@ class Overrides:
     allow_write: tuple[str, ...] = ()
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
+    restricted: bool = False
+    """They may only tighten."""
 
     def __bool__(self) -> bool:
         return bool(self.allow_domains or self.allow_write or self.allow_read or self.settings)

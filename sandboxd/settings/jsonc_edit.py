@@ -19,7 +19,7 @@ def set_value(text: str, path: KeyPath, value: Any) -> str:
     """Set a key, creating the objects above it. Raises `JsoncError` when the text is not JSON with comments, and
     `SettingsError` (`settings_not_an_object`) when something on the way is not an object."""
     edit = _Edit.of(text)
-    if edit.find(path) is not None and edit.value(path) == value and type(edit.value(path)) is type(value):
+    if edit.find(path) is not None and _same(edit.value(path), value):
         return text
     return edit.with_value(path, value)
 
@@ -74,6 +74,11 @@ def _list_at(node: Node, path: KeyPath) -> tuple[Node, ...]:
             "settings_wrong_type", f"{'.'.join(path)} is not a list", hint="correct the file by hand first"
         )
     return node.items
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same text: True is not 1, nor 1 the same as 1.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _at(tree: Any, path: KeyPath) -> Any:

@@ -175,7 +175,8 @@ async def test_what_was_denied_in_between_is_cut() -> None:
 async def test_who_waits_for_an_answer_goes_on_waiting() -> None:
     with serve_origin() as origin:
         async with successive_daemons(settings=SETTINGS, resolve=NAMES) as daemons:
-            async with daemons.client() as agent, daemons.client() as person:
+            child = RawClient.connected_from_a_child(daemons.around.socket)
+            async with child as agent, daemons.client() as person:
                 await person.result("permission.subscribe")
                 url = f"http://ask.test:{origin.port}/"
                 curls = [

@@ -33,6 +33,9 @@ class Answer:
 class FakeClient:
     caller = Caller(1000, 1000, 4242)
 
+    def restrict(self) -> None:
+        raise AssertionError
+
     def notify(self, method: str, params: dict[str, Any]) -> None:
         raise AssertionError
 

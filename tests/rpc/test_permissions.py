@@ -42,6 +42,13 @@ async def running(machine: FakeMachine) -> AsyncIterator[RunningDaemon]:
         yield started
 
 
+@pytest.fixture
+async def client(running: RunningDaemon) -> AsyncIterator[RawClient]:
+    """The program that asks: another process than the one that answers, and none that it has started."""
+    async with running.client_in_a_child() as connected:
+        yield connected
+
+
 @dataclass(slots=True)
 class Person:
     """Somebody who is subscribed."""

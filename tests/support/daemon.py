@@ -102,6 +102,9 @@ class RunningDaemon:
     def client(self) -> AbstractAsyncContextManager[RawClient]:
         return RawClient.connected(self.around.socket)
 
+    def client_in_a_child(self) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connected_from_a_child(self.around.socket)
+
 
 @asynccontextmanager
 async def running_daemon(

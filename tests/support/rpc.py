@@ -7,6 +7,9 @@ import io
 import itertools
 import json
 import logging
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +26,15 @@ from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import listen
 
 LIMIT = 64 << 20
+
+
+CHILD = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [connection.fileno()])
+sys.stdin.read()
+"""
 
 
 class RawClient:
@@ -42,6 +54,28 @@ class RawClient:
             yield client
         finally:
             await client.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def connected_from_a_child(cls, path: str | Path) -> AsyncIterator[RawClient]:
+        """As `connected`, but for the daemon the caller is a child of this process, which lives as long."""
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-I", "-S", "-c", CHILD, str(path), str(theirs.fileno())]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
+        try:
+            theirs.close()
+            _, (descriptor,), _, _ = await asyncio.to_thread(socket.recv_fds, ours, 1, 1)
+            connection = socket.socket(fileno=descriptor)
+            connection.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LIMIT)
+            client = cls(reader, writer)
+            try:
+                yield client
+            finally:
+                await client.close()
+        finally:
+            ours.close()
+            child.communicate()
 
     async def close(self) -> None:
         self.writer.close()

@@ -59,6 +59,8 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("cwd_missing", CALLER, "the working directory does not exist or is not a directory"),
     ("shell_unknown", CALLER, "the named shell does not exist or is not executable"),
     ("host_invalid", CALLER, "not a host name or address"),
+    ("sessions_too_many", CALLER, "one connection, or all detached sessions, have reached their limit"),
+    ("confirmation_needed", CALLER, "a change gives very much away, and was not confirmed"),
     ("publish_invalid", CALLER, "not a port to publish"),
     ("publish_not_loopback", CALLER, "a port is to be published to other machines"),
     ("resolve_invalid", CALLER, "a pin is not NAME=ADDRESS"),

@@ -1,4 +1,4 @@
-"""`hello`: who talks to whom."""
+"""`hello`: the versions of both sides, and the role of the connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sandboxd import __version__
 from sandboxd.errors import CallerError
-from sandboxd_client.wire.messages.hello import PROTOCOL, HelloParams, HelloResult
+from sandboxd_client.wire.messages.hello import PROTOCOL, HelloParams, HelloResult, Role
 
 if TYPE_CHECKING:
     from sandboxd.rpc.call import Call
@@ -24,4 +24,12 @@ async def hello(call: Call, params: HelloParams) -> HelloResult:
             hint="update sandboxd-client",
             data={"protocol": PROTOCOL, "protocol_oldest": PROTOCOL_OLDEST},
         )
-    return HelloResult("sandboxd", __version__, PROTOCOL, PROTOCOL_OLDEST, os.getpid(), tuple(call.methods))
+    if params.role == "agent":
+        call.client.restrict()
+    elif params.role == "full" and call.caller.restricted:
+        raise CallerError(
+            "not_permitted", "this connection has given its powers up", hint="connect again without the role agent"
+        )
+    names = tuple(name for name, method in call.methods.items() if method.access in call.caller.access)
+    role: Role = "agent" if call.caller.restricted else "full"
+    return HelloResult("sandboxd", __version__, PROTOCOL, PROTOCOL_OLDEST, os.getpid(), names, role)

@@ -39,6 +39,12 @@ async def subscribe(call: Call, params: PermissionSubscribeParams) -> Permission
 
 async def respond(call: Call, params: PermissionResponseParams) -> PermissionResponseResult:
     """One answer. Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
+    if call.caller.descends_from(call.daemon.permissions.prompts.askers(params.request_id)):
+        raise CallerError(
+            "not_permitted",
+            "the process that asked a question, or one that it started, may not answer it",
+            hint="answer it in another terminal with: sandboxd prompts",
+        )
     resolved = await call.daemon.permissions.answer(
         call.client,
         params.request_id,
@@ -72,7 +78,7 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         command_id=params.command_id,
         reason=params.reason,
     )
-    answer = await call.daemon.permissions.request(session, wish, uid=call.caller.uid)
+    answer = await call.daemon.permissions.request(session, wish, uid=call.caller.uid, process=call.caller.process)
     return PermissionRequestResult(
         _behavior(answer.allowed),
         _scope(answer.scope),
@@ -98,8 +104,13 @@ async def list_permissions(call: Call, params: PermissionListParams) -> Permissi
             command_id=grant.command_id,
         )
         for session_id, grant in permissions.grants(params.session_id)
+        if call.owns(session_id)
     )
-    asked = tuple(_request(one) for one in permissions.prompts.open() if params.session_id in (None, one.session_id))
+    asked = tuple(
+        _request(one)
+        for one in permissions.prompts.open()
+        if params.session_id in (None, one.session_id) and call.owns(one.session_id)
+    )
     return PermissionListResult(grants, asked, permissions.prompts.subscribers)
 
 
@@ -145,6 +156,7 @@ def _request(asked: Asked) -> PermissionRequest:
         write=question.write,
         warnings=question.warnings,
         scopes=tuple(scope.value for scope in question.scopes),
+        wide=question.wide,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sandboxd.errors import CallerError
 from sandboxd.runtime.session import Session
 from sandboxd.runtime.session_records import PermissionMode, SessionSpec
 from sandboxd_client.wire.messages.sessions import (
@@ -23,10 +24,22 @@ if TYPE_CHECKING:
 async def open_session(call: Call, params: SessionOpenParams) -> SessionOpenResult:
     """A session of the caller's connection. Raises CallerError for its directory, SettingsError for its settings."""
     cwd = call.daemon.directory(params.cwd)
-    policy = call.daemon.policies.of_session(cwd, params.settings)
+    if params.detach and call.caller.restricted:
+        raise CallerError(
+            "not_permitted",
+            "a connection with the role agent may not open a detached session, which would outlive it",
+            hint="open it without detach",
+        )
+    policy = call.daemon.policies.of_session(cwd, params.settings, restricted=call.caller.restricted)
     now = policy()  # settings that cannot hold are refused here, not at the first command
     mode = PermissionMode.PROMPT if params.permission_mode is None else PermissionMode(params.permission_mode)
-    spec = SessionSpec(cwd=cwd, name=params.name, permission_mode=mode, detached=params.detach)
+    spec = SessionSpec(
+        cwd=cwd,
+        name=params.name,
+        permission_mode=mode,
+        detached=params.detach,
+        restricted=call.caller.restricted,
+    )
     session = call.daemon.sessions.open(spec, policy, call.client)
     call.daemon.policies.keep(session.id, policy)
     return SessionOpenResult(session.id, now.generation, now.warnings)
@@ -39,7 +52,10 @@ async def close_session(call: Call, params: SessionCloseParams) -> SessionCloseR
 
 
 async def list_sessions(call: Call, params: SessionListParams) -> SessionListResult:
-    return SessionListResult(tuple(record_of(session) for session in call.daemon.sessions.all()))
+    """Those that the caller may see."""
+    return SessionListResult(
+        tuple(record_of(session) for session in call.daemon.sessions.all() if call.owns(session.id))
+    )
 
 
 def record_of(session: Session) -> SessionRecord:

@@ -103,14 +103,16 @@ async def update(call: Call, params: SettingsUpdateParams) -> SettingsUpdateResu
         raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
     changes = [change_of(change.act, change.key, change.value) for change in params.changes]
     directory = _directory(call, params.session_id, params.cwd)
-    return _updated(await change_settings(call.daemon.policies, changes, params.session_id, directory))
+    policies, confirmed = call.daemon.policies, params.confirm
+    return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
 
 
 async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsUpdateResult:
     """Let a command run outside the sandbox from now on, or no longer."""
     change = excluding(params.pattern, remove=params.remove)
     directory = _directory(call, params.session_id, params.cwd)
-    return _updated(await change_settings(call.daemon.policies, [change], params.session_id, directory))
+    policies, confirmed = call.daemon.policies, params.confirm
+    return _updated(await change_settings(policies, [change], params.session_id, directory, confirmed=confirmed))
 
 
 def _updated(changed: Changed) -> SettingsUpdateResult:

@@ -30,7 +30,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
     unavailable = await _unavailable(call)
     own = daemon.policies.own
     audit = daemon.audit.state
-    sessions = tuple(record_of(session) for session in daemon.sessions.all())
+    sessions = tuple(record_of(session) for session in daemon.sessions.all() if call.owns(session.id))
     restarted = daemon.restarted
     return StatusResult(
         version=__version__,

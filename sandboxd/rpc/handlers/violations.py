@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandboxd.daemon.blocked import Cleared, Snapshot
+from sandboxd.errors import CallerError
 from sandboxd.rpc.records import violation_record
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
@@ -27,20 +28,26 @@ if TYPE_CHECKING:
 
 
 async def list_violations(call: Call, params: ViolationListParams) -> ViolationListResult:
-    return _result(call.daemon.blocked.snapshot(params.session_id, params.command_id, params.since))
+    return _result(call.daemon.blocked.snapshot(params.session_id, params.command_id, params.since, call.owns))
 
 
 async def subscribe(call: Call, params: ViolationSubscribeParams) -> ViolationListResult:
     """What is kept, or happened since the cursor; from then on a notification for each change."""
+    if params.session_id is None and call.caller.restricted:
+        raise CallerError(
+            "not_permitted",
+            "a connection with the role agent hears of its own sessions only",
+            hint="send the session_id of a session that it has opened",
+        )
     return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, tell))
 
 
 async def clear(call: Call, params: ViolationClearParams) -> ViolationClearResult:
-    return ViolationClearResult(call.daemon.blocked.clear(params.session_id))
+    return ViolationClearResult(call.daemon.blocked.clear(params.session_id, call.owns))
 
 
 async def annotate(call: Call, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
-    text, count = await call.daemon.blocked.annotate(params.command_id, params.stderr, params.session_id)
+    text, count = await call.daemon.blocked.annotate(params.command_id, params.stderr, params.session_id, call.owns)
     return ViolationAnnotateResult(text, count)
 
 

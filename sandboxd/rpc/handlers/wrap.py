@@ -55,7 +55,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         environment=params.env or {},
         command_id=params.command_id,
         command_text=params.command_text,
-        overrides=_overrides(params.overrides, cwd),
+        overrides=_overrides(params.overrides, cwd, restricted=call.caller.restricted),
         publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
     )
     if session is None:
@@ -84,7 +84,7 @@ def _directory(call: Call, params: WrapParams, session: Session | None) -> str:
     raise CallerError("cwd_relative", "there is no working directory", hint="send cwd, or the session_id of a session")
 
 
-def _overrides(record: OverridesRecord | None, cwd: str) -> Overrides:
+def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) -> Overrides:
     if record is None:
         return NO_OVERRIDES
     if record.settings is not None and (not record.settings.startswith("/") or "\0" in record.settings):
@@ -94,6 +94,7 @@ def _overrides(record: OverridesRecord | None, cwd: str) -> Overrides:
         allow_write=tuple(_below(path, cwd) for path in record.allow_write),
         allow_read=tuple(_below(path, cwd) for path in record.allow_read),
         settings=record.settings,
+        restricted=restricted,
     )
 
 

@@ -7,8 +7,11 @@ parameters and result fields do not count, and `methods` tells which there are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 PROTOCOL = 1
+Role = Literal["full", "agent"]
+"""The powers of a connection. `agent` gives all powers up but those over sessions opened by the connection itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class HelloParams:
     client: str | None = None
     version: str | None = None
     protocol: int = PROTOCOL
+    role: Role | None = None
+    """Once a connection has the role `agent`, it keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +31,4 @@ class HelloResult:
     protocol_oldest: int
     pid: int
     methods: tuple[str, ...]
+    role: Role = "full"

@@ -28,7 +28,7 @@ class SuggestionRecord:
 class PermissionRequest:
     """One open question. Texts that came from inside a sandbox are neutralised for display. `project` is the directory
     of the session, `text` why it is asked, `warnings` what a yes would really mean, `scopes` those that a yes may
-    have."""
+    have. `wide` says that a yes gives very much away: a person should be asked twice."""
 
     request_id: str
     session_id: str
@@ -45,6 +45,7 @@ class PermissionRequest:
     write: bool = False
     warnings: tuple[str, ...] = ()
     scopes: tuple[Scope, ...] = ("once",)
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

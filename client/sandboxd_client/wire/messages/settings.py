@@ -97,11 +97,12 @@ class ChangeRecord:
 @dataclass(frozen=True, slots=True)
 class SettingsUpdateParams:
     """All changes are made, or none. `session_id` and `cwd` say in which project they are judged; they are written to
-    the user's local settings in any case."""
+    the user's local settings in any case. `confirm` says that a person knows what a wide rule gives away."""
 
     changes: tuple[ChangeRecord, ...]
     session_id: str | None = None
     cwd: str | None = None
+    confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,13 @@ class SettingsUpdateResult:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeCommandParams:
-    """`pattern` is added to the excluded commands, or taken out of them."""
+    """`pattern` is added to the excluded commands, or taken out of them. `confirm` as in `settings.update`."""
 
     pattern: str
     remove: bool = False
     session_id: str | None = None
     cwd: str | None = None
+    confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

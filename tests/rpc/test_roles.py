@@ -1,0 +1,172 @@
+"""A connection with the role `agent` has no power over settings, questions and the sessions of others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sandboxd.backends.base import Refusal
+from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.rpc.call import AGENT
+from sandboxd.rpc.dispatch import METHODS
+from sandboxd.runtime import sessions
+from support.daemon import RunningDaemon, successive_daemons
+from support.fake_runtime import FakeMachine
+from support.rpc import RawClient
+
+ROLE = {"role": "agent"}
+WIDENING = {"sandbox": {"network": {"allowedDomains": ["wide.test"]}, "filesystem": {"allowWrite": ["/srv"]}}}
+
+
+@pytest.fixture
+async def agent(running: RunningDaemon) -> Any:
+    async with running.client() as connected:
+        assert (await connected.result("hello", ROLE))["role"] == "agent"
+        yield connected
+
+
+async def slug(client: RawClient, method: str, params: Any = None) -> str:
+    return str((await client.error(method, params or {}))["data"]["slug"])
+
+
+async def opened(client: RawClient, running: RunningDaemon, **more: Any) -> str:
+    return str((await client.result("session.open", {"cwd": str(running.around.project), **more}))["session_id"])
+
+
+@pytest.mark.parametrize("method", sorted(name for name, one in METHODS.items() if one.access not in AGENT))
+async def test_what_changes_something_for_others_is_refused(agent: RawClient, method: str) -> None:
+    assert await slug(agent, method) == "not_permitted"
+
+
+async def test_the_role_is_kept(agent: RawClient) -> None:
+    assert await slug(agent, "hello", {"role": "full"}) == "not_permitted"
+    again = await agent.result("hello")
+    assert again["role"] == "agent" and "settings.update" not in again["methods"] and "wrap" in again["methods"]
+    assert await slug(agent, "settings.update", {"changes": []}) == "not_permitted"
+
+
+async def test_a_full_connection_stays_full(client: RawClient) -> None:
+    assert (await client.result("hello"))["role"] == "full"
+    assert (await client.result("hello", {"role": "full"}))["role"] == "full"
+    await client.result("settings.reload")
+
+
+async def test_sessions_of_others_are_out_of_reach(agent: RawClient, client: RawClient, running: RunningDaemon) -> None:
+    theirs, own = await opened(client, running), await opened(agent, running)
+    project = str(running.around.project)
+    for method, params in (
+        ("session.close", {}),
+        ("wrap", {"argv": ["x"]}),
+        ("should_sandbox", {"command": "x"}),
+        ("violation.list", {}),
+        ("violation.subscribe", {}),
+        ("violation.clear", {}),
+        ("violation.annotate", {"command_id": "c", "stderr": ""}),
+        ("permission.list", {}),
+        ("permission.request", {"kind": "network", "host": "a.test", "port": 1}),
+        ("settings.get", {}),
+        ("settings.subscribe", {}),
+        ("settings.locked", {}),
+        ("policy.effective", {}),
+        ("policy.describe", {}),
+        ("policy.explain", {"kind": "path", "target": "/"}),
+    ):
+        assert await slug(agent, method, {"session_id": theirs, **params}) == "not_permitted", method
+    await agent.result("wrap", {"session_id": own, "argv": ["x"]})
+    assert [one["session_id"] for one in (await agent.result("session.list"))["sessions"]] == [own]
+    assert [one["session_id"] for one in (await agent.result("status"))["sessions"]] == [own]
+    assert {theirs, own} <= {one["session_id"] for one in (await client.result("session.list"))["sessions"]}
+    await agent.result("wrap", {"cwd": project, "argv": ["x"]})
+    await agent.result("session.close", {"session_id": own})
+
+
+async def test_violations_of_others_are_not_shown(
+    agent: RawClient, client: RawClient, running: RunningDaemon, machine: FakeMachine
+) -> None:
+    project = str(running.around.project)
+    for one, path in ((client, "/theirs"), (agent, "/mine")):
+        await one.result("wrap", {"cwd": project, "argv": ["x"], "command_id": "same"})
+        refused = Refusal(ViolationKind.WRITE, "openat", path, ViolationSource.SECCOMP)
+        machine.backend.launches[-1].start()
+        machine.backend.launches[-1].observer.refused(refused)
+    seen = [one["target"] for one in (await agent.result("violation.list"))["violations"]]
+    assert seen == ["/mine"]
+    text = (await agent.result("violation.annotate", {"command_id": "same", "stderr": ""}))["stderr"]
+    assert "/mine" in text and "/theirs" not in text
+    assert (await agent.result("violation.clear"))["cleared"] == 1
+    assert [one["target"] for one in (await client.result("violation.list"))["violations"]] == ["/theirs"]
+
+
+async def test_settings_of_its_sessions_and_calls_only_tighten(
+    agent: RawClient, client: RawClient, running: RunningDaemon
+) -> None:
+    async def allowed(one: RawClient) -> bool:
+        session_id = await opened(one, running, settings=WIDENING)
+        said = await one.result("policy.explain", {"kind": "host", "target": "wide.test", "session_id": session_id})
+        return bool(said["behavior"] == "allow")
+
+    assert await allowed(client) and not await allowed(agent)
+    assert await slug(agent, "session.open", {"cwd": str(running.around.project), "detach": True}) == "not_permitted"
+    tight = await opened(agent, running, settings={"sandbox": {"network": {"deniedDomains": ["a.test"]}}})
+    said = await agent.result("policy.explain", {"kind": "host", "target": "a.test", "session_id": tight})
+    assert said["reason"]["rule"] == "a.test"
+
+
+async def test_a_restart_does_not_give_powers_back() -> None:
+    async with successive_daemons() as daemons, daemons.client() as agent:
+        await agent.result("hello", ROLE)
+        await daemons.restart()
+        assert await slug(agent, "settings.reload") == "not_permitted"
+        assert (await agent.result("hello"))["role"] == "agent"
+
+
+async def test_who_asked_may_not_answer(running: RunningDaemon) -> None:
+    """Neither the process that asked nor one that it has started; another one may."""
+    wish = {"kind": "path", "path": "/srv/x", "write": True, "cwd": str(running.around.project)}
+    async with (
+        running.client() as asker,
+        running.client() as same_process,
+        running.client_in_a_child() as child,
+        running.client_in_a_child() as sibling,
+    ):
+        for one in (same_process, child, sibling):
+            await one.result("permission.subscribe")
+        asking = asyncio.create_task(asker.result("permission.request", wish))
+        answer = {"request_id": await open_question(same_process), "behavior": "allow"}
+        for one in (same_process, child):
+            assert await slug(one, "sandbox_permission_response", answer) == "not_permitted"
+        asking.cancel()
+    async with running.client_in_a_child() as asker, running.client_in_a_child() as sibling:
+        await sibling.result("permission.subscribe")
+        asking = asyncio.create_task(asker.result("permission.request", wish))
+        answer = {"request_id": await open_question(sibling), "behavior": "allow"}
+        await sibling.result("sandbox_permission_response", answer)
+        assert (await asking)["behavior"] == "allow"
+
+
+async def open_question(client: RawClient) -> str:
+    while not (found := await client.result("permission.list"))["open"]:
+        pass
+    return str(found["open"][0]["request_id"])
+
+
+async def test_sessions_are_bounded(
+    client: RawClient, running: RunningDaemon, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_CONNECTION", 5)
+    monkeypatch.setattr(sessions, "MOST_DETACHED", 3)
+    monkeypatch.setattr(sessions, "MOST_IMPLICIT", 2)
+    project = running.around.project
+    own = [await opened(client, running, detach=True) for _ in range(3)]
+    assert await slug(client, "session.open", {"cwd": str(project), "detach": True}) == "sessions_too_many"
+    own += [await opened(client, running) for _ in range(2)]
+    assert await slug(client, "session.open", {"cwd": str(project)}) == "sessions_too_many"
+    for one in own:
+        await client.result("session.close", {"session_id": one})
+    for number in range(12):  # an idle implicit session makes way
+        (project / str(number)).mkdir()
+        await client.result("wrap", {"cwd": str(project / str(number)), "argv": ["x"]})
+        machine.backend.launches[-1].start()
+        machine.backend.launches[-1].end(0)
