@@ -85,14 +85,14 @@ class Changes:
         contents: bool = False,
         attributes: bool = False,
     ) -> Interest:
-        """From now on `on_change` hears of names that come, go or are replaced; with `contents` also of files that were
-        written, with `attributes` of a change of the directory's own mode, owner or access list. Raises the OSError
+        """From now on `on_change` hears of names that come, go, are replaced or change their mode; with `contents` also
+        of files that were written, with `attributes` of a change of the directory's own mode, owner or access list. Raises the OSError
         that says why the directory cannot be looked at."""
         interest = Interest(directory, matters, on_change, attributes=attributes)
-        more = (inotify.CLOSE_WRITE if contents else 0) | (inotify.ATTRIB if attributes else 0)
+        more = inotify.CLOSE_WRITE if contents else 0
         state = os.stat(directory)  # outside the lock: a server may not answer
         with self._lock:
-            self._watch(interest, state, inotify.NAMES_CHANGE | more)
+            self._watch(interest, state, inotify.NAMES_CHANGE | inotify.ATTRIB | more)
         return interest
 
     def _watch(self, interest: Interest, state: os.stat_result, mask: int) -> None:
@@ -154,7 +154,10 @@ class Changes:
                 self._inotify.remove(event.watch)
             return interests
         if event.mask & inotify.ATTRIB:
-            return [interest for interest in interests if interest.attributes and not event.name]
+            if not event.name:
+                return [interest for interest in interests if interest.attributes]
+            # a placeholder that a program has put something into loses its mark; other directories matter by their name
+            return [interest for interest in interests if interest.matters(event.name, False)]
         is_directory = bool(event.mask & inotify.ISDIR)
         return [interest for interest in interests if interest.matters(event.name, is_directory)]
 

@@ -130,6 +130,17 @@ class HostFacts:
             hint="try again when the working directory is quieter",
         )
 
+    def look_again(self, path: str) -> None:
+        """What was found out about this name does not hold, although nothing has told: a placeholder that a program has
+        put something into."""
+        with self._scans_lock:
+            for shared in self._scans.values():
+                for above in _directories_above(path):
+                    shared.tree.look_again(above)
+        for facts in self._known.values():
+            if isinstance(facts.stamp, _Stamp):
+                facts.stamp.spoil()
+
     async def resolve(self, path: str) -> Resolved:
         return await asyncio.to_thread(resolve, path, _NoNames())
 
@@ -301,6 +312,14 @@ class HostFacts:
                     del self._scans[key]
                     shared.tree.close()
             stamp.keys.clear()
+
+
+def _directories_above(path: str) -> Iterator[str]:
+    above = os.path.dirname(path.rstrip("/"))
+    while above != "/":
+        yield above
+        above = os.path.dirname(above)
+    yield above
 
 
 class _NoNames:

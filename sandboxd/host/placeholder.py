@@ -72,6 +72,8 @@ class Placeholder:
     lock: int
     users: int = 0
     lost: bool = False
+    times: tuple[int, int] = (0, 0)
+    """Of a directory, when it was last seen to hold nothing."""
 
 
 def make(path: str) -> Placeholder:
@@ -87,6 +89,10 @@ def make(path: str) -> Placeholder:
                     os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
                 _see_that_it_is_marked(name, directory, path)
         found = take(path)
+        if found is not None and is_in_use(found):
+            unmark(found.lock)
+            os.close(found.lock)
+            break
         if found is not None:
             return found
         if os.path.lexists(path.rstrip("/")) and not is_absent(path.rstrip("/")):
@@ -183,7 +189,7 @@ def remove(placeholder: Placeholder) -> bool:
         state = os.fstat(placeholder.lock)
         parent, name = os.path.split(placeholder.path.rstrip("/"))  # as its holder calls it: a directory ends in one
         with reachable(placeholder.path), without_links.opened(parent) as directory:
-            if not is_at(name, state, directory):
+            if not is_at(name, state, directory) or not _is_marked(state):
                 return False
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(name, dir_fd=directory)
@@ -216,6 +222,25 @@ def is_lost(placeholder: Placeholder) -> bool:
     except OSError:
         return False
     return not os.path.samestat(now, state)
+
+
+def is_in_use(placeholder: Placeholder) -> bool:
+    """Whether another program has put something into it, or has made it its own: then the name is not absent. Neither
+    changes the directory that it stands in."""
+    state = os.fstat(placeholder.lock)
+    if not _is_marked(state):
+        return True
+    if not stat.S_ISDIR(state.st_mode):
+        return state.st_size > 0
+    times = (state.st_mtime_ns, state.st_ctime_ns)
+    if times == placeholder.times:
+        return False
+    path = placeholder.path.rstrip("/")
+    if is_at(path, state) and not is_placeholder(path, state):
+        return True
+    if max(times) < time.time_ns() - _TICK:  # later ones tell of no change within the same tick
+        placeholder.times = times
+    return False
 
 
 def unmark(lock: int) -> None:

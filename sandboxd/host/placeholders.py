@@ -27,6 +27,7 @@ from sandboxd.host.placeholder import (
     Placeholder,
     is_absent,
     is_at,
+    is_in_use,
     is_lost,
     make,
     reachable,
@@ -235,7 +236,8 @@ class Placeholders:
 
     def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...] = ()) -> Hold:
         """Make what is missing (parents first) and count what is there. `watched`: see `FileView`. Raises `HostError`
-        when a directory cannot be made: then nothing is held."""
+        when a directory cannot be made: then nothing is held. `placeholder_taken`: something real is there, so
+        that the facts are out of date (`FactSource.look_again`)."""
         held: list[str] = []
         try:
             if unknown := self._journal.unknown(paths):
@@ -247,6 +249,13 @@ class Placeholders:
                     held.append(path)
         except OSError as error:
             self._release(tuple(held), False)
+            if isinstance(error, FileExistsError):
+                raise HostError(
+                    "placeholder_taken",
+                    f"cannot keep {error.filename} from being created: {error.strerror}",
+                    hint="try again when no program creates and removes it all the time",
+                    data={"path": error.filename},
+                ) from error
             raise HostError(
                 "placeholder_failed",
                 f"cannot keep {error.filename} from being created: {error.strerror}",
@@ -277,6 +286,9 @@ class Placeholders:
             users = placeholder.users
             self._drop(path)
             placeholder = None
+        if placeholder is not None and is_in_use(placeholder):
+            unmark(placeholder.lock)
+            raise FileExistsError(errno.EEXIST, "another program uses it now", path)
         if placeholder is None:
             self._held[path] = placeholder = make(path)
             placeholder.users, placeholder.lost = users, users > 0

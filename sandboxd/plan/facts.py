@@ -223,6 +223,10 @@ class FactSource(Protocol):
         """Where one absolute path leads now."""
         ...
 
+    def look_again(self, path: str) -> None:
+        """What was answered about this path does not hold any more."""
+        ...
+
     def unchanged(self, facts: Facts) -> bool:
         """Whether the same questions would be answered in the same way now. Microseconds; False when in doubt."""
         ...

@@ -115,6 +115,10 @@ class Planner:
         """Where an absolute path leads on the host, now."""
         return await self._facts.resolve(path)
 
+    def look_again(self, path: str) -> None:
+        """What the plans say of this path is out of date: the next one looks."""
+        self._facts.look_again(path)
+
     def forget(self, session_tmp: str) -> None:
         """A session has ended: nothing of its places is kept."""
         for key in [key for key in self._known if key[0].session_tmp == session_tmp]:

@@ -35,6 +35,8 @@ from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
 
 STOP_GRACE_S = 1.0
+PLANS_TRIED = 5
+"""Times that a command is planned while programs create names that the plan takes for absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Planner(Protocol):
 
     async def resolve(self, path: str) -> Resolved:
         """Where a path leads on the host, now."""
+        ...
+
+    def look_again(self, path: str) -> None:
+        """What it knows of this path is out of date."""
         ...
 
     def forget(self, session_tmp: str) -> None: ...
@@ -163,6 +169,17 @@ class Session:
         return wrapped
 
     async def _wrap(self, request: WrapRequest) -> tuple[Wrapped, Command]:
+        """Where a program has created a name that the plan takes for absent, there is another plan."""
+        for _ in range(PLANS_TRIED - 1):
+            try:
+                return await self._wrap_once(request)
+            except HostError as error:
+                if error.slug != "placeholder_taken":
+                    raise
+                self._parts.planner.look_again(error.data["path"])
+        return await self._wrap_once(request)
+
+    async def _wrap_once(self, request: WrapRequest) -> tuple[Wrapped, Command]:
         self._check_open()
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)

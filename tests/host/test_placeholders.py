@@ -172,8 +172,28 @@ def test_what_is_already_there_is_not_touched(work: Path, placeholders: Placehol
     path.mkdir() if existing == "directory" else path.write_text("x") if existing == "file" else path.symlink_to("x")
     with pytest.raises(HostError) as caught:
         placeholders.hold((f"{work}/b/", f"{path}/"))
-    assert caught.value.slug == "placeholder_failed"
+    assert caught.value.slug == "placeholder_taken"
     assert [one.name for one in work.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a/", "file"])
+@pytest.mark.parametrize("how", ["filled", "taken"])
+def test_one_in_use_is_not_held_any_more(work: Path, placeholders: Placeholders, name: str, how: str) -> None:
+    """Nothing changes in the directory that it stands in, so this is where it is noticed."""
+    path = work / name.rstrip("/")
+    first = placeholders.hold((f"{work}/{name}",))
+    if how == "taken":
+        path.chmod(0o755)
+    else:
+        (path / "own" if path.is_dir() else path).write_text("own")
+    for holder in (placeholders, Placeholders(str(work.parent / "other"), linger=0)):
+        with pytest.raises(HostError) as caught:
+            holder.hold((f"{work}/{name}",))
+        assert caught.value.slug == "placeholder_taken"
+    if how == "filled":
+        (path / "own" if path.is_dir() else work / "none").unlink(missing_ok=True)
+    first.release()
+    assert path.exists() and not is_absent(str(path))
 
 
 def test_a_directory_that_cannot_be_made_holds_nothing(work: Path, placeholders: Placeholders) -> None:
