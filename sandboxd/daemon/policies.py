@@ -10,7 +10,9 @@ is what makes a warm `wrap` cheap: whatever was derived from a policy is found a
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sandboxd.daemon.written_places import WrittenPlaces
 from sandboxd.errors import SettingsError
+from sandboxd.host.changes import is_remote
 from sandboxd.policy.build import build_policy, check_settings
 from sandboxd.policy.policy import Policy
 from sandboxd.policy.rule_paths import Scope
@@ -31,6 +34,7 @@ from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
 from sandboxd.sources.reading import read_layer, read_layers
+from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
@@ -89,6 +93,8 @@ class Project:
         self.scope = places.scope(directory)
         self._next_generation = next_generation
         self._distrust = distrust
+        self.slow = directory is not None and is_remote(directory)
+        """Whether its files are looked at in a thread: a server may not answer."""
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         self.error: SettingsError | None = None
@@ -96,7 +102,12 @@ class Project:
         """That of sessions without settings of their own: the same for all of them."""
         self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
 
+    def look(self) -> FileStates:
+        """The state of its files now."""
+        return look_at_files(self.locations.files)
+
     def _read(self) -> tuple[Layer, ...]:
+        self.seen = self.look()  # before they are read: what changes meanwhile is noticed the next time
         layers = read_layers(self.locations)
         reason = "" if self.directory is None else self._distrust(self.directory)
         if not reason:
@@ -108,6 +119,10 @@ class Project:
             else layer
             for layer in layers
         )
+
+    def differs(self) -> bool:
+        """Whether the files say something else than when they were last taken over."""
+        return merge(self._read()) != self.latest
 
     def refresh(self) -> tuple[str, ...]:
         """Read the files again; return the keys whose effective value has changed. Broken files change nothing, and
@@ -240,18 +255,15 @@ def read_required(path: str, home: str, may_widen: bool = True, distrust: str = 
     return layer if may_widen else replace(layer, may_widen=False, distrust=distrust)
 
 
-_Variant = tuple[Overrides, tuple[int, ...] | None]
+_Variant = tuple[Overrides, State | None]
 
 
-def _identity(path: str | None) -> tuple[int, ...] | None:
-    """What changes when a file does."""
+def _identity(path: str | None) -> State | None:
+    """What changes when a file does; another one each time as long as a change could go unnoticed."""
     if path is None:
         return None
-    try:
-        state = os.stat(path)
-    except OSError:
-        return ()
-    return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+    found = look_at_file(path)
+    return found.states[0] if found.settled else (*found.states[0], time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +354,14 @@ class Policies:
     def locations(self) -> tuple[SettingsLocations, ...]:
         """Every file that matters to somebody now."""
         return tuple(project.locations for project in self._all())
+
+    async def bring_up_to_date(self, directory: str | None) -> None:
+        """Read again what has changed since it was read, before an answer rests on it: for the project of a directory,
+        or the daemon's own settings. A project that is not known yet is read when it is asked for. Never raises."""
+        project = self.own if directory is None else self._projects.get(directory, self.own)
+        found = await asyncio.to_thread(project.look) if project.slow else project.look()
+        if found.states != project.seen.states or (not project.seen.settled and project.differs()):
+            self.reload()
 
     def _all(self) -> list[Project]:
         return [self.own, *self._projects.values()]

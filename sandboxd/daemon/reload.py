@@ -1,7 +1,8 @@
 """Settings that change on disk become the policy in force, without a timer and without a missed change.
 
 The files to watch are set *before* they are read, so whatever happens after the reading is noticed. Where the system
-cannot watch (inotify is used up), the daemon works on and says so: `settings.reload` and SIGHUP read the files.
+cannot watch (inotify is used up), the daemon works on and says so: the state of the files is compared before each
+command (`Policies.bring_up_to_date`), and `settings.reload` and SIGHUP read them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class Reloading:
 
     def _give_up(self, error: Exception) -> None:
         reason = error.message if isinstance(error, HostError) else str(error)
-        self.failure = f"changes of settings files are not noticed ({reason}); run: sandboxd restart"
+        self.failure = (
+            f"settings files are not watched ({reason}): a change holds for the next command, not for those that run; "
+            "mend that, and then run: sandboxd restart"
+        )
         self._log.warning("settings files are not watched", reason=reason)
 
 

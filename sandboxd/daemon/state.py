@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -112,6 +113,17 @@ class Daemon:
     def ways_out(self) -> tuple[str, ...]:
         """Who decides about connections, and through which proxy they go: a sentence each."""
         return describe_ways_out(self.policies.own.now.policy.network, self.proxies)
+
+    async def bring_settings_up_to_date(self, session_id: str | None, cwd: str | None) -> None:
+        """Read the settings files again that have changed: those of a session's project, else of a directory's, else
+        the daemon's own. Whether there is such a session or directory is for others to tell."""
+        directory = None
+        with contextlib.suppress(CallerError):
+            if session_id is not None:
+                directory = self.sessions.get(session_id).cwd
+            elif cwd is not None:
+                directory = self.directory(cwd)
+        await self.policies.bring_up_to_date(directory)
 
     def directory(self, path: str) -> str:
         """`path` as a working directory: absolute, without `.`, `..` and a trailing slash. Raises CallerError

@@ -86,8 +86,8 @@ class Changes:
         attributes: bool = False,
     ) -> Interest:
         """From now on `on_change` hears of names that come, go, are replaced or change their mode; with `contents` also
-        of files that were written, with `attributes` of a change of the directory's own mode, owner or access list. Raises the OSError
-        that says why the directory cannot be looked at."""
+        of files that were written, with `attributes` of a change of the directory's own mode, owner or access list.
+        Raises the OSError that says why the directory cannot be looked at."""
         interest = Interest(directory, matters, on_change, attributes=attributes)
         more = inotify.CLOSE_WRITE if contents else 0
         state = os.stat(directory)  # outside the lock: a server may not answer
@@ -181,6 +181,15 @@ def _times_now(directory: str) -> tuple[int, ...]:
         return _times(os.stat(directory))
     except OSError:
         return ()
+
+
+def is_remote(directory: str) -> bool:
+    """Whether looking at a directory may take as long as a server takes. False where it is not there."""
+    if sys.platform == "darwin":
+        return False
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
+        return os.stat(directory).st_dev in _remote_devices(mounts.fileno())
+    return False
 
 
 def _remote_devices(mountinfo: int) -> frozenset[int]:

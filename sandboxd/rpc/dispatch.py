@@ -121,6 +121,12 @@ METHODS: dict[str, Method] = {
 PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate", "check", "status", "session.list"})
 """Those that may take long or change nothing: asked again by the next daemon they mean the same."""
 
+FRESH = frozenset(
+    {"status", "session.open", "should_sandbox", "wrap", "permission.request", "settings.get", "settings.update",
+     "settings.exclude_command", "settings.locked", "policy.explain", "policy.effective", "policy.describe"}
+)  # fmt: skip
+"""Those whose answers rest on settings: files that have changed are read again first."""
+
 # Whose fault an error is, by class: the number of a slug that the table of codes does not have.
 _NUMBERS: dict[type[SandboxdError], int] = {
     CallerError: codes.CALLER,
@@ -169,6 +175,9 @@ class Dispatcher:
                     self._controlled(Controlled(name, context.caller.pid))
                 record = decode(method.params, params)
                 _check_session(context, record)
+                if name in FRESH:
+                    session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
+                    await self._daemon.bring_settings_up_to_date(session_id, cwd)
                 return success(encode(await method.handler(context, record)))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}

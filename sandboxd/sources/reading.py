@@ -77,7 +77,7 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
     except NotADirectoryError:
         return empty
     except _Unreadable as fault:
-        if _keeps_absent(path):
+        if keeps_absent(path):
             return empty
         return broken_layer(error(fault.slug, fault.message, _at(location), hint=fault.hint), source, path)
     except OSError as fault:
@@ -91,7 +91,7 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
     return _parse(data, status, location, home)
 
 
-def _keeps_absent(path: str) -> bool:
+def keeps_absent(path: str) -> bool:
     """Whether it is the empty directory with which the daemon keeps this very name from being created by a sandbox, see
     `host.placeholders`: with a command in the home directory, that is what stands for the user's settings."""
     try:

@@ -73,9 +73,11 @@ def start_daemon_process(
     settings: Mapping[str, Any] | None = None,
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    through: Sequence[str] = (),
 ) -> DaemonProcess:
     """Starts the daemon and waits until it answers on its socket. `settings` become the user's settings file, `resolve`
-    pins names to addresses. The log is outside the directories that a snapshot compares."""
+    pins names to addresses, `through` is a program that runs the daemon. The log is outside the directories that a
+    snapshot compares."""
     if settings is not None:
         identity.write(identity.home / ".claude" / "settings.json", json.dumps(settings))
     address = identity.runtime / "sandboxd" / "sandboxd.sock"
@@ -83,7 +85,7 @@ def start_daemon_process(
     log = identity.write(identity.base / "daemon.log", "")
     with log.open("ab") as stream:
         process = identity.popen(
-            identity.command("serve", "--socket", str(address), *pins, *arguments),
+            [*through, *identity.command("serve", "--socket", str(address), *pins, *arguments)],
             cwd=identity.home,
             env=identity.environment(**(env or {})),
             stdin=subprocess.DEVNULL,

@@ -36,6 +36,9 @@ class DictionaryHost:
     async def answer(self, needs: Needs) -> Facts:
         return self.facts(needs)
 
+    def look_again(self, path: str) -> None:
+        pass
+
     def unchanged(self, facts: Facts) -> bool:
         return False
 

@@ -75,6 +75,9 @@ class FakeHost:
     async def resolve(self, path: str) -> Resolved:
         return self.look(path)
 
+    def look_again(self, path: str) -> None:
+        pass
+
     def unchanged(self, facts: Facts) -> bool:
         return facts.stamp == self._generation
 

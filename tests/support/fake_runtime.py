@@ -114,6 +114,9 @@ class FakePlanner:
     async def resolve(self, path: str) -> Resolved:
         return Resolved(path)
 
+    def look_again(self, path: str) -> None:
+        pass
+
     def forget(self, session_tmp: str) -> None:
         self.forgotten.append(session_tmp)
 

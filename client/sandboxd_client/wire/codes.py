@@ -154,6 +154,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("watch_limit", HOST, "no more files can be watched"),
     ("watch_unavailable", HOST, "settings files cannot be watched"),
     ("placeholder_failed", HOST, "a protected name cannot be kept from being created"),
+    ("placeholder_taken", HOST, "a program creates and removes a protected name all the time"),
     ("temporary_directory", HOST, "a temporary directory cannot be made or used"),
     ("directory_unusable", HOST, "a directory of the daemon cannot be made or used"),
     ("directory_foreign", HOST, "a directory of the daemon belongs to somebody else"),

@@ -69,7 +69,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
         cwd=wrapped.cwd,
         layers=wrapped.layers,
-        warnings=wrapped.warnings,
+        warnings=(*wrapped.warnings, *filter(None, [call.daemon.reloading.failure])),
         expires_in_s=wrapped.expires_in_s,
         policy_generation=wrapped.generation,
         published=tuple(map(str, wrapped.published)),

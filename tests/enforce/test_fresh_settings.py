@@ -1,0 +1,116 @@
+"""A rule that was written before a command started holds for it, whichever settings file it is in, whether or not the
+system lets files be watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
+from support.waiting import wait_until
+
+LIMITED = """
+import ctypes, os, sys
+uid, gid = os.geteuid(), os.getegid()
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x10000000):
+    raise OSError(ctypes.get_errno(), "unshare")
+for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+with open(f"/proc/sys/user/{sys.argv[1]}", "w") as file:
+    file.write(sys.argv[2])
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Runs a program in a user namespace of its own, with one of the kernel's limits lowered there."""
+
+LIMITS = {
+    "watched": None,
+    "no instances": ("max_inotify_instances", "0"),
+    "no watches": ("max_inotify_watches", "0"),
+    "few watches": ("max_inotify_watches", "12"),
+}
+PLACES = ("user", "local", "project", "project local", "flag", "--settings", "linked")
+
+
+@pytest.fixture(params=LIMITS)
+def limited(request: pytest.FixtureRequest, identity: Identity, start_daemon: StartDaemon) -> Iterator[DaemonProcess]:
+    limit = LIMITS[request.param]
+    through = [] if limit is None else [sys.executable, "-c", LIMITED, *limit]
+    named = identity.write(identity.home / "named.json", "{}")
+    yield start_daemon(
+        through=through, arguments=["--settings", str(named)],
+        env={"SANDBOXD_FLAG_SETTINGS": str(identity.home / "flag.json")},
+    )  # fmt: skip
+
+
+def run(daemon: DaemonProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Our command line in the user namespace of the daemon: it does not know who calls from another one."""
+    enter = ["nsenter", "--user", "--preserve-credentials", "--target", str(daemon.pid), "--"]
+    if os.stat(f"/proc/{daemon.pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino:
+        enter = []
+    return daemon.identity.run([*enter, *daemon.identity.command(*arguments)], env=daemon.environment())
+
+
+def is_no_directory(path: Path) -> bool:
+    return not path.is_dir()
+
+
+def file_of(place: str, identity: Identity) -> Path:
+    return {
+        "user": identity.home / ".claude/settings.json",
+        "local": identity.home / ".claude/settings.local.json",
+        "project": identity.workspace / ".claude/settings.json",
+        "project local": identity.workspace / ".claude/settings.local.json",
+        "flag": identity.home / "flag.json",
+        "--settings": identity.home / "named.json",
+        "linked": identity.home / ".claude/settings.json",
+    }[place]
+
+
+def test_a_rule_holds_for_the_next_command(limited: DaemonProcess, identity: Identity) -> None:
+    """The same number of bytes each time, in place and by renaming, so that only the times can tell."""
+    for name in "ab":
+        identity.write(identity.workspace / name, "there")
+    assert run(limited, "run", "-c", "cat a b").stdout == "therethere"
+    for place in PLACES:
+        path = file_of(place, identity)
+        wait_until(partial(is_no_directory, path), "what kept the file absent has gone")
+        if place == "linked":
+            identity.write(identity.home / "elsewhere.json", "{}")
+            identity.run(["ln", "-sf", str(identity.home / "elsewhere.json"), str(path)], check=True)
+        for denied, renamed in (("a", False), ("b", False), ("a", True), ("b", True)):
+            rules = json.dumps({"sandbox": {"filesystem": {"denyRead": [f"{identity.workspace}/{denied}"]}}})
+            if renamed and place != "linked":
+                new = identity.write(path.with_name("new"), rules)
+                os.replace(new, path)
+            else:
+                identity.write(path, rules)
+            done = run(limited, "run", "-c", f"cat {denied}; cat {'b' if denied == 'a' else 'a'}")
+            assert done.stdout == "there", (place, denied, renamed, done.stdout, done.stderr)
+        path.write_text("{}") if place == "--settings" else path.unlink()
+        done = run(limited, "run", "-c", "cat a b")
+        assert done.stdout == "therethere", (place, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("limit", ["no instances", "no watches"])
+def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: StartDaemon, limit: str) -> None:
+    words = LIMITS[limit]
+    assert words is not None
+    daemon = start_daemon(through=[sys.executable, "-c", LIMITED, *words])
+    for arguments in (("status",), ("run", "--", "true")):
+        done = run(daemon, *arguments)
+        assert "settings files are not watched" in done.stdout + done.stderr, done
+    daemon.stop()
+    watched = start_daemon()
+    for arguments in (("status",), ("run", "--", "true")):
+        done = watched.run(*arguments)
+        assert done.returncode == 0 and "not watched" not in done.stdout + done.stderr, done
