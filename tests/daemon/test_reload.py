@@ -133,7 +133,7 @@ async def test_without_a_watcher_the_daemon_goes_on_and_says_so(world: World, er
 
     reloading = Reloading(world.policies, world.log.logger, watch)
     async with reloading.following():
-        assert "not noticed" in reloading.failure
+        assert "not watched" in reloading.failure
         world.enable()
         reloading.reload()
         assert world.enabled
