@@ -214,6 +214,12 @@ class SessionPolicy:
         may_widen, distrust = _trust(self.project.now, overrides.restricted)
         if values := overrides_as_settings(overrides):
             layers.append(layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust))
+        if overrides.granted_write or overrides.granted_read:
+            widens, why_not = _trust(self.project.now, restricted=False)
+            granted = Overrides(allow_write=overrides.granted_write, allow_read=overrides.granted_read)
+            layers.append(
+                layer_from_values(overrides_as_settings(granted), Source.CLI, may_widen=widens, distrust=why_not)
+            )
         if overrides.settings is not None:
             layers.append(read_required(overrides.settings, self.project.locations.home, may_widen, distrust))
         return tuple(layers)

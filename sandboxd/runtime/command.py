@@ -227,6 +227,10 @@ class Command:
         if self.published is not None and listeners.inside is not None:
             self.published.serve(listeners.inside)
 
+    @property
+    def has_started(self) -> bool:
+        return self._started
+
     def started(self) -> None:
         self.state = State.RUNNING
         self._started = True

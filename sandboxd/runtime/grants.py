@@ -124,8 +124,8 @@ class Grants:
                 self._given[grant.id] = replace(grant, uses=grant.uses - 1)
         return replace(
             overrides,
-            allow_write=(*overrides.allow_write, *(g.path for g in mine if g.path is not None and g.write)),
-            allow_read=(*overrides.allow_read, *(g.path for g in mine if g.path is not None and not g.write)),
+            granted_write=tuple(g.path for g in mine if g.path is not None and g.write),
+            granted_read=tuple(g.path for g in mine if g.path is not None and not g.write),
         )
 
     def revoke(self, grant_id: str) -> Grant:

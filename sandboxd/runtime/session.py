@@ -35,6 +35,8 @@ from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
 
 STOP_GRACE_S = 1.0
+MOST_UNCLAIMED = 1024
+"""Wrapped commands of one session that wait to be run."""
 PLANS_TRIED = 5
 """Times that a command is planned while programs create names that the plan takes for absent."""
 
@@ -181,6 +183,7 @@ class Session:
 
     async def _wrap_once(self, request: WrapRequest) -> tuple[Wrapped, Command]:
         self._check_open()
+        self._check_unclaimed()
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)
         await self._parts.backend.ready()
@@ -221,6 +224,17 @@ class Session:
             published=command.publications,
         )
         return wrapped, command
+
+    def _check_unclaimed(self) -> None:
+        """Raises CallerError `wraps_too_many`. What runs is bounded by the system, what waits to be run only here."""
+        if len(self._commands) < MOST_UNCLAIMED:
+            return
+        if sum(not command.has_started for command in self._commands.values()) >= MOST_UNCLAIMED:
+            raise CallerError(
+                "wraps_too_many",
+                f"{MOST_UNCLAIMED} wrapped commands of this session wait to be run",
+                hint="run them, or wait until they expire",
+            )
 
     def _place(self, cwd: str, transparent: bool) -> Place:
         session_tmp = self._parts.temporary.session(self.id)

@@ -20,10 +20,14 @@ class Overrides:
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
     restricted: bool = False
-    """They may only tighten."""
+    """The caller's may only tighten."""
+    granted_write: tuple[str, ...] = ()
+    granted_read: tuple[str, ...] = ()
+    """Paths that a person granted."""
 
     def __bool__(self) -> bool:
-        return bool(self.allow_domains or self.allow_write or self.allow_read or self.settings)
+        callers = self.allow_domains or self.allow_write or self.allow_read or self.settings
+        return bool(callers or self.granted_write or self.granted_read)
 
 
 NO_OVERRIDES = Overrides()

@@ -562,6 +562,19 @@ async def test_a_path_is_opened_for_the_next_commands(
     assert "/var/cache/x" in await writable() and "/var/cache/x" in await writable()
 
 
+async def test_a_grant_widens_where_an_agents_own_overrides_do_not(
+    client: RawClient, machine: FakeMachine, person: Person, running: RunningDaemon
+) -> None:
+    await client.result("hello", {"role": "agent"})
+    session = await client.result("session.open", {"cwd": str(running.around.project)})
+    wish = {"kind": "path", "session_id": session["session_id"], "path": "/var/cache/x", "write": True}
+    await ask(client, person, wish, "allow", scope="session")
+    params = {"session_id": session["session_id"], "argv": ["true"], "overrides": {"allow_write": ["/var/own"]}}
+    await client.result("wrap", params)
+    writable = [rule.path for rule in machine.planner.asked[-1][0].files.allow_write]
+    assert "/var/cache/x" in writable and "/var/own" not in writable
+
+
 @pytest.mark.parametrize(
     ("wish", "slug"),
     [

@@ -11,6 +11,7 @@ from sandboxd.backends.base import Refusal
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import METHODS
+from sandboxd.runtime import session as session_module
 from sandboxd.runtime import sessions
 from support.daemon import RunningDaemon, successive_daemons
 from support.fake_runtime import FakeMachine
@@ -165,6 +166,13 @@ async def test_sessions_are_bounded(
     assert await slug(client, "session.open", {"cwd": str(project)}) == "sessions_too_many"
     for one in own:
         await client.result("session.close", {"session_id": one})
+    monkeypatch.setattr(session_module, "MOST_UNCLAIMED", 3)
+    busy = {"session_id": await opened(client, running), "argv": ["x"]}
+    for _ in range(3):
+        await client.result("wrap", busy)
+    assert await slug(client, "wrap", busy) == "wraps_too_many"
+    machine.backend.launches[-1].start()
+    await client.result("wrap", busy)
     for number in range(12):  # an idle implicit session makes way
         (project / str(number)).mkdir()
         await client.result("wrap", {"cwd": str(project / str(number)), "argv": ["x"]})

@@ -166,7 +166,7 @@ async def test_a_remembered_no_ends_with_its_time(desk: Desk) -> None:
 
 async def test_a_grant_is_over_at_its_time_also_when_nothing_looks(desk: Desk) -> None:
     desk.grants.give("a", Scope.SESSION, None, "me", ttl_s=10, path="/a", write=True)
-    assert desk.grants.widen(NO_OVERRIDES, None).allow_write == ("/a",)
+    assert desk.grants.widen(NO_OVERRIDES, None).granted_write == ("/a",)
     desk.now += 10
     assert desk.grants.widen(NO_OVERRIDES, None) is NO_OVERRIDES and desk.grants.list() == []
     desk.grants.close()

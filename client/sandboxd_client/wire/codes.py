@@ -59,6 +59,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("cwd_missing", CALLER, "the working directory does not exist or is not a directory"),
     ("shell_unknown", CALLER, "the named shell does not exist or is not executable"),
     ("host_invalid", CALLER, "not a host name or address"),
+    ("wraps_too_many", CALLER, "too many wrapped commands of one session wait to be run"),
     ("sessions_too_many", CALLER, "one connection, or all detached sessions, have reached their limit"),
     ("confirmation_needed", CALLER, "a change gives very much away, and was not confirmed"),
     ("publish_invalid", CALLER, "not a port to publish"),
