@@ -128,7 +128,8 @@ def overrides_of(overrides: OverridesRecord | Mapping[str, Any], publish: Sequen
     if isinstance(overrides, OverridesRecord):
         record = overrides
     else:
-        given: dict[str, Any] = {name: v if name == "settings" else tuple(v) for name, v in overrides.items()}
+        single = ("settings", "ignore_unknown_restrictions")
+        given: dict[str, Any] = {name: v if name in single else tuple(v) for name, v in overrides.items()}
         record = OverridesRecord(**given)
     if isinstance(publish, (str, int)):
         raise TypeError("publish is a list of ports, such as [3000] or ['8080:3000']")

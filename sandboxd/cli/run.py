@@ -36,6 +36,10 @@ OPTIONS = (
         many=True,
     ),
     Option("--settings", "a further settings file for this command", value="FILE"),
+    Option(
+        "--ignore-unknown-restrictions",
+        "run the command although a key of the settings restricts it by its name and is not enforced",
+    ),
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
     Option("--show-violations", "tell afterwards what was blocked"),
@@ -150,6 +154,8 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
     if "settings" in parsed:
         overrides["settings"] = absolute(parsed.get("settings"))
+    if "ignore_unknown_restrictions" in parsed:
+        overrides["ignore_unknown_restrictions"] = True
     if overrides:
         params["overrides"] = overrides
     return params

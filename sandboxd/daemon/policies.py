@@ -246,7 +246,9 @@ def overrides_as_settings(overrides: Overrides) -> dict[str, Any]:
         "network": {key: value for key, value in network.items() if value},
         "filesystem": {key: value for key, value in files.items() if value},
     }
-    sandbox = {key: value for key, value in given.items() if value}
+    sandbox: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if overrides.ignore_unknown_restrictions:
+        sandbox["ignoreUnknownRestrictions"] = True
     return {"sandbox": sandbox} if sandbox else {}
 
 
@@ -340,6 +342,10 @@ class Policies:
     def keep(self, session_id: str, policy: SessionPolicy) -> None:
         """Know the policy of a session by its id for as long as the session has it."""
         self._of_sessions[session_id] = policy
+
+    def session_policy(self, session_id: str, directory: str) -> SessionPolicy:
+        """The policy of a session, or of one without settings of its own in `directory`. Raises SettingsError."""
+        return self._of_sessions.get(session_id) or self.of_session(directory)
 
     def view(self, session_id: str | None, directory: str | None) -> tuple[Project, SessionPolicy | None]:
         """Whose settings are meant: a session's, else those of a directory, else the daemon's. Raises SettingsError."""

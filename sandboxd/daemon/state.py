@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.daemon.settings_news import SettingsNews
 from sandboxd.daemon.startup import StartUp
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.display import neutralise
@@ -86,6 +87,7 @@ class Daemon:
     restarting: Restarting = field(kw_only=True)
     hand_over: Callable[[], Awaitable[Outgoing]] = field(kw_only=True, repr=False)
     """Let go of everything, for the next daemon; then the only thing left to do is to end."""
+    news: SettingsNews = field(default_factory=SettingsNews)
     restarts: int = 0
     restarted: Restarted | None = None
     """What came of the last of them."""

@@ -121,9 +121,7 @@ def files_in(files: FilePolicy, place: Place) -> FilePolicy:
         rule.path if rule.glob else quoted(rule.path)
         for rule in (*files.allow_write, *place.allow_write, *files.allow_read, *place.allow_read)
     ]
-    return replace(
-        files, deny_write=_spread(files.deny_write, named), deny_read=_spread(files.deny_read, named)
-    )
+    return replace(files, deny_write=_spread(files.deny_write, named), deny_read=_spread(files.deny_read, named))
 
 
 def _spread(rules: tuple[PathRule, ...], directories: list[str]) -> tuple[PathRule, ...]:

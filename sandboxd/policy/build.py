@@ -14,6 +14,7 @@ from itertools import chain
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build_network import NetworkBuilder
 from sandboxd.policy.command_patterns import parse_command_pattern, parse_exclusion
+from sandboxd.policy.opening_checks import check_openings
 from sandboxd.policy.policy import (
     AuditPolicy,
     CommandPolicy,
@@ -24,11 +25,18 @@ from sandboxd.policy.policy import (
     PlatformPolicy,
     Policy,
 )
-from sandboxd.policy.rule_paths import Scope, doubt, expand_permission_path, expand_rule_path, unanchored_pattern
-from sandboxd.policy.settings_reader import SettingsReader
+from sandboxd.policy.rule_paths import (
+    Scope,
+    doubt,
+    expand_permission_path,
+    expand_rule_path,
+    is_project_path,
+    unanchored_pattern,
+)
+from sandboxd.policy.settings_reader import BadEntry, SettingsReader
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
 from sandboxd.policy.upstream import without_password
-from sandboxd.settings.layer import Placed
+from sandboxd.settings.layer import RESTRICTION_UNKNOWN, Placed
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
@@ -37,6 +45,9 @@ from sandboxd.settings.rules import Feeds, Kind
 
 _N = "sandbox.network."
 _F = "sandbox.filesystem."
+_C = "sandbox.credentials."
+_AMBIGUOUS = "path_ambiguous"
+"""Of a rule that means what it should to whoever knows the format: told by lint, and not with commands."""
 
 
 def build_policy(settings: Settings, scope: Scope, generation: int = 0) -> Policy:
@@ -89,30 +100,44 @@ class _Builder:
             network=NetworkBuilder(self._reader).policy(),
             commands=self.commands(),
             platform=self.platform(),
-            environment_remove=self._reader.texts("sandbox.environment.remove"),
+            environment_remove=self.removed_variables(),
             max_processes=self._reader.value("sandbox.limits.maxProcesses"),
             max_processes_origin=self._reader.origin("sandbox.limits.maxProcesses"),
             allow_overrides=value("sandbox.allowOverrides"),
             audit=self.audit(),
             report_violations=value("sandbox.reportViolations"),
             ignore_violations=self.ignored_violations(),
+            unenforced=tuple(p.origin for p in self._reader.problems if p.slug == RESTRICTION_UNKNOWN),
+            ignore_unknown_restrictions=value("sandbox.ignoreUnknownRestrictions"),
         )
+        self._reader.problems += check_openings(self._reader.settings, policy.files, self._reader.scope)
         return replace(policy, warnings=tuple(self.warnings()))
 
     def warnings(self) -> Iterator[str]:
         """What a person should know about a policy that is in force."""
         for problem in self._reader.problems:
-            if problem.severity is Severity.WARNING or not problem.fatal:
+            if problem.slug != _AMBIGUOUS and (problem.severity is Severity.WARNING or not problem.fatal):
                 yield str(problem)
 
     # --- files ---
 
     def files(self) -> FilePolicy:
         return FilePolicy(
-            allow_write=self.paths(_F + "allowWrite", Kind.ALLOW, Feeds.ALLOW_WRITE, opens=True),
-            deny_write=self.paths(_F + "denyWrite", Kind.DENY, Feeds.DENY_WRITE, opens=False),
+            allow_write=(
+                *self.paths(_F + "allowWrite", Kind.ALLOW, Feeds.ALLOW_WRITE, opens=True),
+                *self._reader.collect(
+                    self._reader.entries("permissions.additionalDirectories"), self.directory, opens=True
+                ),
+            ),
+            deny_write=(
+                *self.paths(_F + "denyWrite", Kind.DENY, Feeds.DENY_WRITE, opens=False),
+                *self._reader.collect(self._reader.entries(_F + "denyEdit"), self.denied_path, opens=False),
+            ),
             deny_read=(
                 *self.paths(_F + "denyRead", Kind.DENY, Feeds.DENY_READ, opens=False),
+                *self._reader.collect(
+                    self._reader.entries(_C + "files"), lambda file, at: self.denied_path(file.path, at), opens=False
+                ),
                 *self.files_with_passwords(),
             ),
             allow_read=self.paths(_F + "allowRead", None, None, opens=True),
@@ -164,6 +189,16 @@ class _Builder:
         self.warn_of_doubt(text, origin)
         return PathRule(expanded.path, origin, expanded.glob, text)
 
+    def directory(self, text: str, origin: Origin) -> PathRule:
+        rule = self.path_rule(text, origin)
+        if rule.glob:
+            raise BadEntry("path_glob_invalid", f"{text!r} is a pattern where a directory is meant")
+        return rule
+
+    def removed_variables(self) -> tuple[str, ...]:
+        named = (entry.value.name for entry in self._reader.entries(_C + "envVars"))
+        return (*self._reader.texts("sandbox.environment.remove"), *named)
+
     def denied_path(self, text: str, origin: Origin) -> PathRule:
         """A pattern that begins in no directory holds below all that are opened, unless a project says it: that has no
         say in other places."""
@@ -187,6 +222,10 @@ class _Builder:
             own = ""
         readings = expand_permission_path(text, scope, denies=denies, settings_directory=own)
         self.warn_of_doubt(text, origin)
+        if is_project_path(text):
+            message = f"the path {text!r} of a permission rule is {readings[0].rule.path}, not an absolute path"
+            hint = f"write /{text} for the absolute path, or .{text} to say that the project is meant"
+            self._reader.warn(_AMBIGUOUS, message, origin, hint=hint)
         return tuple(
             PathRule(
                 reading.rule.path,

@@ -181,4 +181,8 @@ class Policy:
     report_violations: str = "writes"
     """Which file accesses that the system refuses are reported as they happen: `off`, `writes` or `all` (reads too)."""
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    unenforced: tuple[Origin, ...] = ()
+    """Keys that restrict commands by their names, and that sandboxd does not know: no command is wrapped."""
+    ignore_unknown_restrictions: bool = False
+    """A caller insists on running commands without what `unenforced` says; managed settings stay in the way."""
     warnings: tuple[str, ...] = ()

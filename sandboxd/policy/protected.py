@@ -231,8 +231,9 @@ def _outside_packages(directory: str) -> list[str]:
 
 def may_lift(rule: PathRule) -> bool:
     """Whether an `allowWrite` rule may take back the protection of a path it names exactly. A pattern cannot, nor can
-    a project file: an agent can write that."""
-    return not rule.glob and rule.origin.source is not Source.PROJECT
+    a project file: an agent can write that; nor an additional directory, which is as the working directory is."""
+    named = not rule.glob and rule.origin.key != "permissions.additionalDirectories"
+    return named and rule.origin.source is not Source.PROJECT
 
 
 def is_protected_name(path: str, home: str) -> bool:

@@ -32,7 +32,7 @@ from sandboxd.runtime.session_records import SessionInfo, SessionRecord, Session
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
-from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest, check_restrictions
 
 STOP_GRACE_S = 1.0
 MOST_UNCLAIMED = 1024
@@ -186,6 +186,7 @@ class Session:
         self._check_unclaimed()
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)
+        unenforced = check_restrictions(policy) if policy.unenforced else ()
         await self._parts.backend.ready()
         place = self._place(request.cwd, policy.network.transparent)
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
@@ -218,7 +219,12 @@ class Session:
             env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
             layers=actual_layers(policy.network, launch.layers),
-            warnings=(*plan.warnings, *launch.warnings, *way_out_warnings(policy.network, self._parts.proxies)),
+            warnings=(
+                *unenforced,
+                *plan.warnings,
+                *launch.warnings,
+                *way_out_warnings(policy.network, self._parts.proxies),
+            ),
             expires_in_s=launch.expires_in_s,
             generation=policy.generation,
             published=command.publications,

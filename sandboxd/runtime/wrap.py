@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sandboxd.errors import CallerError
+from sandboxd.errors import CallerError, PolicyError
+from sandboxd.policy.policy import Policy
 from sandboxd.policy.publication import Publication
+from sandboxd.settings.origins import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Overrides:
     allow_write: tuple[str, ...] = ()
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
+    ignore_unknown_restrictions: bool = False
     restricted: bool = False
     """The caller's may only tighten."""
     granted_write: tuple[str, ...] = ()
@@ -27,10 +30,33 @@ class Overrides:
 
     def __bool__(self) -> bool:
         callers = self.allow_domains or self.allow_write or self.allow_read or self.settings
-        return bool(callers or self.granted_write or self.granted_read)
+        return bool(callers or self.granted_write or self.granted_read or self.ignore_unknown_restrictions)
 
 
 NO_OVERRIDES = Overrides()
+
+
+def check_restrictions(policy: Policy) -> tuple[str, ...]:
+    """Refuse a command under settings of which a restriction is not enforced; return what a person should know when the
+    caller insists. Raises `PolicyError`."""
+    managed = [origin for origin in policy.unenforced if origin.source is Source.MANAGED]
+    in_the_way = managed if policy.ignore_unknown_restrictions else policy.unenforced
+    if not in_the_way:
+        why = "is not enforced: the caller ignores unknown restrictions"
+        return tuple(f"{origin} {why}" for origin in policy.unenforced)
+    origin, *more = in_the_way
+    others = f", and {len(more)} more like it" if more else ""
+    hint = "ask whoever administers this machine"
+    if not managed:
+        hint = "correct the name or remove the key; `sandboxd settings lint` says more"
+        if policy.allow_overrides:
+            hint += "; to run without that restriction: sandboxd run --ignore-unknown-restrictions"
+    raise PolicyError(
+        "restriction_unknown",
+        f"{origin} restricts commands by its name, and sandboxd does not know how to enforce it{others}",
+        hint=hint,
+        data={"key": origin.key, "file": origin.file, "keys": [one.key for one in in_the_way[:20]]},
+    )
 
 
 @dataclass(frozen=True, slots=True)

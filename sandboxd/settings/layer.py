@@ -14,11 +14,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from sandboxd.settings import known_keys
 from sandboxd.settings.jsonc import Document, JsoncError, Node, parse_jsonc
 from sandboxd.settings.origins import Origin, Source
-from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.problems import Problem, Severity, error, warning
 from sandboxd.settings.rules import FEEDS, Kind, RuleSyntaxError, meant_tool, parse_rule
-from sandboxd.settings.schema import FOREIGN_KEYS, FOREIGN_PERMISSION_KEYS, SettingsFile, all_keys, section_of
+from sandboxd.settings.schema import SettingsFile, all_keys, section_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def _bounded(problems: Sequence[Problem], places: _Places) -> tuple[Problem, ...
     """The fatal ones first, if they are too many: what makes settings unusable must not be lost among the others."""
     if len(problems) <= MOST_PROBLEMS:
         return tuple(problems)
-    kept = sorted(problems, key=lambda problem: not problem.fatal)[:MOST_PROBLEMS]
+    kept = sorted(problems, key=lambda problem: (not problem.fatal, problem.severity is Severity.WARNING))
+    kept = kept[:MOST_PROBLEMS]
     more = f"{len(problems) - MOST_PROBLEMS} more problems are not listed"
     return (*kept, warning("settings_more_problems", more, places.origin(())))
 
@@ -273,8 +275,8 @@ def _shown(value: Any) -> str:
 
 # --- unknown keys ---
 
-
-_FOREIGN: dict[tuple[str, ...], frozenset[str]] = {(): FOREIGN_KEYS, ("permissions",): FOREIGN_PERMISSION_KEYS}
+RESTRICTION_UNKNOWN = "restriction_unknown"
+"""Of a key that forbids something to commands and is not enforced."""
 
 
 def _unknown_keys(
@@ -287,16 +289,23 @@ def _unknown_keys(
             inner = section_of(model, name)
             if inner is not None and isinstance(value, dict):
                 problems += _unknown_keys(value, inner, here, places)
-        elif name not in _FOREIGN.get(path, frozenset()):
-            nearest = nearest_key(".".join(here)) if len(problems) < _MOST_HINTS else None
-            problems.append(
-                warning(
-                    "settings_unknown_key",
-                    f"unknown key {'.'.join(here)}, it has no effect",
-                    places.origin(here, at_key=True),
-                    hint=f"did you mean {nearest}?" if nearest else "",
-                )
-            )
+            continue
+        kind = known_keys.kind_of(here, value)
+        if kind is known_keys.Kind.FOREIGN:
+            continue
+        dotted, origin = ".".join(here), places.origin(here, at_key=True)
+        if kind is known_keys.Kind.UNSUPPORTED:
+            message = f"{dotted} is not supported, and has no effect: what it would open stays closed"
+            problems.append(warning("settings_unsupported_key", message, origin))
+            continue
+        nearest = nearest_key(dotted) if len(problems) < _MOST_HINTS else None
+        hint = f"did you mean {nearest}?" if nearest else ""
+        if kind is known_keys.Kind.RESTRICTING:
+            message = f"{dotted} restricts commands by its name, and sandboxd does not know how to enforce it"
+            problems.append(error(RESTRICTION_UNKNOWN, message, origin, hint=hint, fatal=False))
+        else:
+            message = f"unknown key {dotted}, it has no effect"
+            problems.append(warning("settings_unknown_key", message, origin, hint=hint))
     return problems
 
 

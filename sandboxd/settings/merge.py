@@ -20,6 +20,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
+from sandboxd.settings.schema import CredentialFile, CredentialVariable
 from sandboxd.settings.table import MANAGED_LISTS, MANAGED_ONLY, TABLE, Combine, Effect, Row
 
 PRECEDENCE = (
@@ -295,4 +296,6 @@ def _plain(value: Any) -> Any:
         return _plain(value.value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, CredentialFile | CredentialVariable):
+        return value.model_dump()
     return value

@@ -33,6 +33,9 @@ class Permissions(Section):
     allow: Texts | None = Field(None, description="Rules that allow, such as WebFetch(domain:example.com)")
     deny: Texts | None = Field(None, description="Rules that deny; a deny beats every allow")
     ask: Texts | None = Field(None, description="Rules that ask a person first")
+    additionalDirectories: Texts | None = Field(
+        None, description="Directories that are writable as the working directory is"
+    )
 
 
 class Network(Section):
@@ -88,6 +91,7 @@ class Filesystem(Section):
 
     allowWrite: Texts | None = Field(None, description="Paths that may be written, beside the working directory")
     denyWrite: Texts | None = Field(None, description="Paths that may not be written; beats allowWrite")
+    denyEdit: Texts | None = Field(None, description="The same as denyWrite")
     denyRead: Texts | None = Field(None, description="Paths that may not be read")
     allowRead: Texts | None = Field(None, description="Paths that may be read inside a denied region")
     allowGitConfig: bool | None = Field(None, description="Allow writing .git/config (hooks stay closed)")
@@ -103,6 +107,37 @@ class Ripgrep(Section):
 
 class Environment(Section):
     remove: Texts | None = Field(None, description="Variables that commands do not get; * and ? match (AWS_*)")
+
+
+class CredentialFile(Section):
+    """`mask` is enforced as `deny`, which is stricter: sandboxd puts nothing in the place of a secret."""
+
+    path: Text = Field(description="A file or directory")
+    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which is the same here")
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class CredentialVariable(Section):
+    """As above, for a variable."""
+
+    name: Text = Field(description="An environment variable")
+    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which is the same here")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Credentials(Section):
+    """Secrets that commands do not get."""
+
+    files: Annotated[list[CredentialFile], Field(max_length=100_000)] | None = Field(
+        None, description="Files that may not be read: {path, mode}"
+    )
+    envVars: Annotated[list[CredentialVariable], Field(max_length=100_000)] | None = Field(
+        None, description="Variables that commands do not get: {name, mode}"
+    )
 
 
 class Limits(Section):
@@ -130,12 +165,16 @@ class Sandbox(Section):
     allowOverrides: bool | None = Field(
         None, description="A caller may widen the rules for one command or session; tightening is always possible"
     )
+    ignoreUnknownRestrictions: bool | None = Field(
+        None, description="A caller's only: run commands although a restriction in the files is not enforced"
+    )
     excludedCommands: Texts | None = Field(
         None, description="Commands that run outside the sandbox: docker, git push:*"
     )
     presets: list[Text] | None = Field(None, description="Named sets of rules, see docs/settings.md")
     network: Network | None = None
     filesystem: Filesystem | None = None
+    credentials: Credentials | None = None
     environment: Environment | None = None
     limits: Limits | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
@@ -172,34 +211,11 @@ class SettingsFile(Section):
     """A whole settings file."""
 
     permissions: Permissions | None = None
+    allowManagedPermissionRulesOnly: bool | None = Field(
+        None, description="Managed settings only: ignore permissions.allow from everywhere else"
+    )
     sandbox: Sandbox | None = None
     audit: Audit | None = None
-
-
-FOREIGN_KEYS = frozenset(
-    """$schema additionalDirectories agent allowedHttpHookUrls allowedMcpServers allowManagedHooksOnly
-    allowManagedMcpServersOnly allowManagedPermissionRulesOnly alwaysThinkingEnabled apiKeyHelper attribution
-    autoMemoryDirectory autoMode autoUpdatesChannel availableModels awsAuthRefresh awsCredentialExport
-    blockedMarketplaces channelsEnabled cleanupPeriodDays companyAnnouncements deniedMcpServers disableAllHooks
-    disabledMcpjsonServers effortLevel enableAllProjectMcpServers enabledMcpjsonServers enabledPlugins env
-    extraKnownMarketplaces fastMode feedbackSurveyState fileSuggestion forceLoginMethod forceLoginOrgUUID hooks
-    httpHookAllowedEnvVars includeCoAuthoredBy includeGitInstructions language model modelOverrides
-    otelHeadersHelper outputStyle plansDirectory pluginConfigs prefersReducedMotion respectGitignore
-    showThinkingSummaries showTurnDuration skipDangerousModePermissionPrompt skipWebFetchPreflight spinnerTipsEnabled
-    spinnerTipsOverride spinnerVerbs sshConfigs statusLine strictKnownMarketplaces subagentStatusLine teammateMode
-    terminalProgressBarEnabled theme viewMode vimMode voiceEnabled worktree""".split()
-)
-"""Top-level keys of programs that share the file with us. Not ours, so not worth a word."""
-
-FOREIGN_PERMISSION_KEYS = frozenset(
-    {
-        "defaultMode",
-        "additionalDirectories",
-        "disableBypassPermissionsMode",
-        "disableAutoMode",
-        "skipDangerousModePermissionPrompt",
-    }
-)
 
 
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:

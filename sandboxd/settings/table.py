@@ -35,6 +35,7 @@ class Effect(StrEnum):
 
 ANYBODY = frozenset(Source)
 MANAGED_ONLY = frozenset({Source.MANAGED})
+CALLER_ONLY = frozenset({Source.CLI})
 USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
 
 
@@ -68,12 +69,15 @@ TABLE: dict[str, Row] = {
         Row("permissions.allow", _U, _OPENS, ()),
         Row("permissions.deny", _U, _CLOSES, ()),
         Row("permissions.ask", _U, _CLOSES, ()),
+        Row("permissions.additionalDirectories", _U, _OPENS, ()),
+        Row("allowManagedPermissionRulesOnly", _R, _CLOSES, False, MANAGED_ONLY),
         Row("sandbox.enabled", _R, _CLOSES, False),
         Row("sandbox.failIfUnavailable", _R, _CLOSES, True),
         Row("sandbox.enabledPlatforms", _R, _SHAPES, None),
         Row("sandbox.autoAllowBashIfSandboxed", _R, _OPENS, True),
         Row("sandbox.allowUnsandboxedCommands", _R, _OPENS, True),
         Row("sandbox.allowOverrides", _R, _OPENS, True),
+        Row("sandbox.ignoreUnknownRestrictions", _R, _OPENS, False, CALLER_ONLY),
         Row("sandbox.excludedCommands", _U, _OPENS, ()),
         Row("sandbox.presets", _U, Effect.BY_ENTRY, ()),
         Row(_N + "allowedDomains", _U, _OPENS, ()),
@@ -99,10 +103,13 @@ TABLE: dict[str, Row] = {
         Row(_N + "checkServerName", _R, _CLOSES, "log", order=("off", "log", "enforce")),
         Row(_F + "allowWrite", _U, _OPENS, ()),
         Row(_F + "denyWrite", _U, _CLOSES, ()),
+        Row(_F + "denyEdit", _U, _CLOSES, ()),
         Row(_F + "denyRead", _U, _CLOSES, ()),
         Row(_F + "allowRead", _U, _OPENS, ()),
         Row(_F + "allowGitConfig", _R, _OPENS, False),
         Row(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
+        Row("sandbox.credentials.files", _U, _CLOSES, ()),
+        Row("sandbox.credentials.envVars", _U, _CLOSES, ()),
         Row("sandbox.environment.remove", _U, _CLOSES, ()),
         Row("sandbox.limits.maxProcesses", _R, _OPENS, 8192),
         Row("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
@@ -125,6 +132,8 @@ TABLE: dict[str, Row] = {
 }
 
 MANAGED_LISTS = {
+    # Denials of others stay: they take nothing from what the managed rules say.
+    "permissions.allow": "allowManagedPermissionRulesOnly",
     _N + "allowedDomains": _N + "allowManagedDomainsOnly",
     _F + "allowRead": _F + "allowManagedReadPathsOnly",
 }

@@ -53,6 +53,17 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "permissions.allow": (["Bash(ls)"], lambda p: [rule.pattern for rule in p.commands.allow] == ["ls"]),
     "permissions.deny": (["Bash"], lambda p: [rule.pattern for rule in p.commands.deny] == ["*"]),
     "permissions.ask": (["Bash(a b:*)"], lambda p: [rule.pattern for rule in p.commands.ask] == ["a b:*"]),
+    "permissions.additionalDirectories": (["../m"], lambda p: paths(p.files.allow_write) == ["/home/u/m"]),
+    "allowManagedPermissionRulesOnly": (True, lambda p: True),
+    "sandbox.ignoreUnknownRestrictions": (True, lambda p: p.ignore_unknown_restrictions),
+    "sandbox.filesystem.denyEdit": (["x"], lambda p: paths(p.files.deny_write) == ["/home/u/p/x"]),
+    "sandbox.credentials.files": (
+        [{"path": "~/.aws", "mode": "deny"}, {"path": ".env", "mode": "mask"}],
+        lambda p: paths(p.files.deny_read) == ["/home/u/.aws", "/home/u/p/.env"],
+    ),
+    "sandbox.credentials.envVars": (
+        [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}], lambda p: p.environment_remove == ("A", "B")
+    ),
     "sandbox.enabled": (True, lambda p: p.enabled and p.enabled_origin.line == 3),
     "sandbox.failIfUnavailable": (False, lambda p: not p.fail_if_unavailable),
     "sandbox.enabledPlatforms": (["macos"], lambda p: p.enabled_platforms == ("macos",)),
@@ -126,6 +137,7 @@ def test_f112_each_key_has_an_effect(key: str) -> None:
     for step in reversed(key.split(".")):
         tree = {step: tree}
     source = Source.MANAGED if key.endswith("Path") or "Managed" in key else Source.USER
+    source = Source.CLI if key.endswith("ignoreUnknownRestrictions") else source
     assert seen(build(tree, source))
 
 

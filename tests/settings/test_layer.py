@@ -9,11 +9,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sandboxd.settings.known_keys import KNOWN, Kind
 from sandboxd.settings.layer import MOST_PROBLEMS, layer_from_values, nearest_key, parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
-from sandboxd.settings.schema import FOREIGN_KEYS, all_keys, json_schema
+from sandboxd.settings.schema import all_keys, json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +61,8 @@ def test_nearest_key(written: str, meant: str | None) -> None:
 
 
 def test_keys_of_other_programs_are_no_news() -> None:
-    text = json.dumps({key: 1 for key in FOREIGN_KEYS} | {"permissions": {"defaultMode": "x"}})
+    foreign = {key: 1 for key, kind in KNOWN.items() if kind is Kind.FOREIGN and "." not in key}
+    text = json.dumps(foreign | {"permissions": {"defaultMode": "x", "blockReadsOutsideWorkingDirectories": True}})
     assert problems(text) == []
     assert len(problems('{"colour": 1}')) == 1
 
@@ -232,3 +236,77 @@ def test_no_more_problems_are_told_than_anybody_reads_and_none_that_counts_is_le
     assert listed.broken and len(listed.problems) == MOST_PROBLEMS + 1
     assert listed.problems[0].slug == "rule_syntax"
     assert listed.problems[-1].message == "51 more problems are not listed"
+
+
+# --- keys that restrict ---
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"sandbox": {"filesystem": {"denyReed": ["~/x"]}}},
+        {"sandbox": {"filesystem": {"DENYREAD": ["~/x"]}}},
+        {"sandbox": {"network": {"blockedHosts": ["a.test"]}}},
+        {"sandbox": {"network": {"requireTls": True}}},
+        {"sandbox": {"denyRead": ["~/x"]}},
+        {"sandbox": {"new": {"deep": {"readOnly": ["~/x"]}}}},
+        {"sandbox": {"new": [{"forbiddenPaths": ["~/x"]}]}},
+        {"sandbox": {"credentials": {"denyKeychain": True}}},
+        {"permissions": {"denyEdit": ["x"]}},
+        {"permissions": {"denied": ["Read(x)"]}},
+        {"denyEdit": ["x"]},
+        {"deny": ["Read(x)"]},
+        {"filesystem": {}, "denyRead": ["~/x"]},
+        {"strictAllowlist": True},
+    ],
+)
+def test_a_key_that_restricts_and_is_not_known_is_an_error_that_names_it(tree: Any) -> None:
+    for source in (Source.USER, Source.PROJECT, Source.MANAGED):
+        layer = parse_layer(json.dumps(tree), source, "/s.json")
+        found = [problem for problem in layer.problems if problem.slug == "restriction_unknown"]
+        assert len(found) == 1 and not layer.broken
+        assert found[0].origin.line == 1 and found[0].origin.key in found[0].message
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"sandbox": {"filesystem": {"denyReed": []}}},
+        {"sandbox": {"network": {"requireTls": False}}},
+        {"sandbox": {"new": {"readOnly": None, "colour": "x"}}},
+        {"sandbox": {"credentials": {"awsPairs": [{"deny": 1}]}, "network": {"tlsTerminate": {"only": 1}}}},
+        {"permissions": {"blockReadsOutsideWorkingDirectories": True, "disableBypassPermissionsMode": "disable"}},
+        {"strictKnownMarketplaces": [], "blockedMarketplaces": ["x"], "allowManagedHooksOnly": True},
+        {"deniedThings": ["x"], "readOnlyMode": True},
+        {"hooks": {"deny": ["x"]}, "env": {"denyRead": "x"}},
+    ],
+)
+def test_a_key_that_restricts_nothing_or_no_commands_is_not(tree: Any) -> None:
+    layer = parse_layer(json.dumps(tree), Source.USER, "/s.json")
+    assert "restriction_unknown" not in {problem.slug for problem in layer.problems}
+
+
+def test_a_misspelt_restriction_says_what_is_meant_and_is_not_lost_among_others() -> None:
+    (found,) = problems('{"sandbox": {"filesystem": {"denyReed": ["~/x"]}}}')
+    assert found.startswith("/s.json:1:29: error: ") and "(did you mean sandbox.filesystem.denyRead?)" in found
+    keys = {f"k{number}": 1 for number in range(MOST_PROBLEMS + 50)} | {"sandbox": {"denyX": 1}}
+    layer = parse_layer(json.dumps(keys), Source.USER, "/s.json")
+    assert "restriction_unknown" in {problem.slug for problem in layer.problems}
+
+
+def test_credentials_of_another_form_break_the_file() -> None:
+    for entry in ({"path": "~/x"}, {"path": "~/x", "mode": "hide"}, "~/x", {"path": "", "mode": "deny"}):
+        assert parse_layer(json.dumps({"sandbox": {"credentials": {"files": [entry]}}}), Source.USER).broken
+
+
+_NAMES = st.sampled_from(["sandbox", "network", "denyNew", "only", "plain", "filesystem", "denyRead", "permissions"])
+_TREES: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([True, False, None, [], ["x"], {}, "x", 1]),
+    lambda inner: st.dictionaries(_NAMES, inner, max_size=3),
+)
+
+
+@given(st.dictionaries(_NAMES, _TREES, max_size=3))
+def test_no_tree_keeps_the_parser_from_an_answer(tree: dict[str, Any]) -> None:
+    first, second = (layer_from_values(tree, Source.USER).problems for _ in range(2))
+    assert first == second

@@ -43,6 +43,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
 }
 OPENING: dict[str, list[Any]] = {
     "permissions.allow": ["Bash(a)", "WebFetch(domain:a.test)"],
+    "permissions.additionalDirectories": ["/a", "/b"],
     "sandbox.excludedCommands": ["a", "b"],
     "sandbox.network.allowedDomains": ["a.test", "b.test"],
     "sandbox.network.allowUnixSockets": ["/a", "/b"],
@@ -59,6 +60,7 @@ CLOSING: dict[str, list[Any]] = {
     "sandbox.network.deniedResolvedAddresses": ["10.0.0.0/8", "fd00::/8"],
     "sandbox.filesystem.denyWrite": ["/a", "/b"],
     "sandbox.filesystem.denyRead": ["/a", "/b"],
+    "sandbox.filesystem.denyEdit": ["/a", "/b"],
     "sandbox.environment.remove": ["A", "B_*"],
 }
 SHAPING: dict[str, Any] = {
@@ -67,7 +69,9 @@ SHAPING: dict[str, Any] = {
     "sandbox.ripgrep.command": "/bin/rg",
     "sandbox.ripgrep.args": ["-x"],
 }
+CALLER_ONLY: dict[str, Any] = {"sandbox.ignoreUnknownRestrictions": True}
 MANAGED_ONLY: dict[str, Any] = {
+    "allowManagedPermissionRulesOnly": True,
     "sandbox.network.allowManagedDomainsOnly": True,
     "sandbox.filesystem.allowManagedReadPathsOnly": True,
     "sandbox.bwrapPath": "/bin/bwrap",
@@ -81,6 +85,10 @@ USER_OR_MANAGED: dict[str, Any] = {
     "audit.maxBytes": 8192,
     "audit.keep": 3,
     "audit.onFull": "drop",
+}
+CREDENTIALS: dict[str, list[Any]] = {
+    "sandbox.credentials.files": [{"path": "/a", "mode": "deny"}, {"path": "/b", "mode": "mask"}],
+    "sandbox.credentials.envVars": [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}],
 }
 OBJECTS = {"sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.presets"}
 TRUSTED = (Source.MANAGED, Source.CLI, Source.FLAG, Source.LOCAL, Source.USER)
@@ -109,7 +117,42 @@ def test_every_key_of_the_schema_has_a_row_and_stands_in_this_test() -> None:
     mine = (
         SCALARS.keys() | OPENING.keys() | CLOSING.keys() | SHAPING.keys() | MANAGED_ONLY.keys() | USER_OR_MANAGED.keys()
     )
-    assert mine | OBJECTS == set(all_keys())
+    assert mine | OBJECTS | CALLER_ONLY.keys() | CREDENTIALS.keys() == set(all_keys())
+
+
+@pytest.mark.parametrize("key", CREDENTIALS)
+def test_credentials_are_joined_whoever_names_them(key: str) -> None:
+    mine, theirs = CREDENTIALS[key]
+    layers = [layer(Source.USER, (key, [mine])), layer(Source.PROJECT, (key, [theirs, mine]))]
+    assert value(merge(layers), key) == [mine, theirs]
+    assert merge(layers).ignored == ()
+
+
+@pytest.mark.parametrize("source", [*Source])
+def test_only_a_caller_can_insist(source: Source) -> None:
+    settings = merge([layer(source, ("sandbox.ignoreUnknownRestrictions", True))])
+    assert value(settings, "sandbox.ignoreUnknownRestrictions") is (source is Source.CLI)
+    assert bool(settings.ignored) is (source is not Source.CLI)
+    strict = layer(Source.CLI, ("sandbox.ignoreUnknownRestrictions", True), may_widen=False)
+    assert value(merge([strict]), "sandbox.ignoreUnknownRestrictions") is False
+
+
+def test_only_managed_permission_rules_allow_and_everybodys_deny() -> None:
+    managed = layer(
+        Source.MANAGED, ("allowManagedPermissionRulesOnly", True), ("permissions.allow", ["Edit(//m)", "Bash(m)"])
+    )
+    user = layer(
+        Source.USER, ("permissions.allow", ["Edit(//u)", "Bash(u)"]), ("permissions.deny", ["Read(//u)"]),
+        ("sandbox.filesystem.allowWrite", ["/w"]),
+    )  # fmt: skip
+    settings = merge([user, managed])
+    assert value(settings, "permissions.allow") == ["Edit(//m)", "Bash(m)"]
+    assert value(settings, "permissions.deny") == ["Read(//u)"]
+    assert value(settings, "sandbox.filesystem.allowWrite") == ["/w"]
+    assert [ignored.value for ignored in settings.ignored] == ["Edit(//u)", "Bash(u)"]
+    assert settings.locked("permissions.allow") and not settings.locked("permissions.deny")
+    alone = layer(Source.USER, ("allowManagedPermissionRulesOnly", True), ("permissions.allow", ["Bash(u)"]))
+    assert value(merge([alone]), "permissions.allow") == ["Bash(u)"]
 
 
 def test_defaults() -> None:
@@ -143,6 +186,8 @@ def test_defaults() -> None:
         "sandbox.allowPty",
         "sandbox.enableWeakerNestedSandbox",
         "sandbox.enableWeakerNetworkIsolation",
+        "allowManagedPermissionRulesOnly",
+        "sandbox.ignoreUnknownRestrictions",
         "sandbox.enabled",
         "sandbox.filesystem.allowGitConfig",
         "sandbox.filesystem.allowManagedReadPathsOnly",

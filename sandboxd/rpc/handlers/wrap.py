@@ -62,6 +62,8 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
     call.daemon.policies.written.note(cwd)
     wrapped = await sessions.wrap(session, request)
+    settings = call.daemon.policies.session_policy(session.id, session.cwd)
+    news = call.daemon.news.about(settings, request.overrides)
     return WrapResult(
         wrap_id=wrapped.wrap_id,
         argv=wrapped.argv,
@@ -69,7 +71,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
         cwd=wrapped.cwd,
         layers=wrapped.layers,
-        warnings=(*wrapped.warnings, *filter(None, [call.daemon.reloading.failure])),
+        warnings=(*news, *wrapped.warnings, *filter(None, [call.daemon.reloading.failure])),
         expires_in_s=wrapped.expires_in_s,
         policy_generation=wrapped.generation,
         published=tuple(map(str, wrapped.published)),
@@ -95,6 +97,7 @@ def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) ->
         allow_read=tuple(_below(path, cwd) for path in record.allow_read),
         settings=record.settings,
         restricted=restricted,
+        ignore_unknown_restrictions=bool(record.ignore_unknown_restrictions),
     )
 
 

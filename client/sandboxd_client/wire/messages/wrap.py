@@ -12,13 +12,15 @@ from sandboxd_client.wire.messages.violations import ViolationRecord
 class OverridesRecord:
     """What is added to the policy for one command; it never loosens managed policy. `settings` is the absolute path of
     a settings file; the other paths may be relative to `cwd`. `publish` are ports inside that the host is to reach, as
-    `[HOST:]PORT[:INNER]`; sandbox.network.allowLocalBinding has to permit it."""
+    `[HOST:]PORT[:INNER]`; sandbox.network.allowLocalBinding has to permit it. `ignore_unknown_restrictions`: run the
+    command although a key of the settings restricts commands by its name and is not enforced."""
 
     allow_domains: tuple[str, ...] = ()
     allow_write: tuple[str, ...] = ()
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
     publish: tuple[str, ...] | None = None
+    ignore_unknown_restrictions: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,114 @@
+"""Keys of the settings file that are not sandboxd's, and how a key that nobody knows is taken.
+
+The file belongs to another program, which has keys of its own. One that restricts shell commands is enforced
+(`settings.schema`), or a command that runs under it is refused: it would do what the file forbids. Names are those of
+https://code.claude.com/docs/en/settings-reference and https://json.schemastore.org/claude-code-settings.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from sandboxd.settings.table import TABLE, Effect
+
+
+class Kind(StrEnum):
+    """What a key that is not in the schema means for commands."""
+
+    FOREIGN = "foreign"
+    """It is about another part of the program that owns the file."""
+    UNSUPPORTED = "unsupported"
+    """It opens something, or says how, and has no effect: without it less is allowed."""
+    RESTRICTING = "restricting"
+    """It forbids something to commands, as far as its name says, and is not enforced."""
+    UNKNOWN = "unknown"
+    """It has no effect."""
+
+
+_AT_TOP = """$schema additionalDirectories advisorModel agent agentPushNotifEnabled allowAllClaudeAiMcps
+    allowedChannelPlugins allowedHttpHookUrls allowedMcpServers allowManagedHooksOnly allowManagedMcpServersOnly
+    alwaysThinkingEnabled apiKeyHelper attribution autoCompactEnabled autoMemoryDirectory autoMemoryEnabled autoMode
+    autoUpdatesChannel availableModels awsAuthRefresh awsCredentialExport blockedMarketplaces channelsEnabled
+    claudeMdExcludes cleanupPeriodDays companyAnnouncements defaultShell deniedMcpServers disableAgentView
+    disableAllHooks disableAutoMode disableBundledSkills disableDeepLinkRegistration disabledMcpjsonServers
+    disableRemoteControl disableSideloadFlags disableSkillShellExecution disableWorkflows effortLevel
+    enableAllProjectMcpServers enabledMcpjsonServers enabledPlugins enforceAvailableModels env extraKnownMarketplaces
+    fallbackModel fastMode fastModePerSessionOptIn feedbackSurveyRate feedbackSurveyState fileSuggestion
+    forceLoginMethod forceLoginOrgUUID forceRemoteSettingsRefresh gcpAuthRefresh hooks httpHookAllowedEnvVars
+    includeCoAuthoredBy includeGitInstructions language minimumVersion model modelOverrides otelHeadersHelper
+    outputStyle parentSettingsBehavior plansDirectory pluginConfigs pluginSuggestionMarketplaces pluginTrustMessage
+    policyHelper preferredNotifChannel prefersReducedMotion processWrapper promptSuggestionEnabled prUrlTemplate remote
+    remoteControlAtStartup requiredMaximumVersion requiredMinimumVersion respectGitignore respondToBashCommands
+    showClearContextOnPlanAccept showThinkingSummaries showTurnDuration skillListingBudgetFraction
+    skillListingMaxDescChars skillOverrides skipAutoPermissionPrompt skipDangerousModePermissionPrompt
+    skipWebFetchPreflight skippedMarketplaces skippedPlugins spellcheck spinnerTipsEnabled spinnerTipsOverride
+    spinnerVerbs sshConfigs sshHostAllowlist statusLine strictKnownMarketplaces strictPluginOnlyCustomization
+    subagentStatusLine syntaxHighlightingDisabled teammateMode terminalProgressBarEnabled theme tui viewMode vimMode
+    voice voiceEnabled worktree wslInheritsWindowsSettings"""
+
+_IN_PERMISSIONS = """blockReadsOutsideWorkingDirectories defaultMode disableAutoMode disableBypassPermissionsMode
+    skipDangerousModePermissionPrompt"""
+
+KNOWN: dict[str, Kind] = {
+    **dict.fromkeys(_AT_TOP.split(), Kind.FOREIGN),
+    **{f"permissions.{name}": Kind.FOREIGN for name in _IN_PERMISSIONS.split()},
+    **dict.fromkeys(
+        (
+            "sandbox.allowNestedUserNamespaces",
+            "sandbox.credentials.allowPlaintextInject",
+            "sandbox.credentials.awsPairs",
+            "sandbox.credentials.sigv4",
+            "sandbox.filesystem.disabled",
+            "sandbox.network.tlsTerminate",
+            "sandbox.seccomp",
+        ),
+        Kind.UNSUPPORTED,
+    ),
+}
+"""Keys that are known and not in the schema, those below one that is listed included."""
+
+_RESTRICTS = re.compile(
+    r"deny|deni|only|restrict|disallow|block|forbid|require|strict|prohibit|refuse|reject|readonly", re.IGNORECASE
+)
+_OURS = {key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.CLOSES}
+_MISPLACED = frozenset(filter(_RESTRICTS.search, _OURS))
+"""Names of keys that restrict, wherever in the file they stand."""
+DEEPEST = 8
+"""Levels below a key that are looked at for the name of a restriction."""
+
+
+def kind_of(path: tuple[str, ...], value: Any) -> Kind:
+    """What a key that is not in the schema means, by its path in the file, its name and its value."""
+    for length in range(1, len(path) + 1):
+        known = KNOWN.get(".".join(path[:length]))
+        if known is not None:
+            return known
+    if not _says_something(value):
+        return Kind.UNKNOWN
+    if path[-1].lower() in _MISPLACED:
+        return Kind.RESTRICTING
+    if len(path) > 1 and path[0] in ("sandbox", "permissions"):
+        names = (path[-1], *_names_below(value, DEEPEST))
+        return Kind.RESTRICTING if any(map(_RESTRICTS.search, names)) else Kind.UNKNOWN
+    return Kind.UNKNOWN
+
+
+def _says_something(value: Any) -> bool:
+    """A restriction that is off, or a list of them that is empty, restricts nothing."""
+    return value is not None and value is not False and value != "" and value != [] and value != {}
+
+
+def _names_below(value: Any, depth: int) -> Iterator[str]:
+    """The keys in a value that say something. What is nested deeper than anybody writes counts as a restriction."""
+    if not isinstance(value, dict | list):
+        return
+    if depth == 0:
+        yield "restricted"
+        return
+    for name, inner in value.items() if isinstance(value, dict) else (("", inner) for inner in value):
+        if _says_something(inner):
+            yield name
+            yield from _names_below(inner, depth - 1)

@@ -1,0 +1,154 @@
+"""A key of the settings that restricts is enforced, or no command is run: with a real daemon and real sandboxes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
+from support.waiting import wait_until
+
+NOT_RUN = 125
+
+
+def project_file(identity: Identity, settings: Any) -> None:
+    identity.write(identity.workspace / ".claude" / "settings.json", json.dumps(settings))
+
+
+@pytest.mark.parametrize("source", ["user", "project"])
+def test_credentials_are_kept_from_commands(start_daemon: StartDaemon, identity: Identity, source: str) -> None:
+    credentials = {
+        "files": [{"path": "~/.token", "mode": "deny"}, {"path": "keys", "mode": "mask"}],
+        "envVars": [{"name": "API_KEY", "mode": "deny"}, {"name": "OTHER_KEY", "mode": "mask"}],
+    }
+    for path in (identity.home / ".token", identity.workspace / "keys" / "k", identity.workspace / "plain"):
+        identity.write(path, "secret\n")
+    settings = {"sandbox": {"credentials": credentials}}
+    if source == "project":
+        project_file(identity, settings)
+    daemon = start_daemon(settings=settings if source == "user" else {})
+    for name in (str(identity.home / ".token"), "keys/k"):
+        done = daemon.run("run", "--", "cat", name)
+        assert done.returncode != 0 and not done.stdout, name
+    assert daemon.run("run", "--", "cat", "plain").stdout == "secret\n"
+    script = 'echo "$API_KEY$OTHER_KEY$PLAIN"'
+    environment = daemon.environment(API_KEY="a", OTHER_KEY="b", PLAIN="c")
+    done = identity.run(identity.command("run", "-c", script), cwd=identity.workspace, env=environment)
+    assert done.stdout == "c\n", done
+
+
+def test_deny_edit_denies_writing(start_daemon: StartDaemon, identity: Identity) -> None:
+    kept = identity.write(identity.workspace / "kept", "k\n")
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyEdit": ["kept"]}}})
+    assert daemon.run("run", "-c", "echo x > other; echo x > kept").returncode != 0
+    assert kept.read_text() == "k\n" and (identity.workspace / "other").exists()
+
+
+@pytest.mark.parametrize("source", ["user", "project"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sandbox": {"filesystem": {"denyReed": ["~/secret"]}}},
+        {"sandbox": {"newSection": {"inside": {"forbidNetwork": True}}}},
+        {"permissions": {"denied": ["Read(x)"]}},
+    ],
+)
+def test_a_restriction_that_nobody_knows_keeps_commands_from_running(
+    start_daemon: StartDaemon, identity: Identity, source: str, settings: Any
+) -> None:
+    file = identity.home / ".claude" / "settings.json"
+    if source == "project":
+        project_file(identity, settings)
+        file = identity.workspace / ".claude" / "settings.json"
+    daemon = start_daemon(settings=settings if source == "user" else {})
+    key = next(key for key in ("denyReed", "newSection", "denied") if key in json.dumps(settings))
+    for command in (["--", "touch", "ran"], ["-c", "touch ran"]):
+        done = daemon.run("run", *command)
+        assert done.returncode == NOT_RUN and key in done.stderr and str(file) in done.stderr, done
+        assert "--ignore-unknown-restrictions" in done.stderr
+    code = """
+from sandboxd_client import Client, SandboxdError
+with Client(autostart=False) as box, box.session(".") as session:
+    wrapped = lambda: box.wrap("touch ran", cwd=".")
+    for wrap in (lambda: box.run("touch ran"), lambda: session.run("touch ran"), wrapped):
+        try:
+            wrap()
+        except SandboxdError as error:
+            print(error.slug)
+"""
+    assert daemon.python(code).stdout == "restriction_unknown\n" * 3
+    assert not (identity.workspace / "ran").exists()
+    for _ in range(2):
+        done = daemon.run("run", "--ignore-unknown-restrictions", "--", "touch", "ran")
+        assert done.returncode == 0 and "not enforced" in done.stderr, done
+    insisting = """
+from sandboxd_client import Client, Overrides
+insist = {"sandbox": {"ignoreUnknownRestrictions": True}}
+with Client(autostart=False) as box, box.session(".", settings=insist) as session:
+    print(session.run("true").returncode)
+    print(box.run("true", overrides=Overrides(ignore_unknown_restrictions=True)).returncode)
+    print(box.run("true", overrides={"ignore_unknown_restrictions": True}).returncode)
+"""
+    done = daemon.python(insisting)
+    assert done.stdout == "0\n" * 3, done.stderr
+
+
+def test_no_hint_proposes_what_is_refused(start_daemon: StartDaemon, identity: Identity) -> None:
+    settings = {"sandbox": {"allowOverrides": False, "denyNew": True}}
+    daemon = start_daemon(settings=settings)
+    assert "--ignore-unknown" not in daemon.run("run", "--", "touch", "ran").stderr
+    assert daemon.run("run", "--ignore-unknown-restrictions", "--", "touch", "ran").returncode == NOT_RUN
+    assert not (identity.workspace / "ran").exists()
+
+
+def test_a_project_cannot_insist(start_daemon: StartDaemon, identity: Identity) -> None:
+    project_file(identity, {"sandbox": {"ignoreUnknownRestrictions": True}})
+    daemon = start_daemon(settings={"sandbox": {"denyNew": True, "ignoreUnknownRestrictions": True}})
+    assert daemon.run("run", "--", "touch", "ran").returncode == NOT_RUN
+    assert not (identity.workspace / "ran").exists()
+
+
+def test_additional_directories_are_as_the_working_directory(start_daemon: StartDaemon, identity: Identity) -> None:
+    other = identity.write(identity.home / "other" / "file", "o\n").parent
+    project_file(identity, {"permissions": {"additionalDirectories": ["~/planted"]}})
+    planted = identity.write(identity.home / "planted" / "file", "p\n")
+    identity.write(identity.home / ".bashrc", "mine\n")
+    directories = ["~/other", "~/.bashrc"]
+    daemon = start_daemon(settings={"permissions": {"additionalDirectories": directories}})
+    script = "cd {0}; echo x > new; mkdir .vscode; echo x > .vscode/settings.json; echo x > {1}"
+    done = daemon.run("run", "-c", script.format(other, planted))
+    assert (other / "new").read_text() == "x\n", done
+    assert not (other / ".vscode" / "settings.json").exists()
+    assert planted.read_text() == "p\n"
+    assert daemon.run("run", "-c", "echo x >> ~/.bashrc").returncode != 0
+    assert (identity.home / ".bashrc").read_text() == "mine\n"
+
+
+def told(daemon: DaemonProcess, what: str, *options: str) -> bool:
+    done = daemon.run("run", *options, "--", "true")
+    assert done.returncode == 0, done
+    return what in done.stderr
+
+
+def test_run_tells_of_ignored_keys_once_for_each_change_of_the_file(
+    start_daemon: StartDaemon, identity: Identity
+) -> None:
+    project_file(identity, {"sandbox": {"filesystem": {"allowWrite": ["~/x"]}, "colour": 1}})
+    daemon = start_daemon()
+    first = daemon.run("run", "--", "true").stderr
+    assert "sandbox.filesystem.allowWrite is ignored" in first and "unknown key sandbox.colour" in first
+    assert daemon.run("run", "--", "true").stderr == ""
+    project_file(identity, {"sandbox": {"filesystem": {"allowWrite": ["~/x", "~/y"]}}})
+    wait_until(lambda: told(daemon, "sandbox.filesystem.allowWrite is ignored"), "the change is told")
+    assert daemon.run("run", "--", "true").stderr == ""
+
+
+def test_an_override_that_does_not_count_is_told_each_time(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon(settings={"sandbox": {"allowOverrides": False}})
+    for _ in range(2):
+        assert told(daemon, "allowedDomains is ignored", "--allow-domain", "ok.test")
+        assert told(daemon, "allowWrite is ignored", "--allow-write", str(identity.home))
+    assert daemon.run("run", "--", "true").stderr == ""
