@@ -35,6 +35,9 @@ class PointMap:
     locked: set[str] = field(default_factory=set)
     """Directories in which a name cannot be kept absent otherwise than by closing them: no rule takes that back."""
 
+    managed_reads_only: bool = False
+    """As in `FilePolicy`, for explanations."""
+
     def warn(self, text: str) -> None:
         self.warnings[text] = None
 

@@ -32,7 +32,7 @@ _MOST_PASSED_BY = 3
 def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
     _check_working_directories(place, facts)
-    found = PointMap(facts.twins)
+    found = PointMap(facts.twins, managed_reads_only=files.managed_reads_only)
     own = _OwnPlaces(place, facts)
     followed = Followed(files, place, facts)
     for mark, rules in (

@@ -53,6 +53,7 @@ def standing_at(found: PointMap, path: str, resolved: Resolved) -> PathStanding:
         write_opened=written,
         write_denied=closed,
         protected=protected or locked,
+        managed_reads_only=found.managed_reads_only,
         is_session_tmp=end.shows is Shows.PRIVATE and (end.point.path == TMP or end.point.link == TMP),
     )
 

@@ -142,6 +142,7 @@ class _Builder:
             ),
             allow_read=self.paths(_F + "allowRead", None, None, opens=True),
             allow_git_config=self._reader.value(_F + "allowGitConfig"),
+            managed_reads_only=self._reader.value(_F + "allowManagedReadPathsOnly"),
             protected_search_depth=self._reader.value("sandbox.mandatoryDenySearchDepth"),
             settings_files=self._reader.settings.files,
         )

@@ -57,6 +57,7 @@ class NetworkBuilder:
             strict_allowlist=value(_N + "strictAllowlist")
             or value(_N + "onUnlisted") == "deny"
             or value(_N + "allowManagedDomainsOnly"),  # nobody can be asked for what only managed settings may allow
+            managed_domains_only=value(_N + "allowManagedDomainsOnly"),
             denied_addresses=tuple(
                 self._reader.collect(self._reader.entries(_N + "deniedResolvedAddresses"), _network, opens=False)
             ),

@@ -59,6 +59,10 @@ class Reason(StrEnum):
     SOCKET_REDIRECTED = "socketRedirected"
 
 
+ONLY_MANAGED = "only managed settings can allow it: ask whoever administers this machine"
+"""The hint of a decision that no rule of the user's can change. No other hint stands above it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`text` is one sentence for people. `rule` is the rule as its author wrote it, `origin` where it stands; both are

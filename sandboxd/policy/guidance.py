@@ -134,10 +134,12 @@ def _outside(policy: Policy, around: Surroundings) -> str:
 
 
 def _evidence(policy: Policy) -> str:
+    opening = "a path or host for good with `sandboxd allow path …` or `sandboxd allow domain …`"
+    if policy.network.managed_domains_only:
+        opening = "a path for good with `sandboxd allow path …`, and no host: only managed settings allow hosts"
     remedy = (
-        "The user can open a path or host for good with `sandboxd allow path …` or `sandboxd allow domain …`; suggest "
-        "the narrowest one. Never suggest opening credentials, key directories, shell start-up files or whole home "
-        "directories."
+        f"The user can open {opening}; suggest the narrowest one. Never suggest opening credentials, key directories, "
+        "shell start-up files or whole home directories."
     )
     return "\n".join(
         (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from sandboxd.policy.decision import Decision, Reason
+from sandboxd.policy.decision import ONLY_MANAGED, Decision, Reason
 from sandboxd.policy.protected import is_protected_name
 from sandboxd.policy.violation import ViolationKind
 
@@ -275,6 +275,8 @@ def hint_for(symptom: Symptom) -> str:
     if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
         # opening it would take the protection back as well
         symptom = replace(symptom, decision=replace(decision, reason=Reason.PATH_PROTECTED))
+    if decision is not None and decision.hint == ONLY_MANAGED:
+        return decision.hint
     if decision is not None and decision.reason is Reason.PATH_KEPT:
         return decision.hint  # what can be written, and only stays where it is: no rule is in the way
     for row in HINTS:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from sandboxd.policy.addresses import AddressRefusal, IPNetwork, parse_networks, readings, refuse_address
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.host_rules import EMPTY, HostRuleSet, compile_rules
 from sandboxd.policy.hosts import Host, IPAddress
 from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange
@@ -56,7 +56,7 @@ def decide_host(
     if host.address is not None and literal is None:
         refusal = refuse_address(host.address, _networks(network.denied_addresses), own)
         if refusal is not None:
-            return _refused_literal(host, port, refusal)
+            return _refused_literal(network, host, port, refusal)
     rule = allowed.match(host, port)
     if rule is not None:
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
@@ -71,7 +71,7 @@ def decide_host(
             hint=f"list the port in {_PORTS}",
         )
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
-    hint = f"add it with: sandboxd allow domain {host.uri}"
+    hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
     return Decision(
         behavior, Reason.HOST_NOT_LISTED, _text(host, port, "is not on the list of allowed hosts"), hint=hint
     )
@@ -126,7 +126,9 @@ def decide_address(
         Behavior.DENY,
         Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
         f"{_text(host, port, 'leads to')} {target.name}, which is refused: {refusal.text} ({refusal.network})",
-        hint=f"if that is meant, allow the address as well: sandboxd allow domain {target.authority(port)}",
+        hint=_way_to_allow(
+            network, f"if that is meant, allow the address as well: sandboxd allow domain {target.authority(port)}"
+        ),
     )
 
 
@@ -173,7 +175,11 @@ def _by_rule(network: NetworkPolicy, host: Host, port: int | None, rule: HostRul
     return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(rule), hint=why)
 
 
-def _refused_literal(host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
+def _way_to_allow(network: NetworkPolicy, command: str) -> str:
+    return ONLY_MANAGED if network.managed_domains_only else command
+
+
+def _refused_literal(network: NetworkPolicy, host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
     target = host.uri if port is None else host.authority(port)
     return Decision(
         Behavior.DENY,
@@ -181,7 +187,7 @@ def _refused_literal(host: Host, port: int | None, refusal: AddressRefusal) -> D
         f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
         hint=f"if this machine is meant, list the port in {_PORTS}"
         if host.name in LOCAL_HOSTS
-        else f"if that is meant, allow exactly this address: sandboxd allow domain {target}",
+        else _way_to_allow(network, f"if that is meant, allow exactly this address: sandboxd allow domain {target}"),
     )
 
 

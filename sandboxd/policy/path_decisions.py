@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.policy import PathRule
 
 
@@ -46,6 +46,8 @@ class PathStanding:
     write_denied: Cause | None = None
     protected: Cause | None = None
     is_session_tmp: bool = False
+    managed_reads_only: bool = False
+    """What is denied is opened again by managed settings alone."""
 
 
 def decide_path(standing: PathStanding, *, write: bool) -> Decision:
@@ -59,7 +61,7 @@ def _decide_read(standing: PathStanding) -> Decision:
     if standing.read_denied is not None:
         return _from_cause(
             Behavior.DENY, Reason.PATH_DENIED, f"reading {_name(standing)} is denied", standing.read_denied,
-            hint="add the path to filesystem.allowRead to open it inside the denied directory, or remove the rule",
+            hint=_way_to_read(standing),
         )  # fmt: skip
     if standing.read_opened is not None:
         return _from_cause(
@@ -72,6 +74,12 @@ def _decide_read(standing: PathStanding) -> Decision:
         f"{_name(standing)} can be read: nothing denies it",
         hint="to close it, add it to filesystem.denyRead",
     )
+
+
+def _way_to_read(standing: PathStanding) -> str:
+    if standing.managed_reads_only and standing.read_denied is not None and standing.read_denied.rule is not None:
+        return ONLY_MANAGED
+    return "add the path to filesystem.allowRead to open it inside the denied directory, or remove the rule"
 
 
 def _decide_write(standing: PathStanding) -> Decision:

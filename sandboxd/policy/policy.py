@@ -61,6 +61,8 @@ class FilePolicy:
     protected_search_depth: int = 3
     settings_files: tuple[str, ...] = ()
     """Every settings file that is read, or would be if it existed: protected in every writable root."""
+    managed_reads_only: bool = False
+    """`allow_read` is for managed settings alone to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class NetworkPolicy:
     denied_reasons: tuple[tuple[HostPattern, str], ...] = ()
     strict_allowlist: bool = False
     """Never ask about a host that is on no list: deny it."""
+    managed_domains_only: bool = False
+    """`allowed` is for managed settings alone to say."""
     denied_addresses: tuple[str, ...] = ()
     """Networks in CIDR form that an allowed *name* must not resolve to, beside the built-in ones."""
     allow_unix_sockets: tuple[SocketRule, ...] = ()

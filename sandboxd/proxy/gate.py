@@ -152,6 +152,11 @@ class Gate:
         """`checkServerName`: off, log or enforce."""
         return self._network().check_server_name
 
+    @property
+    def managed_domains_only(self) -> bool:
+        """Managed settings alone can allow a host."""
+        return self._network().managed_domains_only
+
     def still_allowed(self, host: Host, port: int, opened_by: Decision, address: IPAddress | None) -> Decision:
         """Step 5, for a connection to `address` that was opened by this decision: ALLOW, or the DENY that ends it. What
         was granted for one connection only stays, unless a rule denies it by now. `address` is None where a parent

@@ -212,6 +212,7 @@ class Outbound:
             lambda host: self._gate.allows_listed(host, connection.port),
             refuse,
             enforce=mode == "enforce",
+            managed_only=self._gate.managed_domains_only,
         ).receive
 
     def is_local_port(self, port: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.hosts import Host, HostSyntaxError, parse_wire_host, quote
 from sandboxd.proxy.tls_hello import HelloReader
 
@@ -22,12 +22,20 @@ class ServerNameCheck:
     """Looks at the first bytes of one tunnel to `host`. `allows` says whether policy allows another host by itself."""
 
     def __init__(
-        self, host: Host, allows: Callable[[Host], bool], refuse: Callable[[str, Decision], None], *, enforce: bool
+        self,
+        host: Host,
+        allows: Callable[[Host], bool],
+        refuse: Callable[[str, Decision], None],
+        *,
+        enforce: bool,
+        managed_only: bool = False,
     ) -> None:
+        """`managed_only`: managed settings alone can allow a host."""
         self._host = host
         self._allows = allows
         self._refuse = refuse
         self._enforce = enforce
+        self._managed_only = managed_only
         self._reader = HelloReader()
 
     def receive(self, data: bytes) -> bool | None:
@@ -54,5 +62,7 @@ class ServerNameCheck:
             log.warning("%s", text)
             return True
         hint = f"allow that host too, or set sandbox.network.checkServerName to log: sandboxd allow domain {name}"
+        if self._managed_only:
+            hint = ONLY_MANAGED
         self._refuse(name, Decision(Behavior.DENY, Reason.SERVER_NAME, text, hint=hint))
         return False

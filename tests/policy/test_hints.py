@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.hints import HINTS, Symptom, hint_for
 from sandboxd.policy.violation import ViolationKind
 from sandboxd.settings.origins import Origin, Source
@@ -116,3 +116,15 @@ def test_a_path_stays_one_word(name: str) -> None:
         words = shlex.split(hint_for(Symptom(WRITE, "openat", target, HOME, NOT_WRITABLE)))
         path = words[words.index("path") + 1]
         assert path.replace("~", HOME, 1).rstrip("/") == target.rstrip("/") or path == target
+
+
+def test_what_managed_settings_alone_can_allow_is_proposed_to_nobody() -> None:
+    for kind, operation, target, reason in (
+        (READ, "openat", "/home/me/.ssh/id", Reason.PATH_DENIED),
+        (NETWORK, "dns-a", "x.test", Reason.HOST_NOT_LISTED),
+        (CONNECT, "CONNECT", "x.test:443", Reason.HOST_NOT_LISTED),
+    ):
+        locked = hint_for(Symptom(kind, operation, target, HOME, because(reason, "~/.ssh", ONLY_MANAGED)))
+        assert locked == ONLY_MANAGED and "sandboxd allow" not in locked
+        free = hint_for(Symptom(kind, operation, target, HOME, because(reason, "~/.ssh", "sandboxd allow …")))
+        assert free != ONLY_MANAGED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sandboxd.policy.decision import Behavior, Reason
@@ -23,6 +25,8 @@ def test_a_rule_is_quoted_with_its_place() -> None:
     )
     assert (decision.rule, decision.origin) == ("~/.ssh", ORIGIN)
     assert "allowRead" in decision.hint
+    locked = decide_path(replace(standing, managed_reads_only=True), write=False)
+    assert "allowRead" not in locked.hint and "administers" in locked.hint
 
 
 def test_a_link_is_named_with_its_target() -> None:

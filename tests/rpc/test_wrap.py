@@ -161,6 +161,43 @@ async def test_managed_settings_say_whether_a_caller_may_widen(
     assert any("allowOverrides" in warning for warning in policy.warnings)
 
 
+async def test_an_override_that_policy_ignores_is_told_with_that_command_and_no_hint_proposes_another(
+    client: RawClient, running: RunningDaemon
+) -> None:
+    locks = {"network": {"allowManagedDomainsOnly": True}, "filesystem": {"allowManagedReadPathsOnly": True}}
+    running.around.write(running.around.managed_settings, {"sandbox": locks})
+    await client.result("settings.reload")
+    overrides = {"allow_domains": ["ok.test"], "allow_read": ["x"]}
+    for _ in range(2):
+        warnings = (await client.result("wrap", in_project(running, command="x", overrides=overrides)))["warnings"]
+        for key in ("allowManagedDomainsOnly", "allowManagedReadPathsOnly"):
+            assert any(key in warning for warning in warnings), warnings
+    assert (await client.result("wrap", in_project(running, command="x")))["warnings"] == []
+    for target in ("ok.test", "10.0.0.1", "10.0.0.1:80"):
+        decision = await client.result("policy.explain", in_project(running, kind="host", target=target))
+        assert decision["behavior"] == "deny"
+        assert "sandboxd allow" not in decision["hint"] and "administers" in decision["hint"]
+    described = (await client.result("policy.describe", in_project(running)))["text"]
+    assert "allow domain" not in described and "sandboxd allow path" in described
+
+
+async def test_nobody_ignores_a_restriction_of_managed_settings(
+    client: RawClient, running: RunningDaemon, machine: FakeMachine
+) -> None:
+    managed = running.around.managed_settings
+    running.around.write(managed, {"sandbox": {"filesystem": {"denyNew": ["~/x"]}}})
+    await client.result("settings.reload")
+    for overrides in ({}, {"ignore_unknown_restrictions": True}):
+        error = await client.error("wrap", in_project(running, command="x", overrides=overrides))
+        assert error["data"]["slug"] == "restriction_unknown"
+        assert error["data"]["key"] == "sandbox.filesystem.denyNew" and str(managed) in error["message"]
+        assert "--ignore-unknown" not in error["data"]["hint"]
+    assert not machine.planner.asked
+    running.around.write(managed, {"sandbox": {"filesystem": {"denyNew": []}}})
+    await client.result("settings.reload")
+    assert (await client.result("wrap", in_project(running, command="x")))["wrap_id"]
+
+
 async def test_one_implicit_session_for_each_directory(client: RawClient, running: RunningDaemon) -> None:
     other = running.around.home / "other"
     other.mkdir()
