@@ -99,7 +99,7 @@ class NetworkBuilder:
         return HostPattern.parse(pair[0], public_suffix=True), neutralise(pair[1], MAX_REASON)
 
     def socket(self, text: str, origin: Origin) -> SocketRule:
-        expanded = expand_rule_path(text, self._reader.scope)
+        expanded = expand_rule_path(text, self._reader.scope_that_opens(text, origin))
         if expanded.glob:
             raise BadEntry(
                 "socket_glob", f"{text!r} is a pattern, and sockets are listed one by one", "or name their directory"

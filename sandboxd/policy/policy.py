@@ -185,6 +185,8 @@ class Policy:
     report_violations: str = "writes"
     """Which file accesses that the system refuses are reported as they happen: `off`, `writes` or `all` (reads too)."""
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    variables: tuple[str, ...] = ()
+    """Names of the environment variables that paths of the rules mention."""
     unenforced: tuple[Origin, ...] = ()
     """Keys that restrict commands by their names, and that sandboxd does not know: no command is wrapped."""
     ignore_unknown_restrictions: bool = False

@@ -36,13 +36,19 @@ _CLASS = re.compile(r"\[[!^]?(?:\][^\]]*|[^\]]+)\]")
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a rule's text is read against. `project` is the directory relative rules refer to: the one the session was
-    opened in. `own_paths` are the daemon's sockets and directories, which no rule may open."""
+    opened in. `own_paths` are the daemon's sockets and directories, which no rule may open. `environment` is the
+    daemon's, `caller` what differs from it in the environment of the command's caller."""
 
     home: str
     project: str
     environment: Mapping[str, str] = field(default_factory=dict)
     platform: str = "linux"
     own_paths: tuple[str, ...] = ()
+    caller: Mapping[str, str] = field(default_factory=dict)
+
+    def of_caller(self) -> Scope:
+        """With the caller's variables in the place of the daemon's."""
+        return replace(self, environment={**self.environment, **self.caller}, caller={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,11 @@ def _absolute(text: str, scope: Scope, quote: _Quote) -> str:
         base = posixpath.dirname(base) if step == ".." else base
         expanded = expanded.lstrip("/")
     return quote(base) + "/" + expanded
+
+
+def variables_in(text: str) -> set[str]:
+    """The names of the variables that a path mentions."""
+    return {match["braced"] or match["plain"] for match in _VARIABLE.finditer(text)}
 
 
 def _with_variables(text: str, scope: Scope, quote: _Quote) -> str:

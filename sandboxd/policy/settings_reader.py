@@ -8,15 +8,16 @@ policy is refused. Pure.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from sandboxd.policy.command_patterns import CommandPatternError
 from sandboxd.policy.hosts import HostPatternError
-from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path
+from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path, variables_in
 from sandboxd.settings.layer import Entries, Placed
 from sandboxd.settings.merge import Settings
-from sandboxd.settings.origins import Origin
+from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
 from sandboxd.settings.rules import Feeds, Kind, parse_rule
 
@@ -30,8 +31,37 @@ class SettingsReader:
         self.settings = settings
         self.scope = scope
         self.problems: list[Problem] = list(settings.problems)
+        self.variables: set[str] = set()
+        """Those that rules mention."""
         for ignored in settings.ignored:
             self.warn("settings_ignored", f"{ignored.key} is ignored: {ignored.reason}", ignored.origin)
+
+    def scope_that_opens(self, text: str, origin: Origin) -> Scope:
+        """What a path that is to be opened is read against. The caller's variables count where the caller could as well
+        name the path in a call: not in managed settings, nor in files of the project, nor where that is forbidden."""
+        if not self._mentions(text) or not self._is_the_callers(origin):
+            return self.scope
+        return self.scope.of_caller()
+
+    def scopes_that_close(self, text: str) -> tuple[Scope, ...]:
+        """What a path that is to be closed is read against: both environments, where they differ. A variable that one
+        of them lacks is read in the other."""
+        if not self._mentions(text):
+            return (self.scope,)
+        lacking = any(not self.scope.environment.get(name) for name in variables_in(text))
+        return (self.scope.of_caller(),) if lacking else (self.scope, self.scope.of_caller())
+
+    def _mentions(self, text: str) -> bool:
+        """Whether a text has a variable that the caller has another value for."""
+        names = variables_in(text) if "$" in text else set()
+        self.variables |= names
+        return any(self.scope.caller.get(name) for name in names)
+
+    def _is_the_callers(self, origin: Origin) -> bool:
+        if origin.source in (Source.MANAGED, Source.PROJECT) or not self.value("sandbox.allowOverrides"):
+            return False
+        own = posixpath.join(self.scope.project, ".claude")
+        return posixpath.dirname(origin.file or "") != own or self.scope.project == self.scope.home
 
     def warn(self, slug: str, message: str, origin: Origin, hint: str = "") -> None:
         self.problems.append(warning(slug, message, origin, hint=hint))
@@ -65,9 +95,9 @@ class SettingsReader:
             except (RulePathError, CommandPatternError, HostPatternError, BadEntry) as fault:
                 report = error(fault.slug, fault.message, entry.origin, hint=fault.hint, fatal=not opens)
                 if opens and fault.slug == "path_variable_unset":
-                    report = warning(
-                        fault.slug, fault.message + "; the entry has no effect", entry.origin, hint=fault.hint
-                    )
+                    hint = "set it for the command or where the daemon is started, or write the path in full"
+                    message = fault.message + "; the entry has no effect"
+                    report = warning(fault.slug, message, entry.origin, hint=hint)
                 self.problems.append(report)
 
     def program(self, key: str) -> str | None:

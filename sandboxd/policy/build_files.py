@@ -1,0 +1,181 @@
+"""The file part of a Policy: paths that settings, permission rules and presets open and close. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from sandboxd.policy.policy import FilePolicy, Missing, PathRule
+from sandboxd.policy.rule_paths import (
+    Scope,
+    doubt,
+    expand_permission_path,
+    expand_rule_path,
+    is_project_path,
+    unanchored_pattern,
+)
+from sandboxd.policy.settings_reader import BadEntry, SettingsReader
+from sandboxd.policy.upstream import without_password
+from sandboxd.settings.layer import Placed
+from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.presets import PRESETS
+from sandboxd.settings.problems import error
+from sandboxd.settings.rules import Feeds, Kind
+
+_F = "sandbox.filesystem."
+AMBIGUOUS = "path_ambiguous"
+"""Of a rule that means what it should to whoever knows the format: told by lint, and not with commands."""
+
+
+class FileBuilder:
+    """Problems go to the reader."""
+
+    def __init__(self, reader: SettingsReader) -> None:
+        self._reader = reader
+
+    def policy(self) -> FilePolicy:
+        entries = self._reader.entries
+        return FilePolicy(
+            allow_write=(
+                *self.paths(_F + "allowWrite", Kind.ALLOW, Feeds.ALLOW_WRITE, opens=True),
+                *self._reader.collect(entries("permissions.additionalDirectories"), self.directory, opens=True),
+            ),
+            deny_write=(
+                *self.paths(_F + "denyWrite", Kind.DENY, Feeds.DENY_WRITE, opens=False),
+                *self.closed(entries(_F + "denyEdit")),
+            ),
+            deny_read=(
+                *self.paths(_F + "denyRead", Kind.DENY, Feeds.DENY_READ, opens=False),
+                *self.closed(Placed(one.value.path, one.origin) for one in entries("sandbox.credentials.files")),
+                *self.files_with_passwords(),
+            ),
+            allow_read=self.paths(_F + "allowRead", None, None, opens=True),
+            allow_git_config=self._reader.value(_F + "allowGitConfig"),
+            managed_reads_only=self._reader.value(_F + "allowManagedReadPathsOnly"),
+            protected_search_depth=self._reader.value("sandbox.mandatoryDenySearchDepth"),
+            settings_files=self._reader.settings.files,
+        )
+
+    def paths(self, key: str, kind: Kind | None, feeds: Feeds | None, *, opens: bool) -> tuple[PathRule, ...]:
+        entries = self._reader.entries(key)
+        rules = () if kind is None or feeds is None else tuple(self._reader.rules(kind, feeds))
+        if opens:
+            named = (
+                *self._reader.collect(entries, self.path_rule, opens=True),
+                *self._reader.collect(rules, self.allowed_path, opens=True),
+            )
+        else:
+            denied = self._reader.collect(rules, self.denied_paths, opens=False)
+            named = (*self.closed(entries), *chain.from_iterable(denied))
+        return (*named, *self._reader.collect(tuple(self.preset_paths(feeds)), self.preset_rule, opens=opens))
+
+    def files_with_passwords(self) -> Iterator[PathRule]:
+        """Settings files in which the password of a parent proxy stands: no command may read one."""
+        for layer in self._reader.settings.layers:
+            placed = layer.values.get("sandbox.network.parentProxy")
+            if layer.file is None or not isinstance(placed, Placed) or not layer.may_widen:
+                continue
+            if without_password(str(placed.value)) != placed.value:
+                message = f"{layer.file} holds a password of parentProxy, so no command may read this file"
+                hint = "keep the password in HTTPS_PROXY of the daemon's environment"
+                self._reader.warn("proxy_password_in_file", message, placed.origin, hint=hint)
+                yield PathRule(layer.file, placed.origin, text=layer.file)
+
+    def preset_paths(self, feeds: Feeds | None) -> Iterator[Placed]:
+        for entry in self._reader.entries("sandbox.presets"):
+            preset = PRESETS.get(entry.value)
+            if preset is None:
+                if feeds is Feeds.ALLOW_WRITE:  # once is enough
+                    known = ", ".join(sorted(PRESETS))
+                    message = f"unknown preset {entry.value!r}"
+                    self._reader.problems.append(
+                        error("preset_unknown", message, entry.origin, hint=f"known presets: {known}")
+                    )
+                continue
+            paths = {Feeds.ALLOW_WRITE: preset.allow_write, Feeds.DENY_READ: preset.deny_read}.get(
+                feeds or Feeds.NOTHING, ()
+            )
+            yield from (Placed(path, entry.origin) for path in paths)
+
+    # what is opened
+
+    def path_rule(self, text: str, origin: Origin) -> PathRule:
+        expanded = expand_rule_path(text, self._reader.scope_that_opens(text, origin))
+        self.warn_of_doubt(text, origin)
+        return PathRule(expanded.path, origin, expanded.glob, text)
+
+    def preset_rule(self, text: str, origin: Origin) -> PathRule:
+        missing = Missing.MAKE if text.endswith("/") else Missing.IGNORE
+        return replace(self.path_rule(text, origin), missing=missing)
+
+    def directory(self, text: str, origin: Origin) -> PathRule:
+        rule = self.path_rule(text, origin)
+        if rule.glob:
+            raise BadEntry("path_glob_invalid", f"{text!r} is a pattern where a directory is meant")
+        return rule
+
+    def allowed_path(self, text: str, origin: Origin) -> PathRule:
+        """The path of a permission rule."""
+        scope = self._reader.scope_that_opens(text, origin)
+        (reading,) = expand_permission_path(text, scope, denies=False)
+        self.warn_of_doubt(text, origin)
+        self.warn_of_slash(text, reading.rule.path, origin)
+        return PathRule(reading.rule.path, origin, reading.rule.glob, text)
+
+    # what is closed
+
+    def closed(self, entries: Iterable[Placed]) -> Iterator[PathRule]:
+        yield from chain.from_iterable(self._reader.collect(tuple(entries), self.denied_path, opens=False))
+
+    def denied_path(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
+        """A pattern that begins in no directory holds below all that are opened, unless a project says it: that has no
+        say in other places."""
+
+        def read(scope: Scope) -> PathRule:
+            rule = expand_rule_path(text, scope)
+            deep = unanchored_pattern(text, scope) if rule.glob else ""
+            if deep:
+                rule = expand_rule_path(deep, scope)
+            return PathRule(
+                rule.path, origin, rule.glob, text, unanchored="" if origin.source is Source.PROJECT else deep
+            )
+
+        self.warn_of_doubt(text, origin)
+        return tuple(dict.fromkeys(map(read, self._reader.scopes_that_close(text))))
+
+    def denied_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
+        """The paths of a permission rule."""
+        own = posixpath.dirname(origin.file or "") if origin.source in (Source.USER, Source.LOCAL) else ""
+        if own == posixpath.join(self._reader.scope.project, ".claude"):
+            own = ""
+        readings = [
+            reading
+            for scope in self._reader.scopes_that_close(text)
+            for reading in expand_permission_path(text, scope, denies=True, settings_directory=own)
+        ]
+        self.warn_of_doubt(text, origin)
+        self.warn_of_slash(text, readings[0].rule.path, origin)
+        return tuple(
+            PathRule(
+                reading.rule.path,
+                origin,
+                reading.rule.glob,
+                text,
+                Missing.UNMEANT if reading.second else Missing.TELL,
+                "" if origin.source is Source.PROJECT else reading.unanchored,
+            )
+            for reading in dict.fromkeys(readings)
+        )
+
+    def warn_of_doubt(self, text: str, origin: Origin) -> None:
+        found = doubt(text)
+        if found is not None:
+            self._reader.warn("path_doubtful", found[0], origin, hint=found[1])
+
+    def warn_of_slash(self, text: str, path: str, origin: Origin) -> None:
+        if is_project_path(text):
+            message = f"the path {text!r} of a permission rule is {path}, not an absolute path"
+            hint = f"write /{text} for the absolute path, or .{text} to say that the project is meant"
+            self._reader.warn(AMBIGUOUS, message, origin, hint=hint)
