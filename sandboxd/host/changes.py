@@ -2,9 +2,10 @@
 
 A scan registers each directory *before* it lists it, with a test that says which names matter there. `poll` then costs
 one read of an empty queue when nothing happened, whatever the number of directories. Where inotify cannot be trusted
-(network and FUSE file systems) or has no room left, the directory's times are compared instead. That takes a question
-for each of them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread. Times
-that were just set when they were read tell of no change within the same tick of the clock, so they count as old ones.
+(network and FUSE file systems), has no room left or would take more than the daemon's part (`WatchBudget`), the times
+of the directory are compared instead, and of the files in it whose contents matter. That takes a question for each of
+them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread. Times that were
+just set when they were read tell of no change within the same tick of the clock, so they count as old ones.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ OnChange = Callable[[str], None]
 
 _TICK = 100_000_000
 """Nanoseconds, several times what a kernel takes for one."""
+_UNMEASURED = 512
+"""Watches that are taken without a look at what others have, if that is an eighth of the limit at most."""
+_MEASURED_FOR_S = 30.0
+"""Seconds until a full budget is measured again."""
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "vboxsf", "drvfs")
 
@@ -46,16 +51,54 @@ class Interest:
     slow: bool = False
     fresh: bool = False
     """`times` had just been set."""
+    files: dict[str, tuple[int, ...]] | None = None
+    """Without a watch: files in it whose contents matter, with their times."""
+    cancelled: bool = False
     gone: bool = False
     """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
     is known about it and everything below it is void."""
+
+    def note(self, name: str) -> None:
+        """The contents of this file matter too. To be called before it is read; nothing to do where there is a watch,
+        which tells of it."""
+        if self.watch is not None:
+            return
+        path = os.path.join(self.directory, name)
+        self.files = self.files or {}
+        self.files[path] = times = _times_now(path)
+        self.fresh = self.fresh or _is_fresh(times)
+
+
+class WatchBudget:
+    """How many watches the daemon takes: a quarter of what its user has left, found out again as their number grows."""
+
+    def __init__(self, limit: Callable[[], int], in_use: Callable[[], int]) -> None:
+        self._limit, self._in_use = limit, in_use
+        self._most = self._next = min(_UNMEASURED, limit() // 8)
+        self._measured = -_MEASURED_FOR_S
+
+    @property
+    def most(self) -> int:
+        return self._most
+
+    def look(self, taken: int) -> None:
+        """Find out what is left, if it is time to. Takes milliseconds."""
+        now = time.monotonic()
+        if taken < self._next or (taken >= self._most and now < self._measured + _MEASURED_FOR_S):
+            return
+        self._measured = now
+        self._most = max(self._limit() - self._in_use() + taken, 0) // 4
+        self._next = min(max(2 * taken, 1), self._most)
 
 
 class Changes:
     """Thread-safe: scans register from worker threads while the event loop polls."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: WatchBudget | None = None) -> None:
         self._lock = threading.Lock()
+        self._budget = budget or WatchBudget(inotify.watch_limit, inotify.watches_in_use)
+        self.registered = 0
+        """Registrations that have not been cancelled."""
         self._inotify: inotify.Inotify | None = None
         with contextlib.suppress(HostError):
             self._inotify = inotify.Inotify()
@@ -76,6 +119,11 @@ class Changes:
         if self._mounts >= 0:
             os.close(self._mounts)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the watches are so many that new registrations may soon have none."""
+        return len(self._by_watch) * 4 > self._budget.most * 3
+
     def register(
         self,
         directory: str,
@@ -91,12 +139,16 @@ class Changes:
         interest = Interest(directory, matters, on_change, attributes=attributes)
         more = inotify.CLOSE_WRITE if contents else 0
         state = os.stat(directory)  # outside the lock: a server may not answer
+        self._budget.look(len(self._by_watch))
         with self._lock:
+            self.registered += 1
             self._watch(interest, state, inotify.NAMES_CHANGE | inotify.ATTRIB | more)
         return interest
 
     def _watch(self, interest: Interest, state: os.stat_result, mask: int) -> None:
         interest.slow = self._inotify is None or state.st_dev in self._remote
+        if not interest.slow and len(self._by_watch) >= self._budget.most:
+            interest.slow = True
         if self._inotify is not None and not interest.slow:
             try:
                 interest.watch = self._inotify.add(interest.directory, mask)
@@ -105,13 +157,16 @@ class Changes:
         if interest.watch is not None:
             self._by_watch.setdefault(interest.watch, []).append(interest)
         else:
-            interest.times, interest.fresh = _times(state), state.st_ctime_ns > time.time_ns() - _TICK
+            interest.times = _times(state)
+            interest.fresh = _is_fresh(interest.times)
             self._by_times[interest] = None
 
     def cancel(self, interest: Interest) -> None:
         """No more calls for this registration. Harmless when it is gone already."""
         interest.gone = True
         with self._lock:
+            self.registered -= not interest.cancelled
+            interest.cancelled = True
             self._by_times.pop(interest, None)
             others = self._by_watch.get(interest.watch) if interest.watch is not None else None
             if others is None or interest not in others:
@@ -167,9 +222,15 @@ class Changes:
 
 def _differs(interest: Interest) -> bool:
     if not interest.fresh and _times_now(interest.directory) == interest.times:
-        return False
+        files = interest.files
+        if not files or all(_times_now(path) == times for path, times in list(files.items())):
+            return False
     interest.gone = True
     return True
+
+
+def _is_fresh(times: tuple[int, ...]) -> bool:
+    return bool(times) and times[3] > time.time_ns() - _TICK
 
 
 def _times(state: os.stat_result) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -38,6 +39,8 @@ from sandboxd.plan.facts import (
 from sandboxd.plan.needs import Needs, ScanNeed
 
 _TRIES = 20
+MOST_REGISTERED = 50_000
+"""Directories that are kept in memory for the facts of several places, about; those of one place are kept anyway."""
 _ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
 
 
@@ -55,6 +58,8 @@ class _Stamp:
 
     needs: Needs
     stale: bool = False
+    used: float = 0.0
+    """When somebody last asked whether it holds, on the monotonic clock."""
     scans: list[tuple[TreeScan, int]] = field(default_factory=list)
     """Each with its version at the look."""
     names: NameWatch | None = None
@@ -97,7 +102,10 @@ class HostFacts:
 
     def unchanged(self, facts: Facts) -> bool:
         self._changes.poll()
-        return isinstance(facts.stamp, _Stamp) and facts.stamp.good and not any(facts.stamp.slow())
+        if not isinstance(facts.stamp, _Stamp):
+            return False
+        facts.stamp.used = time.monotonic()
+        return facts.stamp.good and not any(facts.stamp.slow())
 
     async def _still_hold(self, facts: Facts) -> bool:
         """The same, whatever it takes to find out."""
@@ -111,11 +119,30 @@ class HostFacts:
             known = self._known.get(needs)
             if known is not None and await self._still_hold(known):
                 return known
+            self._make_room(known)
             facts = await self._look_until_it_holds_still(needs)
             self._known[needs] = facts
             if known is not None and isinstance(known.stamp, _Stamp):
                 self._release(known.stamp)
             return facts
+
+    def _make_room(self, asked: Facts | None) -> None:
+        """Let go of the facts that were not used for the longest time while too much is registered for them. Who asks
+        for them again has them looked up again."""
+        if not self._has_too_much():
+            return
+        others = [
+            (facts.stamp.used, position, facts)
+            for position, (needs, facts) in enumerate(self._known.items())
+            if facts is not asked and isinstance(facts.stamp, _Stamp) and not self._locks[needs].locked()
+        ]
+        for _, _, facts in sorted(others):
+            self.forget(facts)
+            if not self._has_too_much():
+                return
+
+    def _has_too_much(self) -> bool:
+        return self._changes.crowded or self._changes.registered > MOST_REGISTERED
 
     async def _look_until_it_holds_still(self, needs: Needs) -> Facts:
         """A name may go between the scan that has seen it and the look at what it is."""
@@ -223,7 +250,7 @@ class HostFacts:
             self._release(facts.stamp)
 
     def _look(self, needs: Needs) -> Facts:
-        stamp = _Stamp(needs)
+        stamp = _Stamp(needs, used=time.monotonic())
         names = stamp.names = NameWatch(self._changes, stamp.spoil)
         try:
             paths = {path: resolve(path, names) for path in needs.paths}

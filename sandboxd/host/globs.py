@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import translate
+from functools import lru_cache
 from itertools import count
 
 from sandboxd.errors import PolicyError
@@ -95,6 +96,9 @@ class GlobScan:
     def close(self) -> None:
         for interest in (*self._interests, *self.slow):
             self._changes.cancel(interest)
+
+    def _told(self, _: str) -> None:
+        self._on_change()
 
     def _walk(self, start: _Way, seen: Names) -> None:
         """Ways through fewer links come first. What can be reached without any must not count as reached through one:
@@ -201,7 +205,7 @@ class GlobScan:
                 data={"pattern": self.pattern},
             )
         try:
-            interest = self._changes.register(path, _matters(pattern), lambda _: self._on_change())
+            interest = self._changes.register(path, _matters(pattern), self._told)
             (self.slow if interest.slow else self._interests).append(interest)
             with os.scandir(path) as entries:
                 if pattern is None:
@@ -250,6 +254,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+@lru_cache(maxsize=256)
 def _matters(pattern: re.Pattern[str] | None) -> Callable[[str, bool], bool]:
     if pattern is None:
         return lambda _, is_directory: is_directory

@@ -5,6 +5,7 @@ Nothing here runs in the background. The kernel queues what happened; the owner 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -33,6 +34,9 @@ _MASK_ADD = 0x20000000
 NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO | DELETE_SELF | MOVE_SELF
 _HEADER = struct.Struct("iIII")
 _BUFFER = 65536
+
+_USUAL_LIMIT = 8192
+_LIMITS = ("/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,3 +99,33 @@ class Inotify:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def watch_limit() -> int:
+    """Watches that this user may have together, here and in the user namespaces around."""
+    found = []
+    for path in _LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            found.append(int(file.read()))
+    return min(found, default=_USUAL_LIMIT)
+
+
+def watches_in_use() -> int:
+    """Watches that the processes of this user have, as far as they can be seen (proc_pid_fdinfo(5)). Takes some
+    milliseconds, so it is for a thread. Never raises."""
+    user, count = os.geteuid(), 0
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{process}").st_uid != user:
+                continue
+            for descriptor in os.listdir(f"/proc/{process}/fd"):
+                count += _watches_of(process, descriptor)
+    return count
+
+
+def _watches_of(process: str, descriptor: str) -> int:
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/{process}/fd/{descriptor}") == "anon_inode:inotify":
+            with open(f"/proc/{process}/fdinfo/{descriptor}", "rb") as info:
+                return sum(line.startswith(b"inotify ") for line in info)
+    return 0

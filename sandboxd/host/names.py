@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 
 from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.placeholder import is_absent
@@ -15,10 +16,14 @@ class NameWatch:
     def __init__(self, changes: Changes, on_change: Callable[[], None]) -> None:
         self._changes = changes
         self._on_change = on_change
-        self._names: dict[str, set[str]] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
+        """Each set of names once: a pattern looks for the same ones in many thousand directories."""
         self._contents: set[str] = set()
         self._absent: set[str] = set()
         self._accessed: set[str] = set()
+        self._read: dict[str, Interest] = {}
+        """The registrations of directories in which the contents of files matter."""
         self._interests: list[Interest] = []
         self.slow: list[Interest] = []
 
@@ -26,24 +31,25 @@ class NameWatch:
         """To be called before the name is looked at. `*` stands for every name. With `contents`, writing a
         file of that name counts as well."""
         known = self._names.get(directory)
+        names = frozenset((name,)) if known is None else known | {name}
+        self._names[directory] = self._sets.setdefault(names, names)
         if known is not None:
-            known.add(name)
-            if not contents or directory in self._contents:
+            if not contents:
                 return
-        names = known if known is not None else self._names.setdefault(directory, {name})
+            if directory in self._contents:
+                if (interest := self._read.get(directory)) is not None:
+                    interest.note(name)
+                return
         if contents:
             self._contents.add(directory)
-
-        absent = self._absent
-
-        def matters(changed: str, _: bool) -> bool:
-            if changed not in names:
-                return "*" in names
-            path = directory + changed if directory == "/" else f"{directory}/{changed}"
-            return path not in absent or not is_absent(path)
-
+        matters = _Matters(directory, self._names, self._absent)
         with contextlib.suppress(OSError):  # gone or closed to us: its own parent is watched as well
-            self._keep(self._changes.register(directory, matters, lambda _: self._on_change(), contents=contents))
+            interest = self._changes.register(directory, matters, self._told, contents=contents)
+            self._keep(interest)
+            if contents:
+                self._read[directory] = interest
+                for known_name in names - {"*"}:
+                    interest.note(known_name)
 
     def absent(self, path: str) -> None:
         """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
@@ -55,7 +61,10 @@ class NameWatch:
             return
         self._accessed.add(directory)
         with contextlib.suppress(OSError):
-            self._keep(self._changes.register(directory, _no_name, lambda _: self._on_change(), attributes=True))
+            self._keep(self._changes.register(directory, _no_name, self._told, attributes=True))
+
+    def _told(self, _: str) -> None:
+        self._on_change()
 
     def _keep(self, interest: Interest) -> None:
         self._interests.append(interest)
@@ -68,6 +77,24 @@ class NameWatch:
         self._interests.clear()
         self.slow.clear()
         self._names.clear()
+        self._sets.clear()
+        self._read.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Matters:
+    """Whether a name in this directory is one that was visited, and not absent still."""
+
+    directory: str
+    names: Mapping[str, frozenset[str]]
+    absent: Container[str]
+
+    def __call__(self, changed: str, is_directory: bool) -> bool:
+        names = self.names.get(self.directory, frozenset())
+        if changed not in names:
+            return "*" in names
+        path = self.directory + changed if self.directory == "/" else f"{self.directory}/{changed}"
+        return path not in self.absent or not is_absent(path)
 
 
 def _no_name(name: str, is_directory: bool) -> bool:

@@ -3,6 +3,7 @@ system lets files be watched."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -114,3 +115,33 @@ def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: St
     for arguments in (("status",), ("run", "--", "true")):
         done = watched.run(*arguments)
         assert done.returncode == 0 and "not watched" not in done.stdout + done.stderr, done
+
+
+@pytest.mark.parametrize("most", [0, 40, 400])
+def test_few_watches_and_a_pattern_that_searches_a_tree(
+    identity: Identity, start_daemon: StartDaemon, most: int
+) -> None:
+    """The daemon takes a quarter of them, and what it does not watch holds all the same."""
+    work = identity.workspace
+    identity.run(["sh", "-ec", "for a in $(seq 300); do mkdir -p tree/$a; done"], cwd=work, check=True)
+    daemon = start_daemon(
+        settings={"sandbox": {"filesystem": {"denyRead": [f"{work}/tree/**/.env"]}}},
+        through=[sys.executable, "-c", LIMITED, "max_inotify_watches", str(most)],
+    )
+    assert run(daemon, "run", "--", "true").returncode == 0
+    for number in (1, 150, 300):
+        secret = work / "tree" / str(number) / ".env"
+        identity.write(secret, "secret")
+        identity.write(secret.with_name("other"), "other ")
+        done = run(daemon, "run", "-c", f"cat {secret.parent}/other {secret}")
+        assert done.stdout == "other " and done.returncode, (number, done)
+    settings, files = 200, most // 4  # those of the settings files are apart
+    assert watches(daemon.pid) <= min(most, settings + files)
+
+
+def watches(pid: int) -> int:
+    count = 0
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            count += path.read_text().count("\ninotify ")
+    return count
