@@ -28,6 +28,7 @@ from sandboxd.host.facts import HostFacts
 from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unbounded, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
+from sandboxd.host.planted_look import PlantedRepositories
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
 from sandboxd.plan.planner import Planner as HostPlanner
@@ -99,7 +100,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     worker = NamespaceWorker(helper, ground.log.warning)
     path = os.path.join(ground.directory, "bridge.sock")
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), ground.log.warning)
-    backend = LinuxBackend(bridge, machine, tools, placeholders, facts, worker)
+    backend = LinuxBackend(bridge, machine, tools, placeholders, PlantedRepositories(), worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         for pid in await asyncio.to_thread(end_stragglers):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from sandboxd.errors import PolicyError
@@ -20,8 +20,7 @@ from sandboxd.host.git import git_directories, obeyed_in, repositories_around, w
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.names import NameWatch
-from sandboxd.host.planted import close_again, neutralise, open_up
-from sandboxd.host.resolve import resolve
+from sandboxd.host.resolve import NoNames, resolve
 from sandboxd.host.scan import Record, TreeScan, Wanted, found_at
 from sandboxd.host.twins import twins_by_mounts
 from sandboxd.plan.facts import (
@@ -29,10 +28,8 @@ from sandboxd.plan.facts import (
     Found,
     GitDir,
     Kind,
-    Neutralised,
     Obeyed,
     Obstacle,
-    RepositoriesRecord,
     Resolved,
     Scan,
 )
@@ -169,76 +166,7 @@ class HostFacts:
                 facts.stamp.spoil()
 
     async def resolve(self, path: str) -> Resolved:
-        return await asyncio.to_thread(resolve, path, _NoNames())
-
-    def record(self, facts: Facts) -> RepositoriesRecord | None:
-        """What `planted` needs to know of them, for another daemon."""
-        if not isinstance(facts.stamp, _Stamp):
-            return None
-        scans = facts.scans.values()
-        return RepositoriesRecord(
-            facts.stamp.needs,
-            tuple(scan.root for scan in scans),
-            tuple(git_dir.path for scan in scans for git_dir in scan.git_dirs),
-            tuple(entry.path for scan in scans for entry in scan.git_entries),
-            tuple(path for scan in scans for path in scan.unreadable),
-        )
-
-    def recall(self, record: RepositoriesRecord) -> Facts:
-        """The facts that another daemon had, as far as `planted` needs them. They count as changed."""
-        dirs = tuple(GitDir(path) for path in record.git_dirs)
-        files = tuple(Found(path, path, Kind.FILE) for path in record.git_files)
-        closed = record.unreadable
-        scans = {root: Scan(root, git_entries=files, git_dirs=dirs, unreadable=closed) for root in record.roots}
-        return Facts(scans=scans, stamp=_Stamp(record.needs, stale=True))
-
-    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> Neutralised:
-        """After a command for which these facts were found: what it has planted in repositories of its own making is
-        made harmless. Raises `PolicyError` when it cannot be seen."""
-        if not isinstance(facts.stamp, _Stamp):
-            return Neutralised()
-        needs = facts.stamp.needs
-        was_known = needs in self._known
-        opened: dict[str, int] = {}
-        try:
-            after = await self._answer_in_full(needs, facts, could_write, opened)
-            try:
-                return await asyncio.to_thread(neutralise, facts, after, could_write)
-            finally:
-                if not was_known:  # the session has ended: nobody else would
-                    self.forget(after)
-        finally:
-            await asyncio.to_thread(close_again, opened)
-
-    async def _answer_in_full(
-        self, needs: Needs, before: Facts, could_write: Callable[[str], bool], opened: dict[str, int]
-    ) -> Facts:
-        """Also what lies in directories that have been closed since `before`: they are opened up, with their modes in
-        `opened`."""
-        tried = {path for scan in before.scans.values() for path in scan.unreadable}
-        for _ in range(_TRIES):
-            try:
-                after = await self.answer(needs)
-                closed = {path for scan in after.scans.values() for path in scan.unreadable} - tried
-            except PolicyError as error:
-                closed = {error.data.get("path", "")} - tried
-                if error.slug != "scan_failed" or not any(map(could_write, closed)):
-                    raise
-            closed = set(filter(could_write, closed))
-            if not closed:
-                return after
-            tried |= closed
-            modes = await asyncio.to_thread(lambda paths: {path: open_up(path) for path in paths}, closed)
-            opened.update((path, mode) for path, mode in modes.items() if mode is not None)
-            with self._scans_lock:
-                for shared in self._scans.values():
-                    for path in closed:
-                        shared.tree.look_again(path)
-        raise PolicyError(
-            "scan_failed",
-            "what a command has left is closed in more places than are opened up",
-            hint="make its directories readable, and look at the repositories in them before you use them",
-        )
+        return await asyncio.to_thread(resolve, path, NoNames())
 
     def forget(self, facts: Facts) -> None:
         if not isinstance(facts.stamp, _Stamp):
@@ -266,7 +194,8 @@ class HostFacts:
             raise
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
         passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
-        return Facts(paths, globs, scanned, obeyed, passed_by=passed_by, stamp=stamp, twins=twins_by_mounts())
+        twins = twins_by_mounts()
+        return Facts(paths, globs, scanned, obeyed, passed_by, stamp, twins, needs.apart)
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort
@@ -347,19 +276,6 @@ def _directories_above(path: str) -> Iterator[str]:
         yield above
         above = os.path.dirname(above)
     yield above
-
-
-class _NoNames:
-    """For an answer that nobody keeps."""
-
-    def visit(self, directory: str, name: str, contents: bool = False) -> None:
-        return
-
-    def absent(self, path: str) -> None:
-        return
-
-    def access(self, directory: str) -> None:
-        return
 
 
 def _closed(directory: str, record: Record, names: NameWatch) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.git_obeyed import LARGEST_CONFIG, Configuration, read_configuration, settings_in, text_of
-from sandboxd.host.resolve import Names, resolve
+from sandboxd.host.resolve import Names, NoNames, resolve
 from sandboxd.plan.facts import GitDir, Kind, Obeyed, Worktree
 
 _LONGEST_POINTER = 8192
@@ -69,8 +69,12 @@ def _common_of(directory: str, seen: Names) -> str:
 
 
 def _is_git_directory(path: str, seen: Names) -> bool:
-    """As git sees it (gitrepository-layout(5)): all three have to be there."""
-    return all(resolve(os.path.join(path, name), seen).kind is not None for name in ("HEAD", "objects", "refs"))
+    """As git sees it (gitrepository-layout(5)): `HEAD`, and the rest there or in another place."""
+
+    def holds(name: str) -> bool:
+        return resolve(os.path.join(path, name), seen).kind is not None
+
+    return holds("HEAD") and (holds("commondir") or (holds("objects") and holds("refs")))
 
 
 def worktree_of(root: str, seen: Names) -> Worktree | None:
@@ -116,6 +120,36 @@ def pointer_of(entry: str) -> str | None:
         return None
     path = os.path.realpath(os.path.join(os.path.dirname(entry), text[len(_GITDIR) :]))
     return path if os.path.isdir(path) else None
+
+
+def pointers_of(work_tree: str) -> list[str]:
+    """Directories that the `.git` of a working tree may lead to, where it is a file or a link. git takes a relative
+    path in a file from beside `.git`, also where that is a link to the file."""
+    entry = os.path.join(work_tree, ".git")
+    real = os.path.realpath(entry)
+    if os.path.isdir(real):
+        return [real] if os.path.islink(entry) else []
+    text = _pointer(real)
+    if text is None or not text.startswith(_GITDIR):
+        return []
+    places = dict.fromkeys((work_tree, os.path.dirname(real)))
+    named = dict.fromkeys(os.path.realpath(os.path.join(place, text[len(_GITDIR) :])) for place in places)
+    return [path for path in named if os.path.isdir(path)]
+
+
+def obeyed_by(git_dir: str, everybody: Configuration, work_tree: str) -> tuple[Obeyed, ...]:
+    """What git obeys beside the git directory itself when it works there. Raises `PolicyError`."""
+    return _git_dir(git_dir, (), NoNames(), everybody, work_tree)[0].obeyed
+
+
+def configured_worktrees(git_dir: str) -> list[str]:
+    """Where the working tree of a git directory may be."""
+    found = [os.path.dirname(git_dir)]
+    if (back := _pointer(os.path.join(git_dir, "gitdir"))) is not None:
+        found.append(os.path.dirname(os.path.realpath(os.path.join(git_dir, back))))
+    if (value := _configured_worktree(git_dir)) is not None:
+        found.append(os.path.realpath(os.path.join(git_dir, value)))
+    return found
 
 
 def confirmed_worktree(git_dir: str) -> str | None:

@@ -1,6 +1,8 @@
 """The configuration of a repository that a command has made: does git run or obey anything because of it? Pure.
 
-git-config(1) has hundreds of keys, and every version adds some, so the table lists what is known to be harmless. A file
+git-config(1) has hundreds of keys, and every version adds some, so the table lists what is known to be harmless. Not
+in it, although no program is named: a promisor remote (`extensions.partialClone`, `remote.*.promisor`), from which
+every command that misses an object fetches by itself, with whatever program its address asks for. A file
 with anything else in it, or with a line that is not one plain setting, is replaced by one that holds the harmless rest.
 """
 
@@ -15,11 +17,11 @@ HARMLESS = (
     "core.precomposeunicode", "core.symlinks", "core.autocrlf", "core.eol", "core.safecrlf", "core.sparsecheckout",
     "core.sparsecheckoutcone", "core.untrackedcache", "core.splitindex", "core.commitgraph", "core.multipackindex",
     "core.compression", "core.bigfilethreshold", "core.quotepath", "core.abbrev", "core.sharedrepository",
-    "core.longpaths", "core.protecthfs", "core.protectntfs",
-    "extensions.objectformat", "extensions.partialclone", "extensions.refstorage", "extensions.worktreeconfig",
+    "core.longpaths",
+    "extensions.objectformat", "extensions.refstorage", "extensions.worktreeconfig",
     "extensions.noop", "extensions.compatobjectformat", "extensions.relativeworktrees",
     "remote.*.url", "remote.*.pushurl", "remote.*.fetch", "remote.*.push", "remote.*.mirror", "remote.*.tagopt",
-    "remote.*.prune", "remote.*.prunetags", "remote.*.promisor", "remote.*.partialclonefilter",
+    "remote.*.prune", "remote.*.prunetags",
     "remote.*.skipdefaultupdate", "remote.*.skipfetchall", "remote.pushdefault", "remotes.*",
     "branch.*.remote", "branch.*.merge", "branch.*.rebase", "branch.*.pushremote", "branch.*.description",
     "branch.autosetupmerge", "branch.autosetuprebase",
@@ -38,6 +40,9 @@ EXACT = {
     "filter.lfs.process": "git-lfs filter-process",
 }
 """What git-lfs(1) writes: the program is the host's own."""
+ON = ("core.protecthfs", "core.protectntfs")
+"""Harmless when they are on: switched off, names in a tree that some file systems take for `.git` are checked out."""
+_YES = ("true", "yes", "on", "1")
 WORKTREE = "core.worktree"
 """Harmless where the working tree points back; elsewhere a checkout would write in a place of the sandbox's choice."""
 
@@ -83,6 +88,8 @@ def _is_harmless(section: str, sub: str | None, name: str, value: str, worktree:
         return value == worktree
     if key in EXACT:
         return value == EXACT[key]
+    if key in ON:
+        return value.lower() in _YES
     if "::" in value:
         return False  # where an address is meant: a transport that runs a program (gitremote-helpers(7))
     # a subsection may hold dots and any letters, so it never meets a pattern's own parts

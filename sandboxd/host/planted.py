@@ -1,9 +1,7 @@
-"""What a command has left in repositories that did not exist when it started, and that a git on the host would obey.
+"""Making one git directory harmless: hooks get another name, a configuration is replaced by its harmless part.
 
-Mounts close the hooks and the configuration of the repositories that a sandbox finds. One that is made inside (`git
-init`, `git clone`, a submodule, a directory that is given the shape of a repository, a `.git` file that leads to one)
-is looked through when the command has ended: hooks that would run are given another name, a configuration with anything
-but harmless settings is replaced by its harmless part, the original kept beside it.
+Each thing that git would obey there is put to a test, `Planted`, first: what a person has made stays as it is. What is
+moved is kept beside its old place.
 
 Whoever may only search a directory, neither list nor write it, has a git that obeys what is in it. So directories that
 a command has closed that way are opened up for the look.
@@ -18,38 +16,21 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from sandboxd.host import without_links
-from sandboxd.host.git import confirmed_worktree, pointer_of
+from sandboxd.host.git import confirmed_worktree
 from sandboxd.host.git_config import cleaned
-from sandboxd.plan.facts import Facts, GitDir, Kind, Neutralised
+from sandboxd.host.git_obeyed import text_of
+from sandboxd.plan.facts import Obeyed
 
+Planted = Callable[[str], bool]
+"""Whether a command may have left what is at a path."""
+MOST_HOOKS = 2_000
+"""In one directory. git knows thirty; a directory with more is moved as a whole."""
 _LARGEST_CONFIG = 1 << 20
+_LONGEST_POINTER = 8192
 _CONFIGURATIONS = ("config", "config.worktree")
 _IN_USE = frozenset(
     {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
 )
-
-
-def neutralise(before: Facts, after: Facts, could_write: Callable[[str], bool]) -> Neutralised:
-    """Takes the effect of everything planted in repositories that are in `after` and not in `before`. `could_write`:
-    whether the command could write at a path, since a link to a repository elsewhere makes that none of its own."""
-    known = {git_dir.path for scan in before.scans.values() for git_dir in scan.git_dirs}
-    found = {git_dir.path: git_dir for scan in after.scans.values() for git_dir in scan.git_dirs}
-    for path in _behind_files(before, after):
-        found.setdefault(path, GitDir(path))
-    roots = [scan.root.rstrip("/") for scan in before.scans.values()]
-    moved: list[str] = []
-    failed: OSError | None = None
-    for path, git_dir in found.items():
-        if path in known or not could_write(path) or not any(f"{path}/".startswith(f"{root}/") for root in roots):
-            continue
-        for look in _LOOKS:
-            try:
-                for one in look(git_dir):
-                    moved.append(one)
-            except OSError as error:
-                if error.errno not in _IN_USE:  # gone meanwhile, or somebody else's
-                    failed = error
-    return Neutralised(tuple(moved), failed)
 
 
 def open_up(path: str) -> int | None:
@@ -68,66 +49,131 @@ def close_again(modes: Mapping[str, int]) -> None:
                 without_links.set_mode(directory, mode)
 
 
-def _behind_files(before: Facts, after: Facts) -> Iterator[str]:
-    """Git directories that new `.git` files name."""
-    known = {entry.path for scan in before.scans.values() for entry in scan.git_entries}
-    for scan in after.scans.values():
-        for entry in scan.git_entries:
-            if entry.kind is Kind.FILE and entry.path not in known and (named := pointer_of(entry.real)) is not None:
-                yield named
+def obeyed_items(git_dir: str) -> Iterator[str]:
+    """The files in a git directory that git obeys, and links and directories that stand in their places."""
+    for name in ("commondir", *_CONFIGURATIONS):
+        if os.path.lexists(path := os.path.join(git_dir, name)):
+            yield path
+    yield from hooks_in(os.path.join(git_dir, "hooks"))
 
 
-def _commondir(git_dir: GitDir) -> Iterator[str]:
-    with without_links.opened(git_dir.path) as directory:
-        if without_links.mode_of(directory, "commondir") and not _is_linked(git_dir):
-            yield from _move(directory, git_dir.path, "commondir")
+def hooks_in(directory: str) -> Iterator[str]:
+    """What git would run in a directory of hooks, or the directory itself when it is a link or cannot be listed."""
+    try:
+        if os.path.islink(directory):
+            yield directory
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError:
+        yield directory
+        return
+    if len(names) > MOST_HOOKS:
+        yield directory
+        return
+    for name in names:
+        if not name.endswith(".sample") and ".refused-" not in name:
+            yield os.path.join(directory, name)
 
 
-def _is_linked(git_dir: GitDir) -> bool:
-    """That of a linked worktree, which names the repository it stands in and no other."""
-    if git_dir.worktree is None:
-        return False
-    with without_links.opened(git_dir.path) as directory:
-        text = without_links.read(directory, "commondir", 4096)
-    common = os.path.dirname(os.path.dirname(git_dir.path))
-    return text is not None and os.path.normpath(os.path.join(git_dir.path, text.rstrip("\n"))) == common
+def common_of(git_dir: str) -> str | None:
+    """Where the `commondir` of a git directory leads, physically, as git goes there; None when there is none. Empty
+    when the file is not one that git itself would write."""
+    path = os.path.join(git_dir, "commondir")
+    if not os.path.lexists(path):
+        return None
+    text = text_of(path, _LONGEST_POINTER + 1)
+    if text is None or len(text) > _LONGEST_POINTER or "\0" in text:
+        return ""
+    return os.path.realpath(os.path.join(git_dir, text.rstrip("\r\n")))
 
 
-def _configuration(git_dir: GitDir, name: str = "config") -> Iterator[str]:
-    path = git_dir.path
-    with without_links.opened(path) as directory:
+def is_linked(git_dir: str, common: str) -> bool:
+    """Whether `common` is the repository that the git directory of a linked worktree stands in."""
+    above = os.path.dirname(os.path.realpath(git_dir))
+    return os.path.basename(above) == "worktrees" and os.path.dirname(above) == common
+
+
+def make_harmless(git_dir: str, planted: Planted) -> tuple[list[str], OSError | None]:
+    """What was moved aside, and what kept something from being moved. Each part by itself: what cannot be done about
+    one keeps no other from its turn."""
+    moved: list[str] = []
+    failed: OSError | None = None
+    for look in (_commondir, _worktree_configuration, _configuration, _own_hooks):
+        try:
+            for one in look(git_dir, planted):
+                moved.append(one)
+        except OSError as error:
+            if error.errno not in _IN_USE:  # gone meanwhile, or somebody else's
+                failed = error
+    return moved, failed
+
+
+def make_obeyed_harmless(obeyed: Obeyed, planted: Planted) -> Iterator[str]:
+    """The same for what the configuration of git names. Raises OSError."""
+    path = obeyed.resolved.real
+    if obeyed.directory:
+        yield from _hooks(path, planted)
+    elif os.path.lexists(path) and planted(path):
+        above, name = os.path.split(path)
+        with without_links.opened(above) as directory:
+            yield from _move(directory, above, name)
+
+
+def _commondir(git_dir: str, planted: Planted) -> Iterator[str]:
+    common = common_of(git_dir)
+    if common is None or (common and is_linked(git_dir, common)) or not planted(os.path.join(git_dir, "commondir")):
+        return
+    with without_links.opened(git_dir) as directory:
+        yield from _move(directory, git_dir, "commondir")
+
+
+def _configuration(git_dir: str, planted: Planted, name: str = "config") -> Iterator[str]:
+    with without_links.opened(git_dir) as directory:
         mode = without_links.mode_of(directory, name)
-        if not mode or stat.S_ISDIR(mode):  # git obeys no directory
+        if not mode or stat.S_ISDIR(mode) or not planted(os.path.join(git_dir, name)):  # git obeys no directory
             return
         text = without_links.read(directory, name, _LARGEST_CONFIG)
         if text is None or len(text) > _LARGEST_CONFIG:  # a link, something else, or more than anybody writes
-            yield from _move(directory, path, name)
+            yield from _move(directory, git_dir, name)
             return
-        rest = cleaned(text, worktree=confirmed_worktree(path))
+        rest = cleaned(text, worktree=confirmed_worktree(git_dir))
         if rest is None:
             return
-        moved = list(_move(directory, path, name))
+        moved = list(_move(directory, git_dir, name))
         if moved:
             without_links.create(directory, name, rest)
         yield from moved
 
 
-def _worktree_configuration(git_dir: GitDir) -> Iterator[str]:
-    return _configuration(git_dir, "config.worktree")
+def _worktree_configuration(git_dir: str, planted: Planted) -> Iterator[str]:
+    return _configuration(git_dir, planted, "config.worktree")
 
 
-def _hooks(git_dir: GitDir) -> Iterator[str]:
-    with without_links.opened(git_dir.path) as directory:
+def _own_hooks(git_dir: str, planted: Planted) -> Iterator[str]:
+    with without_links.opened(git_dir) as directory:
         mode = without_links.mode_of(directory, "hooks")
-        if stat.S_ISLNK(mode):
-            yield from _move(directory, git_dir.path, "hooks")
-        if not stat.S_ISDIR(mode):
-            return
-    inside = os.path.join(git_dir.path, "hooks")
-    with without_links.opened(inside) as hooks:
-        for name in sorted(_names(hooks)):
-            if not name.endswith(".sample") and _would_run(hooks, name):
-                yield from _move(hooks, inside, name)
+        if stat.S_ISLNK(mode) and planted(os.path.join(git_dir, "hooks")):
+            yield from _move(directory, git_dir, "hooks")
+    if stat.S_ISDIR(mode):
+        yield from _hooks(os.path.join(git_dir, "hooks"), planted)
+
+
+def _hooks(inside: str, planted: Planted) -> Iterator[str]:
+    try:
+        with without_links.opened(inside) as hooks:
+            names = sorted(_names(hooks))
+            if len(names) <= MOST_HOOKS:
+                for name in names:
+                    if not name.endswith(".sample") and _would_run(hooks, name) and planted(os.path.join(inside, name)):
+                        yield from _move(hooks, inside, name)
+                return
+    except FileNotFoundError:
+        return
+    above, name = os.path.split(inside)
+    if planted(inside):
+        with without_links.opened(above) as directory:
+            yield from _move(directory, above, name)
 
 
 def _names(directory: int) -> list[str]:
@@ -138,10 +184,6 @@ def _names(directory: int) -> list[str]:
         if without_links.open_up(directory) is None:
             raise
         return os.listdir(listed)
-
-
-_LOOKS = (_commondir, _worktree_configuration, _configuration, _hooks)
-"""Each by itself: what one of them cannot do keeps no other from its part."""
 
 
 def _would_run(directory: int, name: str) -> bool:

@@ -27,6 +27,19 @@ class Names(Protocol):
         """Who may look and make something in a directory, before that is asked."""
 
 
+class NoNames:
+    """For an answer that is not kept."""
+
+    def visit(self, directory: str, name: str, contents: bool = False) -> None:
+        return
+
+    def absent(self, path: str) -> None:
+        return
+
+    def access(self, directory: str) -> None:
+        return
+
+
 def kind_of(mode: int) -> Kind:
     if stat.S_ISDIR(mode):
         return Kind.DIRECTORY

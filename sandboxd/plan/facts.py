@@ -178,9 +178,9 @@ class Twins:
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
-    every repository of this user. `passed_by` are the symlinks that the `**` of a pattern has not gone through and that
-    lead out of where it has looked, each with the canonical path that it leads to. `stamp` belongs to the source of
-    the facts and proves their age."""
+    every repository of this user, `apart` what no scan has entered. `passed_by` are the symlinks that the
+    `**` of a pattern has not gone through and that lead out of where it has looked, each with the canonical path that
+    it leads to. `stamp` belongs to the source of the facts and proves their age."""
 
     paths: Mapping[str, Resolved] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
@@ -189,27 +189,28 @@ class Facts:
     passed_by: Mapping[str, tuple[Link, ...]] = field(default_factory=dict)
     stamp: object = None
     twins: Twins = field(default_factory=Twins)
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RepositoriesRecord:
-    """What of facts is still asked for when a command has ended: the questions, and the repositories that were there.
-    `git_dirs`, `git_files` and `unreadable` are canonical paths."""
+class Territory:
+    """Where a command can leave something, for the look when it has ended. `places` are the canonical directories that
+    it can write, none in another, and `apart` what is not its own in them. `known` are the git directories that mounts
+    protect from it. `since` is the time of its start (ns of the wall clock)."""
 
-    needs: Needs
-    roots: tuple[str, ...]
-    git_dirs: tuple[str, ...]
-    git_files: tuple[str, ...]
-    unreadable: tuple[str, ...] = ()
+    places: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Neutralised:
     """What was done about repositories that a command has made. `moved` are the paths that were moved aside, by the
-    names they had. `failed` is what kept something from being done, although the rest was."""
+    names they had. `failed` is what kept something from being done or seen, although the rest was."""
 
     moved: tuple[str, ...] = ()
-    failed: OSError | None = None
+    failed: Exception | None = None
 
 
 class FactSource(Protocol):

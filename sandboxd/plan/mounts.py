@@ -17,7 +17,7 @@ move the guarded name away together with its parent.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 
@@ -128,6 +128,9 @@ class FileView:
     """The rule that names the most paths, for people, where there are very many mounts."""
     facts: Facts | None = None
     """What it was worked out from, to be compared with what there is after a command."""
+    places: tuple[str, ...] = ()
+    """The directories of the host that can be written, canonical, by their places there, none in another. The session's
+    temporary directory is the first."""
 
 
 @dataclass(slots=True)
@@ -162,17 +165,36 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[st
         watched=watched,
         open_links=tuple(emitter.open_links),
         writable=tuple(emitter.writable),
+        places=_places(emitter.mounts),
     )
 
 
-def is_writable(view: FileView, path: str) -> bool:
-    """Whether a command with this view can write at a canonical path of the host: by the nearest mount at or above.
-    True where the mounts are not known any more (a command that a restart of the daemon has left running)."""
+def _places(mounts: Sequence[Mount]) -> tuple[str, ...]:
+    writable = [mount for mount in mounts if mount.operation is Operation.WRITABLE]
+    found: list[str] = []
+    for source in sorted({mount.source for mount in writable}, key=_walk_order):
+        if not found or not is_below(source, found[-1]):
+            found.append(source)
+    elsewhere = {mount.source for mount in writable if mount.source != mount.target}
+    return tuple(sorted(found, key=lambda place: place not in elsewhere))
+
+
+def writable_in(view: FileView) -> Callable[[str], bool]:
+    """Whether a command with this view can write at a canonical path of the host: by the nearest mount at or above, or
+    because the directory is shown in another place. True where the mounts are not known any more (a command that a
+    restart of the daemon has left running)."""
     if not view.mounts:
-        return True
+        return lambda path: True
     shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.SEAL}
-    mount = next((shown[at] for at in at_and_above(path) if at in shown), None)
-    return mount is not None and mount.operation is Operation.WRITABLE and mount.source == mount.target
+    elsewhere = [one.source for one in view.mounts if one.operation is Operation.WRITABLE and one.source != one.target]
+
+    def is_writable(path: str) -> bool:
+        if any(is_below(path, source) for source in elsewhere):
+            return True
+        mount = next((shown[at] for at in at_and_above(path) if at in shown), None)
+        return mount is not None and mount.operation is Operation.WRITABLE and mount.source == mount.target
+
+    return is_writable
 
 
 def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:

@@ -135,11 +135,23 @@ def test_the_daemon_reports_it(daemon: DaemonProcess) -> None:
 
 
 def test_what_could_not_be_looked_through_is_told(daemon: DaemonProcess) -> None:
-    """To root nothing is closed, so there the look is complete."""
+    """A path that is too long for the kernel can be made step by step. What else there is has been made harmless."""
     identity = daemon.identity
-    closed = "for n in $(seq 50); do mkdir $n; chmod 311 $n; done"
-    plant = f"git init -q new; mkdir new/.git/modules; cd new/.git/modules; {closed}"
+    identity.write(identity.home / "evil", "#!/bin/sh\n", mode=0o755)
+    deep = f"for n in $(seq 30); do mkdir {'d' * 200}; cd {'d' * 200}; done"
+    plant = f"({deep}); mkdir -p a/b/c/d/e; git init -q a/b/c/d/e; cp ~/evil a/b/c/d/e/.git/hooks/post-commit"
     done = daemon.run("run", "--show-violations", "-c", plant)
     assert done.returncode == 0
-    told = f"look at the git repositories in {identity.workspace}" in done.stderr
-    assert told is (identity.uid != 0), daemon.log.read_text()[-1500:]
+    assert f"look at the git repositories in {identity.workspace}" in done.stderr, daemon.log.read_text()[-1500:]
+    assert not (identity.workspace / "a/b/c/d/e/.git/hooks/post-commit").exists()
+    assert "e/.git/hooks/post-commit" in done.stderr
+    identity.run(["rm", "-rf", str(identity.workspace / ("d" * 200))])  # whoever goes by paths cannot
+
+
+def test_many_closed_directories_are_opened_up(lab: Lab) -> None:
+    closed = "for n in $(seq 50); do mkdir $n; chmod 311 $n; done"
+    plant = "git init -q new; cp ~/evil new/.git/hooks/post-commit"
+    done = lab.run(f"mkdir c; (cd c; {closed}; cd 7; {plant}; chmod 311 new/.git new); chmod 311 c")
+    assert done.ok and not done.unseen
+    assert done.moved == [str(lab.workspace / "c/7/new/.git/hooks/post-commit")]
+    assert {(lab.workspace / path).stat().st_mode & 0o777 for path in ("c", "c/7", "c/7/new")} == {0o311}

@@ -21,10 +21,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from sandboxd.backends.linux.backend import territory_of
 from sandboxd.backends.linux.bwrap import render
 from sandboxd.backends.linux.completion import programs_of
 from sandboxd.backends.linux.namespace_program import ANSWER_SIZE, COMPLETE, Answer, LateMount
@@ -32,7 +32,8 @@ from sandboxd.errors import SandboxdError
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.helper import find_helper
 from sandboxd.host.placeholders import Placeholders
-from sandboxd.plan.mounts import is_writable
+from sandboxd.host.planted_look import PlantedRepositories
+from sandboxd.plan.mounts import writable_in
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
@@ -157,6 +158,7 @@ class Runner:
             os.close(os.open(self.mask, os.O_CREAT, 0))
         self.facts = HostFacts()
         self.planner = Planner(self.facts)
+        self.repositories = PlantedRepositories()
         # in memory, because every case names new paths, and a disk takes its time with each
         self.journal = f"/dev/shm/sandboxd-test-{os.getpid()}"
         self.placeholders = Placeholders(self.journal, linger=0)
@@ -193,15 +195,17 @@ class Runner:
             hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
         except SandboxdError as error:
             return {"error": error.slug, "message": error.message, "hint": error.hint}
+        await self.repositories.begin("launch", territory_of(plan.view))
         try:
             answer = self.execute(plan, request)
         finally:
             moved = hold.release().moved
-        if plan.view.facts is not None and not self.facts.unchanged(plan.view.facts):
-            moved += (await self.facts.planted(plan.view.facts, partial(is_writable, plan.view))).moved
+        looked = await self.repositories.look("launch", writable_in(plan.view))
+        moved += looked.moved
         return {
-            **answer, "moved": moved, "warnings": plan.warnings, "links": plan.view.open_links,
-            "mounts": len(plan.view.mounts), "writable": plan.view.writable,
+            **answer, "moved": moved, "unseen": "" if looked.failed is None else str(looked.failed),
+            "warnings": plan.warnings, "links": plan.view.open_links, "mounts": len(plan.view.mounts),
+            "writable": plan.view.writable,
         }  # fmt: skip
 
     def execute(self, plan: Plan, request: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Done:
     warnings: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
+    unseen: str = ""
     writable: list[str] = field(default_factory=list)
     mounts: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +29,8 @@ from sandboxd.backends.linux.stragglers import end_processes
 from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
 from sandboxd.errors import LaunchError, SandboxdError
 from sandboxd.handover.document import Outgoing
-from sandboxd.plan.facts import Facts, Neutralised, RepositoriesRecord
-from sandboxd.plan.mounts import FileView, is_writable
+from sandboxd.plan.facts import Neutralised, Territory
+from sandboxd.plan.mounts import FileView, writable_in
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
 
@@ -62,20 +63,24 @@ class Placeholders(Protocol):
     def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...]) -> Hold: ...
 
 
+CLOCK_STEP_NS = 10_000_000
+"""By how much the clock of change times may be behind the one that is read here."""
+
+
 class Planted(Protocol):
-    """Knows what commands leave behind in the places that facts are about (`host.facts`)."""
+    """Knows what commands leave behind in repositories (`host.planted_look`)."""
 
-    def unchanged(self, facts: Facts) -> bool:
-        """Whether nothing can have been left. At once."""
-        ...
+    async def begin(self, launch_id: str, territory: Territory) -> None:
+        """A command is about to start."""
 
-    def record(self, facts: Facts) -> RepositoriesRecord | None:
-        """What the next two need of them in another daemon, which `recall`s it there."""
+    def resume(self, launch_id: str, territory: Territory) -> None:
+        """A command that another daemon has started."""
 
-    def recall(self, record: RepositoriesRecord) -> Facts: ...
+    def forget(self, launch_id: str) -> None:
+        """Nothing is to be looked at: it never ran, or another daemon does it."""
 
-    async def planted(self, facts: Facts, could_write: Callable[[str], bool]) -> Neutralised:
-        """Make it harmless. Raises SandboxdError."""
+    async def look(self, launch_id: str, could_write: Callable[[str], bool]) -> Neutralised:
+        """It has ended: make harmless what it has left. Raises SandboxdError."""
         ...
 
 
@@ -185,11 +190,19 @@ class LinuxBackend:
             because = f"{self._tools.unbounded} (sandbox.limits.maxProcesses, {plan.processes.wanted_by})"
             missing = (*missing, f"the processes of the command are not limited: {because}")
         await self._placeholders.prepare(plan.view.placeholders)
-        hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
+        territory = territory_of(plan.view)
+        await self._planted.begin(launch_id, territory)
+        try:
+            hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
+        except BaseException:
+            self._planted.forget(launch_id)
+            raise
         capture = capture_for(self.ability, plan.network)
         promise = Promise(options, self.ability, plan.network)
         forget = partial(self._launches.pop, launch_id, None)
-        launch = Launching(launch_id, observer, hold, self._bridge.log, plan.view, promise, self._look_after, forget)
+        launch = Launching(
+            launch_id, observer, hold, self._bridge.log, plan.view, territory, promise, self._look_after, forget
+        )
         self._launches[launch_id] = launch
         launch.handle = self._bridge.expect(
             launch_id,
@@ -216,19 +229,17 @@ class LinuxBackend:
 
     def _look_after(self, launch: Launching) -> asyncio.Task[None] | None:
         """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
-        facts = launch.view.facts
-        if not launch.was_claimed or facts is None or self._planted.unchanged(facts):
+        if not launch.was_claimed or not launch.territory.places:
+            self._planted.forget(launch.launch_id)
             return None
-        task = asyncio.get_running_loop().create_task(
-            self._look_through(facts, launch), name=f"planted-{launch.launch_id}"
-        )
+        task = asyncio.get_running_loop().create_task(self._look_through(launch), name=f"planted-{launch.launch_id}")
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
         return task
 
-    async def _look_through(self, facts: Facts, launch: Launching) -> None:
+    async def _look_through(self, launch: Launching) -> None:
         try:
-            launch.tell(await self._planted.planted(facts, partial(is_writable, launch.view)))
+            launch.tell(await self._planted.look(launch.launch_id, writable_in(launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
 
@@ -250,7 +261,7 @@ class LinuxBackend:
                 launch_id,
                 launch.view.placeholders,
                 launch.view.watched,
-                None if launch.view.facts is None else self._planted.record(launch.view.facts),
+                launch.territory,
                 () if done else launch.promise.options.mounts,
                 () if done else launch.promise.options.late,
                 None if done else CaptureRecord(launch.promise.ability, launch.promise.network),
@@ -267,12 +278,11 @@ class LinuxBackend:
         kept = None if link is None else link.kept
         if launch is None or kept is None:
             return False
-        facts = launch.view.facts
         record = LaunchRecord(
             launch_id,
             launch.view.placeholders,
             launch.view.watched,
-            None if facts is None else self._planted.record(facts),
+            launch.territory,
             link=kept,
         )
         outgoing.add("launch", record, launch_id, kept.ends)
@@ -292,12 +302,15 @@ class LinuxBackend:
         except SandboxdError as error:  # it has been removed; what is mounted in the sandbox protects all the same
             self._bridge.log("placeholder of an inherited command is gone", error=error.message)
             hold = self._placeholders.hold((), record.watched)
-        facts = None if record.repositories is None else self._planted.recall(record.repositories)
-        view = FileView((), record.placeholders, record.watched, facts=facts)
+        territory = record.territory or Territory(())
+        self._planted.resume(launch_id, territory)
+        view = FileView((), record.placeholders, record.watched, places=territory.places)
         wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
         promise = Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
         forget = partial(self._launches.pop, launch_id, None)
-        launch = Launching(launch_id, observer, hold, self._bridge.log, view, promise, self._look_after, forget)
+        launch = Launching(
+            launch_id, observer, hold, self._bridge.log, view, territory, promise, self._look_after, forget
+        )
         launch.was_claimed = record.link is not None
         capture = capture_for(wanted.ability, wanted.network)
         completing = self._completion.of(promise.options, capture)
@@ -312,6 +325,7 @@ class LinuxBackend:
                 launch.handle = self._bridge.resume_link(launch_id, record.link, launch, completing, launch.clear_up)
         except SandboxdError:
             hold.release()
+            self._planted.forget(launch_id)
             raise
         self._launches[launch_id] = launch
         return launch
@@ -341,3 +355,11 @@ class LinuxBackend:
         if ends:
             self._bridge.log("commands are ended with their daemon", processes=len(ends))
             end_processes(ends)
+
+
+def territory_of(view: FileView) -> Territory:
+    """What a command that starts now, with this view, can leave something in."""
+    facts = view.facts
+    known = () if facts is None else tuple(one.path for scan in facts.scans.values() for one in scan.git_dirs)
+    apart = () if facts is None else facts.apart
+    return Territory(view.places, apart, known, time.time_ns() - CLOCK_STEP_NS)

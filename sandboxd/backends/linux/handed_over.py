@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sandboxd.backends.linux.capture import Ability
 from sandboxd.backends.linux.namespace_program import LateMount
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
-from sandboxd.plan.facts import RepositoriesRecord
+from sandboxd.plan.facts import Territory
 from sandboxd.plan.mounts import Mount
 from sandboxd.plan.network import NetworkPlan
 
@@ -59,13 +59,13 @@ class CaptureRecord:
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
     """One launch. As long as nobody has claimed it there is the `configuration` that waits (encoded) with the
-    `options`; then there is the `link`. `repositories` are those that were there before it, `mounts`, `late` and
+    `options`; then there is the `link`. `territory` is what is looked through after it; `mounts`, `late` and
     `capture` what has to be completed, until that is done."""
 
     launch_id: str
     placeholders: tuple[str, ...] = ()
     watched: tuple[tuple[str, ...], ...] = ()
-    repositories: RepositoriesRecord | None = None
+    territory: Territory | None = None
     mounts: tuple[Mount, ...] = ()
     late: tuple[LateMount, ...] = ()
     capture: CaptureRecord | None = None

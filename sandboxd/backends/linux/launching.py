@@ -11,7 +11,7 @@ from typing import Protocol
 from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Observer, Refusal
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Ability
-from sandboxd.plan.facts import Neutralised
+from sandboxd.plan.facts import Neutralised, Territory
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
@@ -42,6 +42,7 @@ class Launching:
         hold: Hold,
         log: Callable[..., None],
         view: FileView,
+        territory: Territory,
         promise: Promise,
         look_after: Callable[[Launching], asyncio.Future[None] | None],
         forget: Callable[[], object],
@@ -56,6 +57,7 @@ class Launching:
         self.was_claimed = False
         self.launch_id = launch_id
         self.view = view
+        self.territory = territory
         self.promise = promise
         self.handle: LaunchHandle | None = None
 
@@ -117,14 +119,16 @@ class Launching:
     def not_looked_through(self, error: Exception) -> None:
         """There may be something that a program outside would obey, and nothing was done about it."""
         self._log("what a command has left could not be looked through", error=str(error))
-        facts = self.view.facts
-        place = next(iter(facts.scans), "") if facts is not None else ""
+        place = next(reversed(self.territory.places), "")
         hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
         self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
 
     def cancel(self) -> None:
         self._forget()
         self.tell(self._hold.release(ran=self.was_claimed))
+        if not self._cleared:
+            self._cleared = True
+            self._looking = self._look_after(self)
         if self.handle is not None:
             self.handle.cancel()
 

@@ -12,7 +12,7 @@ from sandboxd.backends.base import Refusal
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import NOTHING
 from sandboxd.backends.linux.launching import Launching, Promise
-from sandboxd.plan.facts import Neutralised
+from sandboxd.plan.facts import Neutralised, Territory
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
@@ -54,6 +54,7 @@ def launch(around: Around) -> Launching:
         hold=around,
         log=lambda event, **values: around.heard.append(("log", *values.values())),
         view=FileView(()),
+        territory=Territory(()),
         promise=Promise(BwrapOptions((), False), NOTHING, NetworkPlan()),
         look_after=around.look_after,
         forget=lambda: around.heard.append(("forget",)),
@@ -110,7 +111,7 @@ def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, ar
 
 def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, around: Around) -> None:
     launch.cancel()
-    assert around.heard == [("forget",), ("release", "unused"), ("cancel",)]
+    assert around.heard == [("forget",), ("release", "unused"), ("look_after",), ("cancel",)]
 
 
 def test_the_end_is_told_also_when_letting_go_fails(launch: Launching, around: Around) -> None:

@@ -1,0 +1,407 @@
+"""What commands have left in repositories that mounts did not protect from them, and that a git on the host would obey.
+
+Mounts close the hooks and the configuration of the repositories that a sandbox finds. All others below what a command
+can write (made inside, given the shape of a repository, or too deep to be found) are looked through when it has ended,
+at any depth, the session's temporary directory included. git takes a directory for a repository when it holds `HEAD`,
+and `objects` and `refs` or a `commondir` (gitrepository-layout(5)), or when a `.git` leads to it; every such directory
+is a candidate, whether anything leads to it yet or not, so it does not matter in which order the parts were made.
+
+Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; and
+what is older than those commands, with all directories on the way to it. Of the rest everything that git would obey is
+made harmless. The inode change times that this rests on cannot be set by a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from sandboxd.errors import PolicyError
+from sandboxd.host import planted
+from sandboxd.host.directory_index import Budget, Directory, DirectoryIndex, Holds
+from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
+from sandboxd.host.git_index import gitlinks
+from sandboxd.host.git_obeyed import Configuration, configuration_of_user
+from sandboxd.host.resolve import NoNames
+from sandboxd.plan.facts import Neutralised, Territory
+
+MOST_DIRECTORIES = 200_000
+"""Looked at below one place."""
+MOST_SECONDS = 5.0
+SECONDS_BEFORE = 1.0
+"""For the look before the first command of a place. What it does not reach is judged by its times alone."""
+SECONDS_FOR_POINTERS = 2.0
+"""To follow what leads to repositories, where not every directory could be looked at."""
+MOST_KEPT = 400_000
+"""Directories that are remembered between looks, for all places together."""
+LARGEST_INDEX = 128 << 20
+_LEAST_SECONDS = 0.05
+AT_ONCE = 3
+"""Looks in threads: one for each session at most, so that no session takes all of them."""
+
+CouldWrite = Callable[[str], bool]
+_Signature = tuple[int, ...]
+_NEVER = 1 << 62
+"""A change time that counts as new."""
+
+
+class PlantedRepositories:
+    """One for each daemon."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Territory] = {}
+        self._indexes: dict[str, DirectoryIndex] = {}
+        """By place, the least recently used first."""
+        self._locks: dict[str, threading.Lock] = {}
+        self._sessions: dict[str, _Turn] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._beginning = asyncio.Lock()
+        self._guard = threading.Lock()
+        self._admitted: dict[str, _Signature] = {}
+        """Files that git obeys and that are known to be no command's, as they were then."""
+
+    async def begin(self, launch_id: str, territory: Territory) -> None:
+        """A command is about to start. Remembers what repositories there are, where that is not known yet. One at a
+        time, since a command that starts meanwhile could add some."""
+        async with self._beginning:
+            alone = not self._running
+            new = [place for place in territory.places if place not in self._indexes]
+            if new:
+                await asyncio.to_thread(self._remember, new, territory, alone)
+            self._running[launch_id] = territory
+
+    def resume(self, launch_id: str, territory: Territory) -> None:
+        """A command that an earlier daemon has started."""
+        self._running[launch_id] = territory
+
+    def forget(self, launch_id: str) -> None:
+        """It never ran, or a later daemon looks after it."""
+        self._running.pop(launch_id, None)
+
+    async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
+        """The command has ended: make harmless what it has left. One look of a session serves all of its commands that
+        had ended when the look began."""
+        territory = self._running.get(launch_id)
+        if territory is None:
+            return Neutralised()
+        ended = time.monotonic()
+        turn = self._sessions.setdefault(territory.places[0] if territory.places else "", _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                if turn.covers(territory, ended):
+                    return Neutralised()
+                async with self._slots:
+                    turn.began, turn.territory = time.monotonic(), territory
+                    since = min(one.since for one in self._running.values())
+                    look = _Look(self, territory, could_write, since)
+                    return await asyncio.to_thread(look.run)
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                self._sessions.pop(territory.places[0] if territory.places else "", None)
+            self._running.pop(launch_id, None)
+
+    def _remember(self, places: list[str], territory: Territory, alone: bool) -> None:
+        since = min((one.since for one in self._running.values()), default=territory.since)
+        look = _Look(self, territory, lambda path: False, since)
+        look.remember(places, everything=alone)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        in_use = {place for territory in list(self._running.values()) for place in territory.places}
+        with self._guard:
+            kept = sum(map(len, self._indexes.values()))
+            for place, index in list(self._indexes.items())[:-1]:
+                if place not in in_use and (kept > MOST_KEPT or not os.path.isdir(place)):
+                    kept -= len(index)
+                    del self._indexes[place]
+                    self._locks.pop(place, None)
+                    for path in [path for path in list(self._admitted) if path.startswith(f"{place}/")]:
+                        self._admitted.pop(path, None)
+
+    # for `_Look`
+
+    def index_of(self, place: str) -> tuple[DirectoryIndex, threading.Lock]:
+        with self._guard:
+            index = self._indexes.pop(place, None)
+            self._indexes[place] = index = DirectoryIndex(place) if index is None else index
+            return index, self._locks.setdefault(place, threading.Lock())
+
+    def everybody(self) -> Configuration:
+        return configuration_of_user(os.path.expanduser("~"), NoNames())
+
+    def is_admitted(self, path: str, signature: _Signature) -> bool:
+        return self._admitted.get(path) == signature
+
+    def admit(self, path: str, signature: _Signature) -> None:
+        self._admitted[path] = signature
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The looks of one session, one after the other. `began` and `territory` are the last one's."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    began: float = 0.0
+    territory: Territory | None = None
+
+    def covers(self, territory: Territory, ended: float) -> bool:
+        last = self.territory
+        return (
+            last is not None
+            and self.began > ended
+            and (last.places, last.apart) == (territory.places, territory.apart)
+            and set(last.known) <= set(territory.known)
+        )
+
+
+class _Look:
+    """One look, in a thread."""
+
+    def __init__(
+        self, repositories: PlantedRepositories, territory: Territory, could_write: CouldWrite, since: int
+    ) -> None:
+        self._all = repositories
+        self._territory = territory
+        self._could_write = could_write
+        self._since = since
+        self._known = frozenset(territory.known)
+        self._opened: dict[str, int] = {}
+        self._moved: list[str] = []
+        self._failed: Exception | None = None
+        self._done: set[tuple[str, str]] = set()
+        self._changes = True
+        self._everything = False
+        self._index: DirectoryIndex | None = None
+        self._until = 0.0
+        try:
+            self._everybody = repositories.everybody()
+        except PolicyError as error:
+            self._everybody, self._failed = Configuration(), error
+
+    def run(self) -> Neutralised:
+        try:
+            incomplete = self._walk(self._territory.places, MOST_SECONDS)
+            if incomplete:
+                self._until = time.monotonic() + SECONDS_FOR_POINTERS
+                self._follow()
+                self._failed = TimeoutError(errno.ETIMEDOUT, f"{incomplete}; repositories in the rest were not seen")
+        finally:
+            planted.close_again(self._opened)
+        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed)
+
+    def remember(self, places: list[str], *, everything: bool) -> None:
+        """Change nothing, and remember what is no command's: everything when none runs."""
+        self._changes, self._everything = False, everything
+        self._walk(places, SECONDS_BEFORE)
+
+    def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
+        incomplete = ""
+        apart = frozenset(self._territory.apart)
+        end = time.monotonic() + seconds
+        # each its share, so that one that is large leaves something for the others
+        for number, place in enumerate(places):
+            index, lock = self._all.index_of(place)
+            with lock:
+                self._index = index
+                now = time.monotonic()
+                self._until = now + max(_LEAST_SECONDS, (end - now) / (len(places) - number))
+                budget = Budget(self._until, MOST_DIRECTORIES, self._open_up)
+                for path, directory in index.look(apart, budget):
+                    self._visit(path, directory)
+                incomplete = incomplete or index.unseen
+        return incomplete
+
+    def _open_up(self, path: str) -> bool:
+        """Only what a command has closed: what a person has closed is read-only inside, or has not changed."""
+        if not self._changes or path in self._opened or not self._could_write(path):
+            return False
+        try:
+            if os.lstat(path).st_ctime_ns < self._since:
+                return False
+        except OSError:
+            return False
+        mode = planted.open_up(path)
+        if mode is not None:
+            self._opened[path] = mode
+        return mode is not None
+
+    def _visit(self, path: str, directory: Directory) -> None:
+        holds = directory.holds
+        if holds & Holds.DOT_GIT:
+            self._pointer(path)
+        whole = bool(holds & Holds.COMMONDIR) or Holds.OBJECTS | Holds.REFS in holds
+        if holds & Holds.HEAD and (whole or os.path.basename(path).lower() == ".git"):
+            self._judge(path)
+
+    def _pointer(self, work_tree: str) -> None:
+        """What the `.git` of a directory leads to."""
+        entry = os.path.join(work_tree, ".git")
+        try:
+            state = os.lstat(entry)
+        except OSError:
+            return
+        if stat.S_ISDIR(state.st_mode):
+            if os.path.lexists(os.path.join(entry, "HEAD")):
+                self._judge(entry, work_tree)
+            return
+        fresh = state.st_ctime_ns >= self._since
+        for target in pointers_of(work_tree):
+            if os.path.lexists(os.path.join(target, "HEAD")):
+                self._judge(target, work_tree, fresh=fresh)
+
+    def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
+        """`fresh`: what leads there may be a command's, so that its age proves nothing."""
+        if git_dir in self._known or (git_dir, work_tree) in self._done:
+            return
+        self._done.add((git_dir, work_tree))
+        if not self._changes:
+            self._remember(git_dir, work_tree)
+            return
+        if not self._could_write(git_dir):
+            return
+        if not os.access(git_dir, os.X_OK):
+            self._open_up(git_dir)
+        is_old = not fresh and self._is_old(git_dir)
+        leads = planted.common_of(git_dir)
+        common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), is_old)
+        self._clean(git_dir, is_old)
+        if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
+            self._judge(leads, work_tree, fresh=fresh or common_is_new)
+        self._clean_obeyed(git_dir, work_tree, is_old)
+        self._remember(git_dir, work_tree)
+
+    def _clean(self, git_dir: str, is_old: bool) -> None:
+        moved, failed = planted.make_harmless(git_dir, lambda path: self._is_planted(path, is_old))
+        self._moved += moved
+        self._failed = failed or self._failed
+
+    def _clean_obeyed(self, git_dir: str, work_tree: str, is_old: bool) -> None:
+        try:
+            for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
+                real = obeyed.resolved.real
+                if obeyed.resolved.kind is not None and self._could_write(real):
+                    old = is_old and self._is_old(os.path.dirname(real))
+                    self._moved += planted.make_obeyed_harmless(obeyed, partial(self._is_planted, is_old=old))
+        except (OSError, PolicyError) as error:
+            self._failed = error
+
+    def _is_planted(self, path: str, is_old: bool) -> bool:
+        signature = _signature(path)
+        if not signature or self._all.is_admitted(path, signature):
+            return False
+        return not (is_old and all(changed < self._since for changed in signature[2::4]))
+
+    def _remember(self, git_dir: str, work_tree: str) -> None:
+        """What stands there now is no command's, or harmless."""
+        is_old = self._changes or self._everything or self._is_old(git_dir)
+        items = list(planted.obeyed_items(git_dir))
+        try:
+            for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
+                real = obeyed.resolved.real
+                items += planted.hooks_in(real) if obeyed.directory else [real]
+        except PolicyError as error:
+            self._failed = error
+        for path in items:
+            signature = _signature(path)
+            certain = self._changes or self._everything
+            if signature and (certain or (is_old and all(changed < self._since for changed in signature[2::4]))):
+                self._all.admit(path, signature)
+        leads = planted.common_of(git_dir)
+        if not self._changes and leads and leads != git_dir:
+            self._judge(leads, work_tree)
+
+    def _is_old(self, directory: str) -> bool:
+        """Whether a directory stood there, and nothing was made in it, before any command that still runs started; and
+        those above it stood there too."""
+        try:
+            if os.lstat(directory).st_ctime_ns >= self._since:
+                return False
+            index = self._index
+            while directory not in ("/", *self._territory.places):
+                record = index.get(directory) if index is not None else None
+                seen_before = record is not None and index is not None and 0 < record.first < index.number
+                if not seen_before and os.lstat(directory).st_ctime_ns >= self._since:
+                    return False
+                directory = os.path.dirname(directory)
+        except OSError:
+            return False
+        return True
+
+    # where not every directory could be looked at
+
+    def _follow(self) -> None:
+        """To where git goes by itself from the repositories that were seen: submodules, alternates, worktrees."""
+        todo = [*self._territory.known, *(path for path, _ in self._done)]
+        followed: set[str] = set()
+        for git_dir in todo:
+            if git_dir in followed or time.monotonic() > self._until:
+                continue
+            followed.add(git_dir)
+            for target in self._leads_from(git_dir):
+                if time.monotonic() > self._until:
+                    break
+                self._pointer(target)
+                if os.path.lexists(os.path.join(target, "HEAD")):
+                    self._judge(target, fresh=True)
+                    todo.append(target)
+                todo += pointers_of(target)
+
+    def _leads_from(self, git_dir: str) -> Iterator[str]:
+        for name in ("modules", "worktrees"):
+            for directory, below, _ in os.walk(os.path.join(git_dir, name), followlinks=False):
+                if time.monotonic() > self._until:
+                    return
+                yield directory
+                below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
+        objects = os.path.join(planted.common_of(git_dir) or git_dir, "objects")
+        for line in _bytes(os.path.join(objects, "info", "alternates")).decode(errors="surrogateescape").split("\n"):
+            yield os.path.dirname(os.path.realpath(os.path.join(objects, line)))
+        indexes = ["index", *(name for name in _listed(git_dir) if name.startswith("sharedindex."))]
+        for name in indexes:
+            for path in gitlinks(_bytes(os.path.join(git_dir, name))):
+                for work_tree in configured_worktrees(git_dir):
+                    yield os.path.realpath(os.path.join(work_tree, path))
+
+
+def _signature(path: str) -> _Signature:
+    """Device, inode, change time and mode of what is at a path, and for a link of what it leads to as well. Empty when
+    nothing is there."""
+    states: list[os.stat_result] = []
+    try:
+        states.append(os.lstat(path))
+        if stat.S_ISLNK(states[0].st_mode):
+            states.append(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        if not states:
+            return ()
+    except OSError:
+        return (-1, -1, _NEVER, 0)
+    return tuple(number for one in states for number in (one.st_dev, one.st_ino, one.st_ctime_ns, one.st_mode))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        return file.read(LARGEST_INDEX)
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
