@@ -15,6 +15,7 @@ from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.stream import Stream, hurry, send_at_once
+from sandboxd.proxy.turns import CONNECTION, Share
 
 Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
 """Serves one client connection until it ends, and closes it."""
@@ -38,6 +39,9 @@ class Server(Protocol):
 
     @property
     def retry_s(self) -> float: ...
+
+    @property
+    def share(self) -> Share: ...
 
     def accepted(self, sock: socket.socket, protocol: str, serve: Serve) -> None: ...
 
@@ -106,7 +110,10 @@ class Acceptor:
             self._accepting = False
 
     def _readable(self) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+        share = self._server.share
+        for count in range(ACCEPTS_AT_ONCE):
+            if count and not share.has_some():
+                return
             if self._server.is_full:
                 self._pause()
                 self.resume()
@@ -121,6 +128,7 @@ class Acceptor:
             sock.setblocking(False)
             send_at_once(sock)
             hurry(sock)
+            share.spend(CONNECTION)
             self._server.accepted(sock, self._protocol, self._serve)
 
     def _failed(self, error: OSError) -> None:

@@ -13,6 +13,8 @@ from typing import Final
 
 from sandboxd.proxy.http1 import (
     MAX_HEAD,
+    MAX_LINES,
+    OWN_HEADERS,
     Headers,
     HttpSyntaxError,
     RequestHead,
@@ -23,6 +25,8 @@ from sandboxd.proxy.http1 import (
 )
 
 MAX_CHUNK_LINE: Final = 4096
+LINES_AT_ONCE: Final = 256
+"""Of a chunked body, before others get their turn: chunks may hold one byte each."""
 
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
@@ -117,7 +121,8 @@ def _parse_length(text: bytes) -> int:
 
 class BodyReader:
     """`receive` gives the content in some bytes; `done` says that the body is complete, `rest` holds what follows it,
-    `trailers` the trailer fields that may be passed on."""
+    `trailers` the trailer fields that may be passed on. `take_unread` gives bytes to be received once more, later: what
+    a chunked body costs goes by its lines, and `lines` is how many there were in the last bytes."""
 
     def __init__(self, framing: Framing) -> None:
         self._kind = framing.kind
@@ -126,6 +131,9 @@ class BodyReader:
         self._line = bytearray()
         self._trailer_size = 0
         self._trailers: list[tuple[bytes, bytes]] = []
+        self._trailer_lines = 0
+        self._unread = b""
+        self.lines = 0
         self.done = not framing.has_body
         self.rest = b""
 
@@ -146,6 +154,10 @@ class BodyReader:
             return content
         return self._receive_chunked(data)
 
+    def take_unread(self) -> bytes:
+        data, self._unread = self._unread, b""
+        return data
+
     def end(self) -> bool:
         """The connection ended: whether the body is complete."""
         if self._kind is Kind.UNTIL_CLOSE:
@@ -155,7 +167,11 @@ class BodyReader:
     def _receive_chunked(self, data: bytes) -> bytes:
         content: list[bytes] = []
         place = 0
+        self.lines = 0
         while place < len(data) and not self.done:
+            if self.lines >= LINES_AT_ONCE:
+                self._unread = data[place:]
+                break
             if self._state == "data":
                 piece = data[place : place + self._left]
                 place += len(piece)
@@ -173,6 +189,7 @@ class BodyReader:
             place = end + 1
             line = bytes(self._line)
             self._line.clear()
+            self.lines += 1
             if not line.endswith(b"\r\n") or b"\r" in line[:-2]:
                 raise HttpSyntaxError("line in a chunked body does not end with CRLF")
             self._take_line(line[:-2])
@@ -195,10 +212,11 @@ class BodyReader:
             self.done = True
         else:
             self._trailer_size += len(line)
-            if self._trailer_size > MAX_HEAD:
+            self._trailer_lines += 1
+            if self._trailer_size > MAX_HEAD or self._trailer_lines > MAX_LINES:
                 raise HttpSyntaxError("trailers are too long", status=431, slug="head_too_large")
             name, value = parse_header_line(line)
-            if name.lower() not in _TRAILERS_NOT_PASSED:
+            if name.lower() not in _TRAILERS_NOT_PASSED and not name.lower().startswith(OWN_HEADERS):
                 self._trailers.append((name, value))
 
 

@@ -121,7 +121,7 @@ class Captures:
         own = await self._own_server(destination)
         if own is not None:
             client.commit()
-            await Relay(client.socket, own).run()
+            await Relay(client.socket, own, share=client.share).run()
             return
         connection = self._take(destination)
         if connection is None:

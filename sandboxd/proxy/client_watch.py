@@ -6,7 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Final
 
-from sandboxd.proxy.stream import READ_SIZE, Stream
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.turns import STEP
 
 PROBES_S: Final = (0.02, 0.2, 1.0, 3.0, 6.0, 12.0, 24.0)
 """From one byte to the next; the answer to it is looked for before the next."""
@@ -86,7 +87,7 @@ class ClientWatch:
 
     def _readable(self) -> None:
         try:
-            data = self._client.socket.recv(READ_SIZE)
+            data = self._client.socket.recv(HEAD_READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -101,7 +102,8 @@ class ClientWatch:
             return
         self._received.append(data)
         self._size += len(data)
-        if self._size >= READ_SIZE:  # a pipelining client: enough for now
+        self._client.share.spend(STEP, len(data))
+        if self._size >= HEAD_READ_SIZE:  # a pipelining client: enough for now
             self.pause()
 
     def _ask_whether_gone(self) -> None:

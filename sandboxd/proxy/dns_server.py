@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from sandboxd.proxy.dns_message import MAX_MESSAGE
 from sandboxd.proxy.limits import Limits
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.turns import QUESTION, Share
 
 QUESTIONS_AT_ONCE: Final = 64
 """Of one socket, before others get their turn."""
@@ -41,7 +42,14 @@ class Respond(Protocol):
 class DatagramServer:
     """One UDP socket on the event loop, owned by it. `label` names the command in logs."""
 
-    def __init__(self, sock: socket.socket, respond: Callable[[bytes], bytes | None], label: str = "") -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        respond: Callable[[bytes], bytes | None],
+        label: str = "",
+        share: Share | None = None,
+    ) -> None:
+        self._share = share or Share()
         self._socket = sock
         self._respond = respond
         self._label = label
@@ -72,7 +80,10 @@ class DatagramServer:
             self._socket.close()
 
     def _readable(self) -> None:
-        for _ in range(QUESTIONS_AT_ONCE):
+        for count in range(QUESTIONS_AT_ONCE):
+            if count and not self._share.has_some():
+                return
+            self._share.spend(QUESTION)
             try:
                 data, ancillary, _, sender = self._socket.recvmsg(MAX_MESSAGE, _ANCILLARY)
             except (BlockingIOError, InterruptedError):
@@ -116,14 +127,15 @@ async def serve_dns(client: Stream, limits: Limits, respond: Respond) -> None:
         while True:
             async with asyncio.timeout(limits.dns_idle_s):
                 while not _is_whole(waiting):
-                    data = await client.receive()
+                    data = await client.receive(HEAD_READ_SIZE)
                     if not data:
                         return
                     waiting += data
             answers = bytearray()
-            for _ in range(QUESTIONS_AT_ONCE):
-                if not _is_whole(waiting):
+            for count in range(QUESTIONS_AT_ONCE):
+                if not _is_whole(waiting) or (count and not client.share.has_some()):
                     break
+                client.share.spend(QUESTION)
                 end = 2 + int.from_bytes(waiting[:2], "big")
                 answer = respond(bytes(waiting[2:end]), stream=True)
                 del waiting[:end]
@@ -132,7 +144,7 @@ async def serve_dns(client: Stream, limits: Limits, respond: Respond) -> None:
                 answers += len(answer).to_bytes(2, "big") + answer
             async with asyncio.timeout(limits.dns_idle_s):
                 await client.send(bytes(answers))
-            await asyncio.sleep(0)
+            await client.share.turn()
     except (OSError, TimeoutError):
         client.reset()
     except BaseException:

@@ -19,6 +19,10 @@ from typing import Final
 from sandboxd.errors import CallerError
 
 MAX_HEAD: Final = 65536
+MAX_LINES: Final = 200
+"""Of a head, and of the trailers of a body."""
+OWN_HEADERS: Final = b"x-sandboxd-"
+"""How the names begin, in lower case, by which the proxy itself says something: no origin may use them."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Names as received, values without surrounding white space."""
@@ -100,6 +104,7 @@ class HeadReader:
         self._buffer = bytearray()
         self._start = 0
         self._searched = 0
+        self._lines = 0
         self._first: bytes | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self.rest = b""
@@ -116,6 +121,9 @@ class HeadReader:
         while (end := buffer.find(b"\n", self._searched)) >= 0:
             line = self._line(end)
             self._start = self._searched = end + 1
+            self._lines += 1
+            if self._lines > MAX_LINES + 1 and (line or self._first is None):  # with the first one
+                raise HttpSyntaxError(f"head has more than {MAX_LINES} header lines", status=431, slug="head_too_large")
             if self._first is None:
                 # RFC 9112, section 2.2: empty lines before a request are left over from old clients
                 self._first = self._check_first(line) if line else None

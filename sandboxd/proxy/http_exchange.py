@@ -28,6 +28,7 @@ from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Connection
 from sandboxd.proxy.stream import Stream
 from sandboxd.proxy.tunnel import Tunnels
+from sandboxd.proxy.turns import STEP
 from sandboxd.proxy.upstream import login_refused, proxy_authorization
 
 
@@ -113,6 +114,8 @@ class Exchange:
             if not data:
                 raise ConnectionResetError("the client ended in the middle of a request body")
             piece = body.receive(data)
+            self._client.unread(body.take_unread())
+            self._client.share.spend(body.lines)
             if chunked:
                 piece = (chunk(piece) if piece else b"") + (last_chunk(body.trailers) if body.done else b"")
             if piece:
@@ -149,6 +152,8 @@ class Exchange:
         15.2)."""
         reader = ResponseReader()
         begun = False
+        held = interim = 0
+        share = self._client.share
         uploading = self._upload is not None and not self._upload.done()
         try:
             async with asyncio.timeout(None if uploading else self._limits.response_s) as self._deadline:
@@ -160,6 +165,10 @@ class Exchange:
                     if not data:
                         raise _lost(origin, begun)
                     begun = True
+                    share.held += len(data)
+                    held += len(data)
+                    if share.held > self._limits.held_bytes:
+                        raise _bad_answer("too many answers have begun without an end of their heads")
                     answer = _parse_answer(reader, data)
                     while answer is not None:
                         if answer.status >= 200:
@@ -169,6 +178,10 @@ class Exchange:
                             if not upgrade_of(head.headers) or not self._upload_complete:
                                 raise DialError("bad_answer", f"{origin.connection.host} switches protocols unasked")
                             return answer, reader.rest
+                        interim += 1
+                        if interim > self._limits.interim_answers:
+                            raise _bad_answer(f"more than {self._limits.interim_answers} interim answers")
+                        share.spend(STEP, len(reader.rest))
                         if head.minor == 1:
                             self._client.commit()
                             await self._client.send(render_response(answer.status, answer.reason, to_client(answer)))
@@ -179,6 +192,7 @@ class Exchange:
             raise DialError("response_timeout", f"{where} accepted the request and did not answer in time") from None
         finally:
             self._deadline = None
+            share.held -= held
 
     async def _pass_answer(
         self, origin: OriginStream, head: RequestHead, answer: ResponseHead, rest: bytes, watch: ClientWatch
@@ -186,7 +200,7 @@ class Exchange:
         try:
             framing = response_framing(answer, head.method)
         except HttpSyntaxError as error:
-            raise _bad_answer(error) from error
+            raise _bad_answer(error.message) from error
         body = BodyReader(framing)
         chunked = framing.kind is Kind.CHUNKED and head.minor == 1
         delimited = chunked or framing.kind in (Kind.NONE, Kind.LENGTH)
@@ -197,6 +211,8 @@ class Exchange:
         self._client.commit()
         content = body.receive(rest) if rest and not body.done else b""
         while True:
+            origin.unread(body.take_unread())
+            self._client.share.spend(body.lines)
             if content:
                 piece += chunk(content) if chunked else content
             if chunked and body.done:
@@ -254,11 +270,11 @@ def _parse_answer(reader: ResponseReader, data: bytes) -> ResponseHead | None:
     try:
         return reader.receive_response(data)
     except HttpSyntaxError as error:
-        raise _bad_answer(error) from error
+        raise _bad_answer(error.message) from error
 
 
-def _bad_answer(error: HttpSyntaxError) -> DialError:
-    return DialError("bad_answer", f"the answer of the server is not valid HTTP/1.1: {error.message}")
+def _bad_answer(why: str) -> DialError:
+    return DialError("bad_answer", f"the answer of the server is not valid HTTP/1.1: {why}")
 
 
 def _lost(origin: OriginStream, begun: bool = False) -> Exception:

@@ -6,7 +6,7 @@ What speaks about one connection only stays behind, the framing and Host are wri
 from __future__ import annotations
 
 from sandboxd.proxy.body import NO_BODY, Framing, Kind
-from sandboxd.proxy.http1 import Headers, RequestHead, ResponseHead, end_to_end, tokens, values
+from sandboxd.proxy.http1 import OWN_HEADERS, Headers, RequestHead, ResponseHead, end_to_end, tokens, values
 from sandboxd.proxy.http_target import Target, host_header
 
 
@@ -49,16 +49,16 @@ def to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple
     return headers
 
 
-_OURS = (b"x-sandboxd-decision", b"x-sandboxd-error")
-"""An origin must not be able to speak in our name."""
-
-
 def to_client(
     answer: ResponseHead, framing: Framing = NO_BODY, *, chunked: bool = False, close: bool = False
 ) -> list[tuple[bytes, bytes]]:
     """The answer's headers as they go on. To HEAD and with 304 the length stays, as it tells about the content that a
     GET would give."""
-    headers = end_to_end(answer.headers, drop=(*_OURS, b"content-length"))
+    headers = [
+        (name, value)
+        for name, value in end_to_end(answer.headers, drop=(b"content-length",))
+        if not name.lower().startswith(OWN_HEADERS)
+    ]
     if framing.kind is Kind.LENGTH:
         headers.append((b"Content-Length", b"%d" % framing.length))
     elif chunked:

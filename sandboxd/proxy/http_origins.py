@@ -11,6 +11,7 @@ from sandboxd.proxy.http_target import Target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Connection, Outbound
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.turns import Share
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -20,8 +21,8 @@ class OriginStream(Stream):
 
     __slots__ = ("connection", "fresh")
 
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(connection.socket, loop)
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop, share: Share) -> None:
+        super().__init__(connection.socket, loop, share)
         self.connection = connection
         self.fresh = True
 
@@ -65,7 +66,7 @@ class Origins:
             plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
             known=BEGINNING,
         )
-        return OriginStream(connection, asyncio.get_running_loop())
+        return OriginStream(connection, asyncio.get_running_loop(), self._client.share)
 
     def keep(self, origin: OriginStream) -> None:
         origin.fresh = False

@@ -21,7 +21,8 @@ from sandboxd.proxy.http_target import Target, authority_of, parse_target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.refusals import denied_response, error_response, password_response
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.turns import CONNECTION
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MOST_DRAINED = 65536
@@ -74,9 +75,13 @@ class _HttpConnection:
             async with asyncio.timeout(first_byte_s) as deadline:
                 began = False
                 while True:
-                    data = await self._client.receive()
+                    data = await self._client.receive(HEAD_READ_SIZE)
                     if not data:
                         return None
+                    if self._client.share.held > self._limits.held_bytes:
+                        raise HttpSyntaxError(
+                            "too many requests have begun without an end of their heads", status=503, slug="too_busy"
+                        )
                     head = reader.receive_request(data)
                     if head is not None:
                         self._client.unread(reader.rest)
@@ -91,6 +96,7 @@ class _HttpConnection:
 
     async def _serve(self, head: RequestHead) -> bool:
         """One request. False ends the connection."""
+        self._client.share.spend(CONNECTION + len(head.headers))
         if self._check is not None and not is_authorized(head.headers, self._check):
             await self._answer_and_end(password_response(with_body=head.method != "HEAD"))
             return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from sandboxd.proxy.turns import Turns
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -27,6 +29,11 @@ class Limits:
     """How long to go on reading after a refusal, so that a client in mid-upload reads the answer instead of a reset."""
     dns_idle_s: float = 20.0
     """A DNS connection without a whole question, or one that does not read its answers."""
+    interim_answers: int = 32
+    """1xx answers to one request."""
+    held_bytes: int = 8 << 20
+    """Of the heads of one command's requests and answers that are not complete, and of requests that wait for the
+    answer to a question."""
     connections: int = 4096
     """Of one command at a time. At the limit accepting stops until one ends: the rest wait in the backlog. All commands
     together: `Room`."""
@@ -38,12 +45,13 @@ DEFAULT = Limits()
 
 
 class Room:
-    """How many connections all commands of a daemon may have together, so that one of them does not take every
-    descriptor from the others, and from the daemon. `descriptors` is how many there are."""
+    """What all commands of a daemon share: `turns`, and how many connections they may have together, so that one of
+    them does not take every descriptor from the others, and from the daemon. `descriptors` is how many there are."""
 
     def __init__(self, descriptors: int) -> None:
         self._most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
         self._taken = 0
+        self.turns = Turns()
 
     def has_some(self, own: int) -> bool:
         """Whether a command that has so many of them may have one more: up to twice what it leaves to others."""

@@ -43,7 +43,7 @@ async def serve_own_http(client: Stream, port: int, limits: Limits, check: Check
         except OSError as error:
             await _say(client, limits, error_response(_unreachable(port, error)))
             return
-        await Relay(client.socket, proxy).run(to_right=first + client.take_pending())
+        await Relay(client.socket, proxy, share=client.share).run(to_right=first + client.take_pending())
     except OSError:
         client.reset()
     finally:
@@ -67,7 +67,7 @@ async def serve_own_socks(client: Stream, port: int, limits: Limits, check: Chec
         if asked is not None:
             await _pass_on(client, proxy, port, limits, asked)
             return
-        await Relay(client.socket, proxy).run(to_right=client.take_pending())
+        await Relay(client.socket, proxy, share=client.share).run(to_right=client.take_pending())
     except OSError:
         client.reset()
     finally:
@@ -129,7 +129,7 @@ async def _pass_on(client: Stream, proxy: socket.socket, port: int, limits: Limi
         proxy.close()
         await _say(client, limits, render_reply(Reply.GENERAL_FAILURE))
         return
-    await Relay(client.socket, proxy).run(client.take_pending(), render_reply(Reply.SUCCEEDED))
+    await Relay(client.socket, proxy, share=client.share).run(client.take_pending(), render_reply(Reply.SUCCEEDED))
 
 
 async def _say(client: Stream, limits: Limits, answer: bytes) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.stream import reset
+from sandboxd.proxy.turns import STEP, Share
 
 Inspect = Callable[[bytes], bool | None]
 """Is given bytes as they come: True lets everything through, False ends the tunnel, None waits for more."""
@@ -36,7 +37,7 @@ TURN: Final = 16
 """Steps of one direction before others get their turn."""
 FLUSH_CHECK_S: Final = 0.02
 FLUSH_LIMIT_S: Final = 5.0
-_NOTHING, _SOURCE, _SINK = range(3)
+_NOTHING, _SOURCE, _SINK, _TURN = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,16 @@ class Relay:
     whoever is cut off must not take a part for the whole."""
 
     def __init__(
-        self, left: socket.socket, right: socket.socket, *, pipes: PipePool = SHARED, splice: bool = CAN_SPLICE
+        self,
+        left: socket.socket,
+        right: socket.socket,
+        *,
+        pipes: PipePool = SHARED,
+        splice: bool = CAN_SPLICE,
+        share: Share | None = None,
     ) -> None:
+        """What is done is counted to `share`."""
+        self.share = share or Share()
         self._loop = asyncio.get_running_loop()
         self._left = left
         self._right = right
@@ -179,6 +188,7 @@ class _Direction:
         "_pipe",
         "_pipes",
         "_relay",
+        "_share",
         "_sink",
         "_sink_fd",
         "_source",
@@ -198,6 +208,7 @@ class _Direction:
         self._sink = sink
         self._source_fd = source.fileno()
         self._sink_fd = sink.fileno()
+        self._share = relay.share
         self._pipes = pipes
         self._pipe: Pipe | None = None
         self._in_pipe = 0
@@ -253,12 +264,16 @@ class _Direction:
     # what the event loop calls
 
     def _source_readable(self) -> None:
+        if not self._share.has_some():
+            self._wait_for_turn(self._watch_source, self._source_readable)
+            return
         if self._inspect is not None and not self._look():
             return
         for _ in range(TURN):
             try:
                 count = self._fill()
             except (BlockingIOError, InterruptedError):
+                self._share.spend()
                 self._return_pipe()
                 return
             except OSError:
@@ -268,11 +283,18 @@ class _Direction:
                 self._source_ended = True
                 self._finish()
                 return
+            self._share.spend(STEP, count)
             if not self._drain():
                 return
+            if not self._share.has_some():
+                break
         self._return_pipe()
 
     def _sink_writable(self) -> None:
+        if not self._share.has_some():
+            self._wait_for_turn(self._watch_sink, self._sink_writable)
+            return
+        self._share.spend()
         if not self._drain():
             return
         self._return_pipe()
@@ -292,6 +314,7 @@ class _Direction:
         except OSError:
             self._relay.failed(self._source)
             return False
+        self._share.spend(STEP, len(data))
         self.taken += len(data)
         self._held = memoryview(bytes(self._held) + data)
         if not data:
@@ -379,6 +402,18 @@ class _Direction:
             self._watch_nothing()
             self._loop.add_writer(self._sink_fd, self._sink_writable)
             self._watching = _SINK
+
+    def _wait_for_turn(self, watch: Callable[[], None], work: Callable[[], None]) -> None:
+        """Watch nothing meanwhile: else the loop would call in every turn."""
+
+        def go_on() -> None:
+            if self._watching == _TURN:
+                watch()
+                work()
+
+        self._watch_nothing()
+        self._watching = _TURN
+        self._share.later(go_on)
 
     def _watch_nothing(self) -> None:
         if self._watching == _SOURCE:

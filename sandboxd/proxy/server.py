@@ -33,6 +33,7 @@ from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_ow
 from sandboxd.proxy.socks_server import serve_socks
 from sandboxd.proxy.stream import Stream, reset
 from sandboxd.proxy.tunnel import TunnelRecord
+from sandboxd.proxy.turns import CONNECTION, Share
 from sandboxd.proxy.upstream import ParentDialer
 
 __all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
@@ -95,6 +96,8 @@ class ProxyServer:
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._limits = limits
         self._room = room
+        self.share = Share(None if room is None else room.turns)
+        """Of the daemon's time, for all connections of the command together."""
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label
         self._protocols: dict[str, Serve] = {}
@@ -146,10 +149,18 @@ class ProxyServer:
         if self._captures is None:
             answer(0)
             return
-        if self.is_full:
+        if self.is_full or self.share.waiting >= 2 * self._limits.connections:
             answer(errno.EAGAIN)  # as connect(2) says where there is no room
             return
-        self._start(self._captures.connecting(address, port, answer), "connect")
+        start = partial(self._start_connecting, self._captures, address, port, answer)
+        if self.share.has_some():
+            start()
+        else:
+            self.share.later(start)
+
+    def _start_connecting(self, captures: Captures, address: str, port: int, answer: Callable[[int], None]) -> None:
+        self.share.spend(CONNECTION)
+        self._start(captures.connecting(address, port, answer), "connect")
 
     def serve_names(
         self,
@@ -169,7 +180,7 @@ class ProxyServer:
         self._protocols["dns"] = serve
 
         for sock in datagrams:
-            self._datagrams.append(DatagramServer(sock, answers.respond, self._label))
+            self._datagrams.append(DatagramServer(sock, answers.respond, self._label, self.share))
         for listener in listeners:
             self._acceptors.append(Acceptor(self, listener, "dns", serve))
 
@@ -301,10 +312,10 @@ class ProxyServer:
     def _resume_connection(self, record: TunnelRecord | RequestRecord) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(record, TunnelRecord):
-            client = _stream(record.client, loop)
+            client = _stream(record.client, loop, self.share)
             self._serve(client, "tunnel", partial(self._outbound.tunnels.resume, client, record))
             return
-        client = _stream(record.socket, loop)
+        client = _stream(record.socket, loop, self.share)
         client.resumed(record.data, record.sent, record.ahead)
         serve = self._protocols.get(record.protocol)
         if serve is None:
@@ -328,7 +339,7 @@ class ProxyServer:
         return self._limits.accept_retry_s
 
     def accepted(self, sock: socket.socket, protocol: str, serve: Serve) -> None:
-        client = Stream(sock, asyncio.get_running_loop())
+        client = Stream(sock, asyncio.get_running_loop(), self.share)
         self._serve(client, protocol, partial(serve, client, self._outbound, self._limits))
 
     def _serve(self, client: Stream, protocol: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -373,7 +384,7 @@ class ProxyServer:
             acceptor.resume()
 
 
-def _stream(descriptor: int, loop: asyncio.AbstractEventLoop) -> Stream:
+def _stream(descriptor: int, loop: asyncio.AbstractEventLoop, share: Share) -> Stream:
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(False)
-    return Stream(sock, loop)
+    return Stream(sock, loop, share)

@@ -11,7 +11,8 @@ from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.socks5 import Reply, Socks5Handshake, render_reply
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.turns import CONNECTION
 
 VERSION: Final = b"\x05"
 """How every reply begins."""
@@ -49,12 +50,13 @@ async def _shake_hands(
     try:
         async with asyncio.timeout(limits.head_s):
             while True:
-                data = await client.receive()
+                data = await client.receive(HEAD_READ_SIZE)
                 if not data:
                     return None
                 step = handshake.receive(data)
                 if step.error is not None:
                     outbound.refuse_invalid("CONNECT", step.name, step.error)
+                client.share.spend(CONNECTION if step.request is not None else len(data))
                 if step.ended:
                     client.commit()
                 if step.send:

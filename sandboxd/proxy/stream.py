@@ -13,7 +13,11 @@ import struct
 from functools import cache
 from typing import Final
 
+from sandboxd.proxy.turns import STEP, Share
+
 READ_SIZE: Final = 65536
+HEAD_READ_SIZE: Final = 8192
+"""While a head or a greeting is read: what is read too far stays in memory while a request is served."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
@@ -72,12 +76,13 @@ def reset(sock: socket.socket) -> None:
 
 
 class Stream:
-    """Owns `socket` (non-blocking, connected) until `detach`."""
+    """Owns `socket` (non-blocking, connected) until `detach`. What is done is counted to `share`."""
 
-    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "socket")
+    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "share", "socket")
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, share: Share | None = None) -> None:
         self.socket = sock
+        self.share = share or Share()
         self._loop = loop
         self._pending = b""
         self._ahead = b""
@@ -86,15 +91,45 @@ class Stream:
         self._skip = 0
         self._kept = False
 
-    async def receive(self) -> bytes:
-        """The next bytes, b"" at the end. Raises OSError."""
+    async def receive(self, most: int = READ_SIZE) -> bytes:
+        """The next bytes, b"" at the end. Waits for its turn also when there are some. Raises OSError."""
+        await self.share.turn()
         if self._pending:
             data, self._pending = self._pending, b""
+            self.share.spend(STEP, len(data))
         else:
-            data = await self._loop.sock_recv(self.socket, READ_SIZE)
+            data = await self._from_socket(most)
         if self._read is not None:
             self._read += data
+            self.share.held += len(data)
         return data
+
+    async def _from_socket(self, most: int) -> bytes:
+        """As `sock_recv`, which would read as soon as there is something, whoever's turn it is."""
+        while True:
+            try:
+                data = self.socket.recv(most)
+            except (BlockingIOError, InterruptedError):
+                self.share.spend()
+            else:
+                self.share.spend(STEP, len(data))
+                return data
+            await self._readable()
+            await self.share.turn()
+
+    async def _readable(self) -> None:
+        readable: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not readable.done():
+                readable.set_result(None)
+
+        descriptor = self.socket.fileno()
+        self._loop.add_reader(descriptor, wake)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(descriptor)
 
     def unread(self, data: bytes) -> None:
         """Put back the last of what was read: it belongs to the next reader."""
@@ -102,6 +137,7 @@ class Stream:
             self._pending = data + self._pending
             if self._read is not None:
                 del self._read[-len(data) :]
+                self.share.held -= len(data)
 
     @property
     def is_closed(self) -> bool:
@@ -112,11 +148,14 @@ class Stream:
 
     def begin(self) -> None:
         """A request begins here: remember what is read and sent from now on."""
+        self.commit()
         self._read = bytearray()
         self._sent = 0
 
     def commit(self) -> None:
         """Something is about to come of it that must not happen twice."""
+        if self._read is not None:
+            self.share.held -= len(self._read)
         self._read = None
 
     @property
@@ -163,6 +202,7 @@ class Stream:
             data = data[skipped:]
         elif self._ahead:
             data = self.without_sent(data)
+        self.share.spend(STEP, len(data))
         try:
             sent = self.socket.send(data)
         except (BlockingIOError, InterruptedError):
@@ -205,13 +245,16 @@ class Stream:
         with contextlib.suppress(OSError, TimeoutError):
             self.socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(seconds):
-                while await self._loop.sock_recv(self.socket, READ_SIZE):
-                    pass
+                await self.share.turn()
+                while await self._from_socket(READ_SIZE):
+                    await self.share.turn()
 
     def close(self) -> None:
         if not self._kept:
+            self.commit()
             self.socket.close()
 
     def reset(self) -> None:
         if not self._kept:
+            self.commit()
             reset(self.socket)

@@ -52,7 +52,7 @@ class Tunnels:
     ) -> None:
         """Join both until both directions have ended. `to_client` goes first that way. `origin` owns the connection's
         socket, when something does."""
-        relay = Relay(client.socket, connection.socket)
+        relay = Relay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, origin
         try:
             await relay.run(client.take_pending(), to_client, inspect)
@@ -63,7 +63,7 @@ class Tunnels:
         """Go on with one that another process had."""
         connection = self._outbound.resume(record, socket.socket(fileno=record.origin))
         inspect = None if record.outward.inspected else self._outbound.inspect(connection)
-        relay = Relay(client.socket, connection.socket)
+        relay = Relay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, None
         try:
             await relay.resume(record.outward, record.inward, inspect)

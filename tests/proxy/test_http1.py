@@ -118,8 +118,9 @@ def test_empty_lines_before_a_request_are_left_over_from_the_last() -> None:
         (b"GET http://ok.test/ HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", 400, "Host"),
         # size
         (b"GET http://ok.test/" + b"a" * MAX_HEAD, 431, "longer"),
-        (b"GET http://ok.test/ HTTP/1.1\r\n" + b"A: b\r\n" * 12000, 431, "longer"),
-        (b"\r\n" * 40000, 431, "longer"),
+        (b"GET http://ok.test/ HTTP/1.1\r\n" + b"A: b\r\n" * 201, 431, "200 header lines"),
+        (b"GET http://ok.test/ HTTP/1.1\r\n" + b"A: bcdef\r\n" * 12000, 431, "200 header lines"),
+        (b"\r\n" * 40000, 431, "200 header lines"),
     ],
 )
 def test_refused_requests(data: bytes, status: int, part: str) -> None:

@@ -1,0 +1,126 @@
+"""Processor time of the proxies: how much a command's connections may do before everything else has its turn.
+
+An await that can complete at once does not suspend: asyncio's loop goes on with the same task for as long as its
+sockets are ready. So a command counts what its connections do, and when its share of a turn of the event loop is used
+up they wait for a later one, first come, first served. All commands together have `BUDGET` for a turn. What a step has
+cost over the share is owed, and taken from the turns that follow.
+
+A unit of cost is about a microsecond of the daemon; the figures need no more precision than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+BUDGET: Final = 1000
+"""Of one turn of the event loop, of all commands together."""
+LEAST: Final = 50
+"""Of one command, however many others there are."""
+MOST_OWED: Final = 50 * BUDGET
+
+STEP: Final = 10
+"""Of any step: a call of the system, and what leads to it."""
+CONNECTION: Final = 200
+"""To accept a connection, or to take a request to where it goes."""
+QUESTION: Final = 100
+"""To answer a name look-up."""
+_BYTES: Final = 4096
+"""That are read or written for one unit."""
+
+
+class Turns:
+    """The shares of all commands of a daemon, on its event loop."""
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self._budget = budget
+        self._active: dict[Share, None] = {}
+        self._share = budget
+        self._begun: asyncio.Handle | None = None
+        self.count = 0
+        """Turns in which something was done, so far."""
+
+    @property
+    def share(self) -> int:
+        """Of each command in this turn."""
+        return self._share
+
+    def activate(self, share: Share) -> None:
+        """Something is done, or waits: there is to be another turn."""
+        self._active[share] = None
+        if self._begun is None:
+            self._begun = asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._begun = None
+        self.count += 1
+        active, self._active = self._active, {}
+        self._share = max(self._budget // len(active), min(LEAST, self._budget))
+        for share in active:
+            share.begin(self._share)
+
+
+class Share:
+    """What one command may do. `held` counts bytes that are kept for requests which are not complete."""
+
+    __slots__ = ("_left", "_price", "_spent", "_turns", "_waiting", "_woken", "held")
+
+    def __init__(self, turns: Turns | None = None) -> None:
+        self._turns = turns or Turns()
+        self._left = self._turns.share
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._spent = self._woken = 0
+        """In this turn."""
+        self._price = STEP
+        """Of one that was woken, by experience: as many are woken as can go on."""
+        self.held = 0
+
+    def has_some(self) -> bool:
+        """Whether something may still be done in this turn."""
+        return self._left > 0
+
+    def spend(self, cost: int = STEP, size: int = 0) -> None:
+        """Something was done, `size` bytes were moved with it."""
+        cost += size // _BYTES
+        self._left -= cost
+        self._spent += cost
+        self._turns.activate(self)
+
+    async def turn(self) -> None:
+        """Return when something may be done: at once, or in a later turn."""
+        while self._left <= 0:
+            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.later(partial(_wake, woken))
+            await woken
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have it called in a later turn; to be used when there is nothing left."""
+        self._waiting.append(work)
+        self._turns.activate(self)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a later turn."""
+        return len(self._waiting)
+
+    def begin(self, share: int) -> None:
+        """A turn begins; for `Turns`."""
+        if self._woken:
+            self._price = max(STEP, self._spent // self._woken)
+        self._spent = self._woken = 0
+        self._left = max(min(self._left, 0), -MOST_OWED) + share
+        expected = self._left
+        while self._waiting and self._left > 0 and expected > 0:
+            expected -= self._price
+            self._woken += 1
+            self._waiting.popleft()()
+        if self._waiting or self._left <= 0:
+            self._turns.activate(self)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
