@@ -88,7 +88,7 @@ async def run_daemon(
 
         # settings
         policies = Policies(
-            config.settings_places(own_paths=(directory, base.path)),
+            config.settings_places(own_paths=(directory, base.path), lock_directory=base.path),
             log,
             generation=0 if earlier is None else earlier.generation,
             written=() if earlier is None else earlier.written,

@@ -50,14 +50,15 @@ class DaemonConfig:
     idle_exit_s: float | None = None
     """End when nothing has been in use for that long; None: never."""
 
-    def settings_places(self, own_paths: tuple[str, ...] = ()) -> SettingsPlaces:
-        """`own_paths` are those of this daemon, which no rule may open."""
+    def settings_places(self, own_paths: tuple[str, ...] = (), lock_directory: str = "") -> SettingsPlaces:
+        """`own_paths` are those of this daemon, which no rule may open; `lock_directory` as in `SettingsPlaces`."""
         return SettingsPlaces(
             environment=self.environment,
             home=self.home,
             cli_file=self.settings,
             own_paths=own_paths,
             managed_root=self.managed_root,
+            lock_directory=lock_directory,
         )
 
 

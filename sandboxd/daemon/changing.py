@@ -75,7 +75,9 @@ async def change_settings(
     warnings += wide
     file = project.locations.local_file
     try:
-        written = await asyncio.to_thread(edit_file, file, lambda text: apply_changes(text, wanted))
+        written = await asyncio.to_thread(
+            edit_file, file, lambda text: apply_changes(text, wanted), policies.places.lock_directory
+        )
     except SettingsError as fault:
         raise _placed(fault, file) from fault
     policies.reload()

@@ -52,6 +52,8 @@ class SettingsPlaces:
     cli_file: str | None = None
     own_paths: tuple[str, ...] = ()
     managed_root: str = "/"
+    lock_directory: str = ""
+    """Locked while settings are written: one of all daemons of this user that commands cannot open."""
 
     def locations(self, directory: str | None) -> SettingsLocations:
         return find_locations(

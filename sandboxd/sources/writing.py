@@ -1,7 +1,8 @@
 """Changing a settings file so that nobody's work is lost: not another daemon's, not an editor's, not ours.
 
-- Daemons take turns through an advisory lock on the directory, which leaves no file behind. A sandboxed program that
-  can read the directory could keep it locked, so nobody waits for ever.
+- Daemons take turns through an advisory lock on a directory, which leaves no file behind: one of theirs that commands
+  cannot open, since whoever can open a directory or file can keep it locked (flock(2)). Another program of the user
+  could still keep it locked, so nobody waits for ever.
 - An editor takes no lock. The new file is *exchanged* with the old one (renameat2 RENAME_EXCHANGE, macOS renamex_np
   RENAME_SWAP), and what comes out is compared with what the change was based on. If somebody saved in between, the
   change is made again on their text, so both stay.
@@ -36,17 +37,18 @@ _RENAME_EXCHANGE = 2
 _RENAME_SWAP = 2
 
 
-def edit_file(path: str, edit: Callable[[str], str]) -> bool:
+def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "") -> bool:
     """Replace the text of a settings file by `edit(text)`; an absent file counts as empty text, its directory is made.
     True when something changed.
 
+    `lock_directory` is the one that is locked meanwhile, of all daemons of this user; without one the file's own.
     `edit` may be called several times, each time with the newest text. Raises `SettingsError`: `settings_is_link`,
     `settings_not_a_file`, `settings_too_large`, `settings_not_utf8`, `settings_unwritable`, `settings_busy`, and what
     `edit` raises."""
     directory, name = os.path.split(path)
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        with _locked(directory) as at:
+        with _locked(lock_directory or directory), _opened(directory) as at:
             return _edit(at, name, path, edit)
     except OSError as fault:
         raise SettingsError(
@@ -94,13 +96,19 @@ def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(directory: str) -> Iterator[int]:
+def _opened(directory: str) -> Iterator[int]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    with _opened(directory) as descriptor:
+        _lock(descriptor, directory)
+        yield
 
 
 def _lock(descriptor: int, directory: str) -> None:

@@ -145,3 +145,38 @@ def watches(pid: int) -> int:
         with contextlib.suppress(OSError):
             count += path.read_text().count("\ninotify ")
     return count
+
+LOCKS = """
+import fcntl, os, sys, time
+held = []
+for path in sys.argv[1:]:
+    for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+        try:
+            held.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(held[-1], mode | fcntl.LOCK_NB)
+            break
+        except OSError:
+            pass
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_command_that_keeps_everything_locked_keeps_no_setting_from_being_written(
+    daemon: DaemonProcess, identity: Identity
+) -> None:
+    config = identity.home / ".claude"
+    for name in ("settings.json", "settings.local.json"):
+        identity.write(config / name, "{}")
+    script = identity.write(identity.workspace / "locks.py", LOCKS)
+    base = f"/var/tmp/sandboxd-{identity.uid}"
+    paths = [str(path) for path in (config, *config.iterdir(), identity.home, identity.workspace, base)]
+    with daemon.popen(
+        "run", "--", "python3", str(script), *paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None and command.stdout.readline() == "ready\n"
+        done = daemon.run("settings", "set", "sandbox.network.deniedDomains", '["a.test"]')
+        assert done.returncode == 0, done.stderr
+        assert daemon.run("run", "--", "true").returncode == 0
+        command.communicate("\n")
+    assert "a.test" in (config / "settings.local.json").read_text()
