@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Obeyed, Resolved, Scan, Worktree
 from sandboxd.plan.followed import Followed
-from sandboxd.plan.mounts import Mark, at_and_above, is_below, settled_at
+from sandboxd.plan.mounts import Mark, Shows, at_and_above, is_below, settled_at
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
@@ -54,7 +54,8 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts, f
         _protect_scanned(found, scan, git_rows)
         if scan.worktree is not None:
             is_root = scan.root == facts.paths[place.project_root].real
-            _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
+            if is_root or is_in_session(place, facts):
+                _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
     for obeyed in facts.obeyed:
         _protect_obeyed(found, obeyed)
     _add_lifted(found, files, place, facts, followed)
@@ -83,6 +84,24 @@ def _lift_own_repository(found: PointMap, place: Place, facts: Facts) -> None:
     around = [path for path, _ in names_around(scan.root)]
     if around and all(is_below(scan.top, path) and scan.top != path for path in around):
         found.add(scan.root, Kind.DIRECTORY, Reason(Mark.LIFTED, "it belongs to a repository of its own"))
+
+
+def is_in_session(place: Place, facts: Facts) -> bool:
+    """Whether the working directory of a command really lies in the directory of its session. A model or a project may
+    have chosen it, so elsewhere it is writable only where a rule says so."""
+    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
+    return root.real == cwd.real or (root.real != "/" and is_below(cwd.real, root.real))
+
+
+def warn_of_visited_directory(found: PointMap, place: Place, facts: Facts) -> None:
+    """Say that the working directory of a command is read-only, once every point is there."""
+    root, cwd = facts.paths[place.project_root].real, facts.paths[place.cwd].real
+    if is_in_session(place, facts) or settled_at(found.points, cwd)[-1].shows is not Shows.HOST_READ_ONLY:
+        return
+    found.warn(
+        f"the working directory {cwd} is read-only, since it lies outside the session's directory {root}; if commands "
+        f"may write it: sandboxd allow path {shlex.quote(cwd)}"
+    )
 
 
 def _warn_of_closed_directories(found: PointMap, place: Place, facts: Facts) -> None:

@@ -39,6 +39,8 @@ class Mark(IntFlag):
     LOCKED = auto()
     """A directory of this user in which nothing can be made or found at the moment: it stays so, since nobody can open
     it up. What a more specific rule or a working directory opens in it can be written."""
+    VISITED = auto()
+    """A command's directory outside its session's: seen as on the host, and nothing more."""
 
 
 class Shows(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sandboxd.errors import PolicyError
 from sandboxd.plan.facts import Facts, Kind, Link, Resolved, session_directory
 from sandboxd.plan.followed import Followed
-from sandboxd.plan.guards import add_guards, is_workspace
+from sandboxd.plan.guards import add_guards, is_in_session, is_workspace, warn_of_visited_directory
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below, settled_at
 from sandboxd.plan.needs import split_pattern
 from sandboxd.plan.point_map import PointMap, Reason
@@ -46,6 +46,7 @@ def make_points(files: FilePolicy, place: Place, facts: Facts) -> PointMap:
     _add_working_directories(found, place, facts)
     add_guards(found, files, place, facts, followed)
     own.add_to(found)
+    warn_of_visited_directory(found, place, facts)
     _add_name_files(found, place, facts)
     _warn_of_missing(found)
     return found
@@ -59,8 +60,7 @@ class _OwnPlaces:
         self.base = facts.paths[place.temporary_base].real
         self.runtime = facts.paths[place.runtime_dir].real
         self.tmp = facts.paths[TMP].real
-        cwds = (facts.paths[place.cwd].real, facts.paths[place.project_root].real)
-        self.tmp_is_the_hosts = self.tmp in cwds
+        self.tmp_is_the_hosts = self.tmp == facts.paths[place.project_root].real
         masked = [place.runtime_dir, *place.private]
         self._masked = [self.base, *(facts.paths[path].real for path in masked if _is_directory(facts.paths[path]))]
         self._masked += [twin for path in self._masked for twin in facts.twins.others(path)]
@@ -275,8 +275,9 @@ def _check_working_directories(place: Place, facts: Facts) -> None:
 
 def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> None:
     root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
-    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, Mark.WORKING)):
-        if resolved.real == "/":
+    of_command = Mark.WORKING if is_in_session(place, facts) else Mark.VISITED
+    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, of_command)):
+        if resolved.real == "/" and mark is not Mark.VISITED:
             found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
         else:
             found.add(resolved.real, Kind.DIRECTORY, Reason(mark, "it is the working directory"))

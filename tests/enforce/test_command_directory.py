@@ -1,0 +1,86 @@
+"""The working directory of one command opens nothing that its session does not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+
+CODE = """
+import json, sys
+from sandboxd_client import Client
+session_directory, cwd = sys.argv[1:]
+with Client(autostart=False) as box, box.session(cwd=session_directory) as session:
+    done = session.run("pwd -P; touch planted", cwd=cwd, capture_output=True, text=True)
+    explained = box.policy_explain("path", cwd + "/planted", write=True, session_id=session.id, cwd=cwd)
+    print(json.dumps([done.stdout.strip(), done.returncode, explained.behavior, list(done.wrap.warnings)]))
+"""
+
+
+def attempt(daemon: DaemonProcess, session: object, cwd: object) -> tuple[str, int, str, str]:
+    done = daemon.identity.run(
+        [*daemon.identity.python("-c", CODE), str(session), str(cwd)], env=daemon.environment(), check=True
+    )
+    where, status, explained, warnings = json.loads(done.stdout)
+    return where, status, explained, " ".join(warnings)
+
+
+@pytest.mark.parametrize("kind", ["home", "link", "proc", "dotdot", "sibling", "parent"])
+def test_elsewhere_it_is_read_only(daemon: DaemonProcess, kind: str) -> None:
+    identity = daemon.identity
+    sibling = identity.home / "sibling"
+    sibling.mkdir()
+    identity.own(sibling)
+    link = identity.workspace / "link"
+    link.symlink_to(identity.home)
+    directory = {
+        "home": identity.home,
+        "link": link,
+        "proc": f"/proc/self/root{identity.home}",
+        "dotdot": f"{identity.workspace}/../",
+        "sibling": sibling,
+        "parent": identity.workspace.parent,
+    }[kind]
+    real = {"sibling": sibling, "parent": identity.workspace.parent, "dotdot": identity.workspace.parent}
+    where, status, explained, warnings = attempt(daemon, identity.workspace, directory)
+    assert where == str(real.get(kind, identity.home).resolve())
+    assert status != 0 and explained == "deny"
+    assert not list(identity.base.rglob("planted"))
+    assert "read-only" in warnings and "sandboxd allow path" in warnings
+    if kind in ("home", "sibling"):
+        assert attempt(daemon, directory, directory)[1:3] == (0, "allow"), "a session may be opened there"
+
+
+def test_below_the_session_and_where_a_rule_opens_it_is_writable(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~/opened"]}}})
+    identity = daemon.identity
+    for directory in (identity.workspace / "a" / "b", identity.home / "opened" / "x"):
+        directory.mkdir(parents=True)
+    for directory in (identity.workspace / "a", identity.home / "opened"):
+        identity.own(directory)
+    for directory in (identity.workspace / "a" / "b", identity.home / "opened" / "x"):
+        identity.own(directory)
+        _, status, explained, warnings = attempt(daemon, identity.workspace, directory)
+        assert (status, explained, warnings) == (0, "allow", "")
+        assert (directory / "planted").exists()
+
+
+@pytest.fixture
+def host_tmp() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="sandboxd-test-", dir="/tmp"))
+    directory.chmod(0o777)
+    yield directory
+    assert not list(directory.iterdir())
+    directory.rmdir()
+
+
+def test_a_directory_in_the_hosts_tmp_is_seen_and_not_written(daemon: DaemonProcess, host_tmp: Path) -> None:
+    where, status, _, warnings = attempt(daemon, daemon.identity.workspace, host_tmp)
+    assert where == str(host_tmp) and status != 0 and "read-only" in warnings
+    where, status, _, warnings = attempt(daemon, daemon.identity.workspace, "/tmp")
+    assert (where, status, warnings) == ("/tmp", 0, ""), "the session's own"
