@@ -35,6 +35,7 @@ from sandboxd.daemon.restarting import Program, Restarting
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon
 from sandboxd.daemon.subscriptions import SettingsSubscriptions
+from sandboxd.daemon.trusting import Trusting
 from sandboxd.handover.document import Incoming
 from sandboxd.host.directories import temporary_base
 from sandboxd.policy.upstream import read_environment
@@ -91,8 +92,8 @@ async def run_daemon(
             config.settings_places(own_paths=(directory, base.path), lock_directory=base.path),
             log,
             generation=0 if earlier is None else earlier.generation,
-            written=() if earlier is None else earlier.written,
         )
+        trust = policies.places.trust
         reloading = Reloading(policies, log)
         await stack.enter_async_context(reloading.following())
 
@@ -123,11 +124,15 @@ async def run_daemon(
             )
         )
         events.listen(metrics.listen)
-        prompts = Prompts(rule_writer(policies), observe=events.tell)
+        trusting = Trusting(policies, log)
+        stack.callback(trusting.close)
+        prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
         proxies = read_environment(config.environment)
         feed = ViolationFeed(events.tell, None if earlier is None else earlier.feed)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, earlier is not None)
-        place = placing(config.home, directory, base.path, machine, name_files, audit.directories)
+        place = placing(
+            config.home, directory, base.path, machine, name_files, lambda: (*audit.directories(), trust.directory)
+        )
         parts = SessionParts(
             backend=machine.backend,
             planner=machine.planner,
@@ -177,6 +182,7 @@ async def run_daemon(
             sessions=sessions,
             questions=questions,
             permissions=permissions,
+            trusting=trusting,
             blocked=blocked,
             backend=machine.backend,
             events=events,

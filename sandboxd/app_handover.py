@@ -62,7 +62,6 @@ class DaemonRecord:
     feed: FeedRecord
     annotation_key: bytes
     generation: int
-    written: tuple[str, ...] = ()
     started_at: float = 0.0
     restarts: int = 0
     since: float = 0.0
@@ -146,7 +145,6 @@ async def _hand_over(parts: Parts, outgoing: Outgoing) -> None:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            written=parts.policies.written.roots,
             started_at=parts.daemon.started_at,
             restarts=parts.daemon.restarts,
             since=since,

@@ -57,7 +57,6 @@ def _daemon(parts: Parts, outgoing: Outgoing) -> bool:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            written=parts.policies.written.roots,
             started_at=parts.daemon.started_at,
             restarts=parts.daemon.restarts,
         ),

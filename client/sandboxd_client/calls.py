@@ -66,8 +66,11 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSource,
     SettingsSubscribeParams,
     SettingsSubscribeResult,
+    SettingsTrustParams,
+    SettingsTrustResult,
     SettingsUpdateParams,
     SettingsUpdateResult,
+    TrustAction,
 )
 from sandboxd_client.wire.messages.status import (
     RestartParams,
@@ -309,6 +312,13 @@ def settings_exclude_command(
 ) -> Call[SettingsUpdateResult]:
     params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm)
     return Call("settings.exclude_command", encode_params(params), SettingsUpdateResult)
+
+
+def settings_trust(
+    action: TrustAction, path: Path | None = None, *, digests: Mapping[str, str] | None = None
+) -> Call[SettingsTrustResult]:
+    params = SettingsTrustParams(action, absolute(path), dict(digests or {}))
+    return Call("settings.trust", encode_params(params), SettingsTrustResult)
 
 
 def settings_locked(*, session_id: str | None = None, cwd: Path | None = None) -> Call[SettingsLockedResult]:

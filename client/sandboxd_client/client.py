@@ -61,7 +61,9 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSchemaResult,
     SettingsSource,
     SettingsSubscribeResult,
+    SettingsTrustResult,
     SettingsUpdateResult,
+    TrustAction,
 )
 from sandboxd_client.wire.messages.status import RestartResult, ShutdownResult, StatusResult
 from sandboxd_client.wire.messages.violations import (
@@ -390,6 +392,13 @@ class Client:
                 pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm
             )
         )
+
+    def settings_trust(
+        self, action: TrustAction, path: Path | None = None, *, digests: Mapping[str, str] | None = None
+    ) -> SettingsTrustResult:
+        """`list`, `show`, `trust` or `remove` trust in the settings files of a project. To trust them, `digests` are
+        those of the files as they were shown. Raises RpcError `trust_changed`, `trust_forbidden`."""
+        return self.call(calls.settings_trust(action, path, digests=digests))
 
     def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
         return self.call(calls.settings_locked(session_id=session_id, cwd=cwd))

@@ -342,6 +342,9 @@ class FakeDaemon:
 
     _settings_exclude_command = _settings_update
 
+    def _settings_trust(self, params: Mapping[str, Any]) -> Answer:
+        return {"permitted": True, "directory": params.get("path"), "done": params["action"] in ("trust", "remove")}
+
     def _settings_locked(self, params: Mapping[str, Any]) -> Answer:
         return {"locked": []}
 

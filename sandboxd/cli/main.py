@@ -27,6 +27,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("exclude", "exclude", "commands that run outside the sandbox"),
     ("allow", "allow", "let commands write a path, or reach a host"),
     ("deny", "deny", "close a path, or a host"),
+    ("trust", "trust", "let the settings of a project widen, once you have seen them"),
     ("enable", "enable", "switch the sandbox on"),
     ("disable", "disable", "switch the sandbox off"),
     ("violations", "violations", "what was blocked, also as it happens"),

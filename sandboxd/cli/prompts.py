@@ -154,6 +154,7 @@ def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
         "network": f"reach {request.host}:{request.port}",
         "path": f"{'write' if request.write else 'read'} {request.path}",
         "sandbox_override": "run OUTSIDE the sandbox",
+        "trust": f"do what the changed settings of {request.project} say",
     }.get(request.kind, request.kind)
     lines = ["", f"May a command {what}?" if request.kind != "sandbox_override" else f"May a command {what}:"]
     if request.command:

@@ -44,7 +44,7 @@ def lint_files(
     all that count in `directory`, together. Raises SettingsError when the environment names an impossible place."""
     scope = places.scope(directory)
     if files is None:
-        layers = read_layers(places.locations(directory))
+        layers = read_layers(places.locations(directory), trust=places.trust)
         present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
         return Linted(present, check_settings(merge(layers), scope))
     known = {location.path: location for location in places.locations(directory).files}

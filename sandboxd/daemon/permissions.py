@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sandboxd.daemon.changing import change_of, change_settings
+from sandboxd.daemon.trusting import TRUST_KEY
 from sandboxd.errors import CallerError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import LONGEST, neutralise
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from sandboxd.daemon.policies import Policies
     from sandboxd.daemon.questions import Questions
+    from sandboxd.daemon.trusting import Trusting
     from sandboxd.runtime.sessions import Sessions
 
 __all__ = ["Answer", "Asked", "Grant", "Kind", "Permissions", "Resolved", "Wish", "rule_writer"]
@@ -127,6 +129,10 @@ class Permissions:
                 decision, question, asker = await self._path(session, wish)
             case Kind.SANDBOX_OVERRIDE:
                 decision, question, asker = await self._override(session, wish, uid)
+            case Kind.TRUST:
+                raise CallerError(
+                    "question_invalid", "no program asks for trust", hint="a person types: sandboxd trust"
+                )
         if decision.behavior is not Behavior.ASK:
             return Answer(decision.allowed, decision.text, "policy", hint=decision.hint)
         if session.spec.permission_mode is PermissionMode.NONE:
@@ -229,10 +235,13 @@ class Permissions:
         return decision, question, _nobody()
 
 
-def rule_writer(policies: Policies) -> WriteRule:
-    """What makes an `always` true: the rule goes into the local settings of the project, and holds when it returns."""
+def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
+    """What makes an `always` true: the rule goes into local settings, or trust into its records, and holds when it
+    returns."""
 
     async def write(directory: str, suggestion: Suggestion) -> tuple[str, ...]:
+        if suggestion.key == TRUST_KEY:
+            return trusting.answered(directory, suggestion.rule)
         change = change_of("add", suggestion.key, suggestion.rule)
         return (await change_settings(policies, [change], None, directory, confirmed=True)).warnings
 

@@ -15,13 +15,12 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.written_places import WrittenPlaces
 from sandboxd.errors import SettingsError
 from sandboxd.host.changes import is_remote
 from sandboxd.policy.build import build_policy, check_settings
@@ -33,8 +32,9 @@ from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
-from sandboxd.sources.reading import read_layer, read_layers
+from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers
 from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
+from sandboxd.sources.trust import TrustStore
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
@@ -54,6 +54,11 @@ class SettingsPlaces:
     managed_root: str = "/"
     lock_directory: str = ""
     """Locked while settings are written: one of all daemons of this user that commands cannot open."""
+
+    @property
+    def trust(self) -> TrustStore:
+        """What people have trusted. Nothing in the environment moves it: another daemon would not protect it."""
+        return TrustStore(os.path.join(self.home, ".local/state/sandboxd/trust"))
 
     def locations(self, directory: str | None) -> SettingsLocations:
         return find_locations(
@@ -86,17 +91,17 @@ class Project:
         directory: str | None,
         places: SettingsPlaces,
         next_generation: Callable[[], int],
-        distrust: Callable[[str], str] = lambda directory: "",
     ) -> None:
-        """`distrust` says why the project's local settings may only tighten, if so. Raises SettingsError when the
-        settings are broken: there is no last good policy to fall back on."""
+        """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
         self.directory = directory
         self.locations = places.locations(directory)
         self.scope = places.scope(directory)
         self._next_generation = next_generation
-        self._distrust = distrust
         self.slow = directory is not None and is_remote(directory)
         """Whether its files are looked at in a thread: a server may not answer."""
+        self._trust = places.trust
+        self.trust_has_changed = False
+        """Whether a file that would widen has another content than the one that was trusted."""
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         self.error: SettingsError | None = None
@@ -110,17 +115,9 @@ class Project:
 
     def _read(self) -> tuple[Layer, ...]:
         self.seen = self.look()  # before they are read: what changes meanwhile is noticed the next time
-        layers = read_layers(self.locations)
-        reason = "" if self.directory is None else self._distrust(self.directory)
-        if not reason:
-            return layers
-        own = f"{self.directory}/".replace("//", "/")
-        return tuple(
-            replace(layer, source=Source.PROJECT, may_widen=False, distrust=reason)
-            if layer.source is Source.LOCAL and (layer.file or "").startswith(own)
-            else layer
-            for layer in layers
-        )
+        layers = read_layers(self.locations, trust=self._trust)
+        self.trust_has_changed = any(one.slug == TRUST_CHANGED for layer in layers for one in layer.problems)
+        return layers
 
     def differs(self) -> bool:
         """Whether the files say something else than when they were last taken over."""
@@ -288,10 +285,8 @@ class Reloaded:
 class Policies:
     """All projects of a daemon. Made when the daemon starts: raises SettingsError when its own settings are broken."""
 
-    def __init__(
-        self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0, written: Iterable[str] = ()
-    ) -> None:
-        """`generation` is the last of an earlier daemon, `written` what it knew of where commands have written."""
+    def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0) -> None:
+        """`generation` is the last of an earlier daemon."""
         self.places = places
         self.generation = generation
         self._log = log
@@ -299,17 +294,12 @@ class Policies:
         self._after_reload: list[Callable[[], None]] = []
         if places.cli_file is not None:
             read_required(places.cli_file, places.home)
-        self.written = WrittenPlaces(places.home, written)
         self.own = Project(None, places, self._next_generation)
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Project] = OrderedDict()
         self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
         self.before_reading: Callable[[SettingsLocations], None] = lambda locations: None
         """Told of the files of a project before they are read for the first time."""
-
-    def _distrust(self, directory: str) -> str:
-        everywhere = self.own.now.policy.files.allow_write
-        return self.written.distrust(directory, (rule.path for rule in everywhere if not rule.glob))
 
     def _next_generation(self) -> int:
         self.generation += 1
@@ -321,8 +311,7 @@ class Policies:
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
-            project = self._projects[directory] = Project(directory, self.places, self._next_generation, self._distrust)
-            self.written.note(directory)
+            project = self._projects[directory] = Project(directory, self.places, self._next_generation)
         self._recent[directory] = project
         self._recent.move_to_end(directory)
         while len(self._recent) > PROJECTS_KEPT:

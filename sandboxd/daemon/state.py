@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sandboxd.daemon.reload import Reloading
     from sandboxd.daemon.restarting import Restarted, Restarting
     from sandboxd.daemon.subscriptions import SettingsSubscriptions
+    from sandboxd.daemon.trusting import Trusting
     from sandboxd.handover.document import Outgoing
     from sandboxd.runtime.events import Events
     from sandboxd.runtime.sessions import Sessions
@@ -70,6 +71,7 @@ class Daemon:
     sessions: Sessions
     questions: Questions
     permissions: Permissions
+    trusting: Trusting
     blocked: Blocked
     backend: Backend
     events: Events

@@ -66,6 +66,7 @@ class _OwnPlaces:
         self._masked += [twin for path in self._masked for twin in facts.twins.others(path)]
         self._own = [self.session, self.base, self.runtime, *(facts.paths[path].real for path in place.private)]
         self._own += [twin for path in self._own for twin in facts.twins.others(path)]
+        self._absent = [facts.paths[path] for path in place.private if facts.paths[path].kind is None]
 
     def covers(self, path: str) -> bool:
         return any(is_below(path, own) for own in self._own)
@@ -77,6 +78,8 @@ class _OwnPlaces:
         _fix(points, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Shows.PRIVATE)
         for path in [path for path in points if self.covers(path)]:
             del points[path]
+        for absent in self._absent:  # or a command could make it, and what the daemon would believe in it
+            found.add_absent(absent, Reason(Mark.PROTECTED, "the daemon keeps its records there"))
         for masked in self._masked:
             # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
             points[masked] = Point(masked, shows=Shows.NOTHING, sealed=False)

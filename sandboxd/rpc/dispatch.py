@@ -58,6 +58,7 @@ from sandboxd_client.wire.messages.settings import (
     SettingsReloadParams,
     SettingsSchemaParams,
     SettingsSubscribeParams,
+    SettingsTrustParams,
     SettingsUpdateParams,
 )
 from sandboxd_client.wire.messages.status import RestartParams, ShutdownParams, StatusParams
@@ -108,6 +109,7 @@ METHODS: dict[str, Method] = {
     "settings.get": Method(SettingsGetParams, settings.get, ASK),
     "settings.update": Method(SettingsUpdateParams, settings.update, CONTROL),
     "settings.exclude_command": Method(ExcludeCommandParams, settings.exclude_command, CONTROL),
+    "settings.trust": Method(SettingsTrustParams, settings.trust, CONTROL),
     "settings.reload": Method(SettingsReloadParams, settings.reload, CONTROL),
     "settings.locked": Method(SettingsLockedParams, settings.locked, ASK),
     "settings.subscribe": Method(SettingsSubscribeParams, settings.subscribe, ASK),

@@ -304,7 +304,7 @@ class Prompts:
         if not verdict.allow:
             grants.deny(question.key, verdict.ttl_s)
             return
-        if verdict.scope is Scope.ALWAYS or question.kind is Kind.SANDBOX_OVERRIDE or one.future.done():
+        if verdict.scope is Scope.ALWAYS or question.kind in (Kind.SANDBOX_OVERRIDE, Kind.TRUST) or one.future.done():
             return
         command_id = question.command_id if verdict.scope is Scope.COMMAND else None
         if question.rule is not None and verdict.scope is not Scope.ONCE:

@@ -17,6 +17,8 @@ class Kind(StrEnum):
     NETWORK = "network"
     PATH = "path"
     SANDBOX_OVERRIDE = "sandbox_override"
+    TRUST = "trust"
+    """May the changed settings files of a project widen? Asked by the daemon itself."""
 
 
 class Outcome(StrEnum):

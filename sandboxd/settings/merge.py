@@ -120,7 +120,7 @@ class Settings:
 
     def effective(self) -> dict[str, Any]:
         """Plain values of all keys, defaults included, without origins."""
-        return {key: _plain(self.values.get(key, row.default)) for key, row in TABLE.items()}
+        return {key: plain(self.values.get(key, row.default)) for key, row in TABLE.items()}
 
 
 def changed_keys(before: Settings, after: Settings) -> tuple[str, ...]:
@@ -161,12 +161,12 @@ def _may_set(row: Row, layer: Layer, ignored: list[Ignored], audit: Placed | Ent
         strictest = row.combine is Combine.STRICTEST and _whole(row, layer).value == row.order[-1]
         if not strictest:
             reason = f"{_AUDIT} is on in managed settings: only managed settings count"
-            ignored.append(Ignored(row.key, _plain(value), _origin(value, layer, row.key), reason))
+            ignored.append(Ignored(row.key, plain(value), _origin(value, layer, row.key), reason))
         return strictest
     if layer.source in row.sources:
         return True
     who = " or ".join(sorted(source.value for source in row.sources))
-    ignored.append(Ignored(row.key, _plain(value), _origin(value, layer, row.key), f"counts in {who} settings only"))
+    ignored.append(Ignored(row.key, plain(value), _origin(value, layer, row.key), f"counts in {who} settings only"))
     return False
 
 
@@ -177,15 +177,16 @@ def _union(row: Row, layers: Sequence[Layer], merged: Mapping[str, Any], ignored
         value = layer.values[row.key]
         assert isinstance(value, tuple)
         for entry in value:
-            if layer.may_widen or _tightens(row, entry, layer):
+            if layer.may_widen or tightens(row, entry, layer):
                 identity = entry.value[0] if row.key.endswith("Reasons") else entry.value
                 entries.setdefault(identity, entry)
             else:
-                ignored.append(Ignored(row.key, _plain(entry), entry.origin, layer.distrust))
+                ignored.append(Ignored(row.key, plain(entry), entry.origin, layer.distrust))
     return tuple(entries.values()) if layers else None
 
 
-def _tightens(row: Row, entry: Placed, layer: Layer) -> bool:
+def tightens(row: Row, entry: Placed, layer: Layer) -> bool:
+    """Whether an entry of a list closes something and opens nothing."""
     if row.effect is not Effect.BY_ENTRY:
         return row.effect is Effect.CLOSES
     if row.key == "sandbox.presets":
@@ -203,7 +204,7 @@ def _scalar(row: Row, layers: Sequence[Layer], ignored: list[Ignored]) -> Placed
         value = _whole(row, layer)
         beaten = winner is not None and value.value != winner.value
         if beaten and winner and layer.source is Source.CLI and winner.origin.source is Source.MANAGED:
-            ignored.append(Ignored(row.key, _plain(value), value.origin, f"set by managed settings ({winner.origin})"))
+            ignored.append(Ignored(row.key, plain(value), value.origin, f"set by managed settings ({winner.origin})"))
     for layer in layers:
         if not layer.may_widen:
             winner = _tightened(row, layer, winner, ignored)
@@ -217,13 +218,13 @@ def _tightened(row: Row, layer: Layer, winner: Placed | None, ignored: list[Igno
     mine, theirs = row.strictness(value.value), row.strictness(current)
     if mine is None or theirs is None or mine < theirs:
         if value.value != current:
-            ignored.append(Ignored(row.key, _plain(value), value.origin, layer.distrust))
+            ignored.append(Ignored(row.key, plain(value), value.origin, layer.distrust))
         return winner
     # A command's own overrides tighten whatever was set; a project file speaks where nobody above it did.
     if layer.source is Source.CLI or winner is None or winner.origin.source is layer.source:
         return value if mine > theirs or winner is None else winner
     if mine > theirs:
-        ignored.append(Ignored(row.key, _plain(value), value.origin, f"set by {winner.origin}"))
+        ignored.append(Ignored(row.key, plain(value), value.origin, f"set by {winner.origin}"))
     return winner
 
 
@@ -273,7 +274,7 @@ def _keep_managed(
         if entry.origin.source is Source.MANAGED or not concerned(entry.value):
             kept.append(entry)
         else:
-            ignored.append(Ignored(key, _plain(entry), entry.origin, reason))
+            ignored.append(Ignored(key, plain(entry), entry.origin, reason))
     if key in values:
         values[key] = tuple(kept)
 
@@ -291,11 +292,12 @@ def _origin(value: Placed | Entries, layer: Layer, key: str) -> Origin:
     return value[0].origin if value else Origin(layer.source, key, layer.file)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value without its places, as JSON has it."""
     if isinstance(value, Placed):
-        return _plain(value.value)
+        return plain(value.value)
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, CredentialFile | CredentialVariable):
         return value.model_dump()
     return value

@@ -168,6 +168,10 @@ class Sandbox(Section):
     ignoreUnknownRestrictions: bool | None = Field(
         None, description="A caller's only: run commands although a restriction in the files is not enforced"
     )
+    allowProjectTrust: bool | None = Field(
+        None,
+        description="Managed settings only: people may trust the settings files of a project, which may then widen",
+    )
     excludedCommands: Texts | None = Field(
         None, description="Commands that run outside the sandbox: docker, git push:*"
     )

@@ -78,6 +78,7 @@ TABLE: dict[str, Row] = {
         Row("sandbox.allowUnsandboxedCommands", _R, _OPENS, True),
         Row("sandbox.allowOverrides", _R, _OPENS, True),
         Row("sandbox.ignoreUnknownRestrictions", _R, _OPENS, False, CALLER_ONLY),
+        Row("sandbox.allowProjectTrust", _R, _OPENS, True, MANAGED_ONLY),
         Row("sandbox.excludedCommands", _U, _OPENS, ()),
         Row("sandbox.presets", _U, Effect.BY_ENTRY, ()),
         Row(_N + "allowedDomains", _U, _OPENS, ()),

@@ -4,9 +4,9 @@
 | --- | --- |
 | managed | `/etc/sandboxd/managed-settings.json`, `/etc/sandboxd/managed-settings.d/*.json`, `/etc/claude-code/managed-settings.json` (macOS: below `/Library/Application Support/sandboxd` and `…/ClaudeCode`) |
 | flag | the file that `$SANDBOXD_FLAG_SETTINGS` names |
-| local | `settings.local.json` in the configuration directory; the project's `.claude/settings.local.json`, where git does not track it |
+| local | `settings.local.json` in the configuration directory; the project's `.claude/settings.local.json`, while its content is trusted |
 | user | `settings.json` in the configuration directory |
-| project | the project's `.claude/settings.json` |
+| project | the project's `.claude/settings.json`; its `settings.local.json` while its content is not trusted |
 
 The configuration directory is `$SANDBOXD_CONFIG_HOME`, else `~/.claude`. Nothing in the environment moves the managed
 files: whoever runs the daemon could otherwise leave the organisation's rules behind.
@@ -41,7 +41,7 @@ _MANAGED: dict[str, tuple[tuple[str, bool], ...]] = {
 @dataclass(frozen=True, slots=True)
 class Location:
     """One settings file, or a directory of them (`*.json` in it, in order of name). `in_project` marks files that a
-    repository can bring along."""
+    repository can bring along or a command can write: only a trusted content of them widens."""
 
     source: Source
     path: str

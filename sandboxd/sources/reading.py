@@ -9,13 +9,17 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
+from shlex import quote
 
+from sandboxd.errors import SettingsError
 from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
-from sandboxd.settings.layer import Layer, broken_layer, parse_layer
+from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, Placed, broken_layer, parse_layer
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.widening import widening
 from sandboxd.sources.locations import Location, SettingsLocations
-from sandboxd.sources.tracking import tracked_by_git
+from sandboxd.sources.trust import TrustStore, difference, digest
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -27,8 +31,19 @@ _KINDS = {
 _OWN_SOURCES = frozenset({Source.FLAG, Source.LOCAL, Source.USER})
 
 
-def read_layers(locations: SettingsLocations, cli: Iterable[Layer] = ()) -> tuple[Layer, ...]:
-    """Read every file of `locations`, and put `cli` (layers that came with a call) beside them.
+ALLOW_TRUST = "sandbox.allowProjectTrust"
+TRUST_MISSING = "trust_missing"
+"""The slug of the warning that a person's local file of a project would widen and is not trusted."""
+TRUST_CHANGED = "trust_changed"
+"""The slug of the warning that a content is not the trusted one any more."""
+_WARNED_LINES = 6
+
+
+def read_layers(
+    locations: SettingsLocations, cli: Iterable[Layer] = (), trust: TrustStore | None = None
+) -> tuple[Layer, ...]:
+    """Read every file of `locations`, and put `cli` (layers that came with a call) beside them. `trust` is what people
+    have trusted of files in projects: without it those may only tighten.
 
     Never raises. An absent file gives an empty layer, so that its path is known and can be protected. A file that is
     reached under two names counts once, under the higher source.
@@ -36,10 +51,17 @@ def read_layers(locations: SettingsLocations, cli: Iterable[Layer] = ()) -> tupl
     layers: list[Layer] = list(cli)
     seen: set[tuple[int, int]] = set()
     for location in locations.files:
-        layers.append(_read_once(location, locations.home, seen))
+        believed = trust if location.in_project and trust_is_allowed(layers) else None
+        layers.append(_read_once(location, locations.home, seen, believed))
         if location.directory:
             layers += (_read_once(inner, locations.home, seen) for inner in drop_ins(location))
     return tuple(layers)
+
+
+def trust_is_allowed(layers: Iterable[Layer]) -> bool:
+    """Whether managed settings, which are read first, let people trust files of projects."""
+    managed = (layer.values.get(ALLOW_TRUST) for layer in layers if layer.source is Source.MANAGED)
+    return not any(isinstance(placed, Placed) and placed.value is False for placed in managed)
 
 
 def drop_ins(location: Location) -> tuple[Location, ...]:
@@ -55,12 +77,37 @@ def drop_ins(location: Location) -> tuple[Location, ...]:
     )
 
 
-def read_layer(location: Location, home: str) -> Layer:
+def read_layer(location: Location, home: str, trust: TrustStore | None = None) -> Layer:
     """Read one file. Never raises."""
-    return _read_once(location, home, set())
+    return _read_once(location, home, set(), trust)
 
 
-def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Layer:
+def read_content(location: Location) -> bytes | None:
+    """The bytes of a settings file as `read_layer` would parse them; None where there is no such file. Raises
+    SettingsError."""
+    try:
+        return _read_bounded(location.path, MAX_PROJECT_BYTES if location.in_project else MAX_BYTES)[0]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except _Unreadable as fault:
+        if keeps_absent(location.path):
+            return None
+        raise SettingsError(fault.slug, f"{location.path} {fault.message}", hint=fault.hint) from fault
+    except OSError as fault:
+        raise SettingsError("settings_unreadable", f"{location.path} cannot be read: {fault.strerror}") from fault
+
+
+def trust_subject(location: Location) -> tuple[str, str]:
+    """Under which real directory and name the content of a file is trusted. A project's files go by the project,
+    whatever links lead on from there; any other file goes by where it really is."""
+    directory, name = os.path.split(location.path)
+    if location.source is Source.CLI:
+        return os.path.split(os.path.realpath(location.path))
+    project, folder = os.path.split(directory)
+    return os.path.realpath(project), f"{folder}/{name}"
+
+
+def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust: TrustStore | None = None) -> Layer:
     source, path = location.source, location.path
     empty = Layer(source, path)
     if location.directory:
@@ -88,6 +135,8 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]]) -> Lay
     if identity in seen:
         return empty
     seen.add(identity)
+    if location.in_project:
+        return _parse_untrusted(data, location, trust)
     return _parse(data, status, location, home)
 
 
@@ -106,14 +155,36 @@ def keeps_absent(path: str) -> bool:
         return False
 
 
+def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) -> Layer:
+    """A file that commands may have written: its very content was trusted, or it may only tighten."""
+    directory, name = trust_subject(location)
+    record = None if trust is None else trust.find(directory)
+    trusted = None if record is None else record.files.get(name)
+    if trusted is not None and trusted.sha256 == digest(data):
+        layer = parse_layer(data, location.source, location.path)
+        return replace(layer, may_widen=True, distrust="")
+    source = location.source if location.source is Source.CLI else Source.PROJECT
+    subject = directory if location.source is not Source.CLI else location.path
+    reason, hint = f"{PROJECT_DISTRUST}, until a person trusts this content", f"sandboxd trust {quote(subject)}"
+    slug = TRUST_MISSING
+    if record is not None:
+        slug, lines = TRUST_CHANGED, difference("" if trusted is None else trusted.text, data)
+        reason = f"{PROJECT_DISTRUST}: this is not the content that was trusted"
+        more = f" (and {len(lines) - _WARNED_LINES} more lines)" if len(lines) > _WARNED_LINES else ""
+        changed = f"{reason}; the difference: {' | '.join(lines[:_WARNED_LINES])}{more}"
+    layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason)
+    if not widening(layer) or (record is None and location.source is Source.PROJECT):
+        return layer  # nothing is lost, or it came with the project, and `settings show` tells
+    said = warning(slug, reason if record is None else changed, _at(location), hint=hint)
+    return replace(layer, problems=(said, *layer.problems))
+
+
 def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
     source, distrust, problems = location.source, "", list[Problem]()
     if source in _OWN_SOURCES:
         distrust = _foreign(status, home)
         if distrust:
             problems.append(warning("settings_not_yours", f"{distrust}, so it may only tighten", _at(location)))
-        elif location.in_project and tracked_by_git(location.path):
-            source, distrust = Source.PROJECT, "tracked by git, so it came with the project and may only tighten"
     layer = parse_layer(data, source, location.path, may_widen=not distrust, distrust=distrust)
     if not problems:
         return layer

@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "settings.get": lambda box: box.settings_get("sandbox.enabled"),
     "settings.update": lambda box: box.settings_update([Change("set", "enabled", True)]),
     "settings.exclude_command": lambda box: box.settings_exclude_command("docker", remove=True),
+    "settings.trust": lambda box: box.settings_trust("trust", "/p", digests={"/p/.claude/settings.json": "00"}),
     "settings.reload": lambda box: box.settings_reload(),
     "settings.locked": lambda box: box.settings_locked(),
     "settings.subscribe": lambda box: box.settings_subscribe(cwd="/"),

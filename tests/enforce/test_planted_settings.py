@@ -30,13 +30,3 @@ with Client(autostart=False) as box, box.session(cwd={str(directory)!r}) as sess
     else:
         daemon.run("run", "--cwd", str(directory), "--", "touch", str(outside / "planted"))
     assert list(outside.iterdir()) == []
-
-
-def test_a_persons_own_local_settings_of_a_project_do(daemon: DaemonProcess) -> None:
-    outside = daemon.identity.home / "outside"
-    outside.mkdir()
-    daemon.identity.own(outside)
-    settings = {"sandbox": {"filesystem": {"allowWrite": [str(outside)]}}}
-    daemon.identity.write(daemon.identity.workspace / ".claude" / "settings.local.json", json.dumps(settings))
-    done = daemon.run("run", "--", "touch", str(outside / "meant"))
-    assert (outside / "meant").exists(), done.stderr

@@ -22,6 +22,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "permission.request": {"kind": "network", "host": "a.test", "port": 1},
     "settings.update": {"changes": [{"act": "add", "key": "excludedCommands", "value": "x"}]},
     "settings.exclude_command": {"pattern": "x"},
+    "settings.trust": {"action": "list"},
     "violation.annotate": {"command_id": "x", "stderr": "y"},
 }
 

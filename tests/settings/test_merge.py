@@ -72,6 +72,7 @@ SHAPING: dict[str, Any] = {
 CALLER_ONLY: dict[str, Any] = {"sandbox.ignoreUnknownRestrictions": True}
 MANAGED_ONLY: dict[str, Any] = {
     "allowManagedPermissionRulesOnly": True,
+    "sandbox.allowProjectTrust": False,
     "sandbox.network.allowManagedDomainsOnly": True,
     "sandbox.filesystem.allowManagedReadPathsOnly": True,
     "sandbox.bwrapPath": "/bin/bwrap",

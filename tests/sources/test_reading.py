@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
 from sandboxd.sources.reading import drop_ins, read_layer, read_layers
+from sandboxd.sources.trust import TrustedDirectory, TrustStore, remembered
 from support.users import Identity
 
 
@@ -107,6 +107,7 @@ def test_f133_an_unreadable_file(identity: Identity) -> None:
 import sys
 from sandboxd.settings.origins import Source
 from sandboxd.sources.locations import Location
+from sandboxd.sources.trust import TrustedDirectory, TrustStore, remembered
 from sandboxd.sources.reading import read_layer
 layer = read_layer(Location(Source.USER, sys.argv[1]), "/")
 print([problem.slug for problem in layer.problems], layer.broken)
@@ -144,9 +145,9 @@ def test_sources_and_files_in_one_go(home: Path, tmp_path: Path) -> None:
     settings = merge(read_layers(locations, (cli,)))
     assert settings.fatal() is None
     assert settings.effective()["sandbox.excludedCommands"] == [
-        "other", "ten", "twenty", "managed", "cli", "flag", "local", "project-local", "user"
+        "other", "ten", "twenty", "managed", "cli", "flag", "local", "user"
     ]  # fmt: skip
-    assert [found.value for found in settings.ignored] == ["project"]
+    assert sorted(found.value for found in settings.ignored) == ["project", "project-local"]
     assert set(locations.paths) <= set(settings.files)
     assert str(home / "managed/etc/sandboxd/managed-settings.d/10.json") in settings.files
 
@@ -183,18 +184,50 @@ def test_a_file_under_two_names_counts_once(home: Path, tmp_path: Path) -> None:
     assert not settings.ignored
 
 
-def test_a_projects_local_file_that_git_tracks_is_the_projects_word(home: Path, tmp_path: Path) -> None:
+def test_a_projects_files_only_tighten_until_their_content_is_trusted(home: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".claude").mkdir(parents=True)
-    (project / ".claude/settings.local.json").write_text('{"sandbox": {"enabled": true, "excludedCommands": ["a"]}}')
-    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-    assert merge(read_layers(locate(home, project))).effective()["sandbox.excludedCommands"] == ["a"]
-    subprocess.run(["git", "add", "."], cwd=project, check=True)
-    settings = merge(read_layers(locate(home, project)))
-    assert settings.effective()["sandbox.excludedCommands"] == []
-    assert settings.scalar("sandbox.enabled").value is True
-    assert settings.scalar("sandbox.enabled").origin.source is Source.PROJECT
-    assert "tracked by git" in settings.ignored[0].reason
+    text = '{"sandbox": {"enabled": true, "excludedCommands": ["a"]}}'
+    store = TrustStore(str(tmp_path / "state"))
+    for name in ("settings.local.json", "settings.json"):
+        (project / ".claude" / name).write_text(text)
+        locations = locate(home, project)
+        settings = merge(read_layers(locations, trust=store))
+        assert settings.effective()["sandbox.excludedCommands"] == []
+        assert settings.scalar("sandbox.enabled").value is True
+        assert settings.scalar("sandbox.enabled").origin.source is Source.PROJECT
+        store.save(TrustedDirectory(os.path.realpath(project), {f".claude/{name}": remembered(text.encode())}))
+        assert merge(read_layers(locations, trust=store)).effective()["sandbox.excludedCommands"] == ["a"]
+        assert merge(read_layers(locations)).effective()["sandbox.excludedCommands"] == [], "without records"
+        (project / ".claude" / name).write_text(text + " ")
+        changed = merge(read_layers(locations, trust=store))
+        assert changed.effective()["sandbox.excludedCommands"] == []
+        assert [problem.slug for problem in changed.problems] == ["trust_changed"]
+        managed = home / "managed/etc/sandboxd/managed-settings.json"
+        managed.parent.mkdir(parents=True, exist_ok=True)
+        (project / ".claude" / name).write_text(text)
+        managed.write_text('{"sandbox": {"allowProjectTrust": false}}')
+        assert merge(read_layers(locations, trust=store)).effective()["sandbox.excludedCommands"] == []
+        managed.unlink()
+        (project / ".claude" / name).unlink()
+
+
+def test_trust_is_not_carried_from_one_name_or_directory_to_another(home: Path, tmp_path: Path) -> None:
+    text = '{"sandbox": {"excludedCommands": ["a"]}}'
+    store = TrustStore(str(tmp_path / "state"))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for project in (first, second):
+        (project / ".claude").mkdir(parents=True)
+        (project / ".claude/settings.json").write_text(text)
+    record = {".claude/settings.local.json": remembered(text.encode())}
+    store.save(TrustedDirectory(os.path.realpath(first), record))
+    for project in (first, second):
+        settings = merge(read_layers(locate(home, project), trust=store))
+        assert settings.effective()["sandbox.excludedCommands"] == []
+    store.save(TrustedDirectory(os.path.realpath(first), {".claude/settings.json": remembered(text.encode())}))
+    link = tmp_path / "link"
+    link.symlink_to(first)
+    assert merge(read_layers(locate(home, link), trust=store)).effective()["sandbox.excludedCommands"] == ["a"]
 
 
 def test_a_file_that_others_can_write_may_only_tighten(home: Path) -> None:

@@ -32,9 +32,14 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSchemaResult,
     SettingsSubscribeParams,
     SettingsSubscribeResult,
+    SettingsTrustParams,
+    SettingsTrustResult,
     SettingsUpdateParams,
     SettingsUpdateResult,
     SettingValue,
+    TrustedRecord,
+    TrustFile,
+    WideningRecord,
 )
 from sandboxd_client.wire.params import encode
 
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 
     from sandboxd.daemon.changing import Changed
     from sandboxd.daemon.subscriptions import SettingsState
+    from sandboxd.daemon.trusting import Shown, TrustedDirectory
     from sandboxd.rpc.call import Call, Client
     from sandboxd.settings.merge import Settings
     from sandboxd.settings.problems import Problem
@@ -118,6 +124,34 @@ async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsU
 def _updated(changed: Changed) -> SettingsUpdateResult:
     warnings = tuple(map(neutralise, changed.warnings))
     return SettingsUpdateResult(changed.generation, changed.file, changed.written, changed.keys, warnings)
+
+
+async def trust(call: Call, params: SettingsTrustParams) -> SettingsTrustResult:
+    """Trust in the settings files of projects. Raises CallerError, SettingsError."""
+    trusting = call.daemon.trusting
+    if params.action == "list":
+        return SettingsTrustResult(trusting.is_permitted, trusted=tuple(map(_trusted_record, trusting.all())))
+    if params.path is None or not params.path.startswith("/"):
+        raise CallerError("path_relative", "trust is about an absolute path", hint="send the path of a directory")
+    if params.action == "remove":
+        return SettingsTrustResult(trusting.is_permitted, params.path, done=trusting.remove(params.path))
+    if params.action == "trust":
+        return _trust_result(trusting.trust(params.path, params.digests), done=True)
+    return _trust_result(await asyncio.to_thread(trusting.show, params.path))
+
+
+def _trust_result(shown: Shown, *, done: bool = False) -> SettingsTrustResult:
+    return SettingsTrustResult(
+        not shown.forbidden,
+        shown.directory,
+        tuple(TrustFile(file.path, file.sha256, file.state, file.changed) for file in shown.files),
+        tuple(WideningRecord(one.key, _shown(one.key, one.value), origin_record(one.origin)) for one in shown.widens),
+        done=done,
+    )
+
+
+def _trusted_record(record: TrustedDirectory) -> TrustedRecord:
+    return TrustedRecord(record.directory, tuple(record.files), record.trusted_at)
 
 
 async def locked(call: Call, params: SettingsLockedParams) -> SettingsLockedResult:

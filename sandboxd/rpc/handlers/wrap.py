@@ -60,10 +60,11 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
     )
     if session is None:
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
-    call.daemon.policies.written.note(cwd)
     wrapped = await sessions.wrap(session, request)
     settings = call.daemon.policies.session_policy(session.id, session.cwd)
     news = call.daemon.news.about(settings, request.overrides)
+    if settings.project.trust_has_changed:
+        call.daemon.trusting.notice(settings.project, session, call.daemon.permissions.prompts)
     return WrapResult(
         wrap_id=wrapped.wrap_id,
         argv=wrapped.argv,

@@ -53,6 +53,8 @@ from sandboxd_client.wire.messages.settings import (
     SettingsSchemaResult,
     SettingsSubscribeParams,
     SettingsSubscribeResult,
+    SettingsTrustParams,
+    SettingsTrustResult,
     SettingsUpdateParams,
     SettingsUpdateResult,
 )
@@ -105,6 +107,7 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "settings.get": (SettingsGetParams, SettingsGetResult),
     "settings.update": (SettingsUpdateParams, SettingsUpdateResult),
     "settings.exclude_command": (ExcludeCommandParams, SettingsUpdateResult),
+    "settings.trust": (SettingsTrustParams, SettingsTrustResult),
     "settings.reload": (SettingsReloadParams, SettingsReloadResult),
     "settings.locked": (SettingsLockedParams, SettingsLockedResult),
     "settings.subscribe": (SettingsSubscribeParams, SettingsSubscribeResult),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PromptKind = Literal["sandbox_override", "network", "path"]
+AskedKind = Literal["sandbox_override", "network", "path", "trust"]
+"""`trust` is asked by the daemon only: may the changed settings files of a project widen?"""
 Scope = Literal["once", "command", "session", "always"]
 Answer = Literal["allow", "deny"]
 
@@ -32,7 +34,7 @@ class PermissionRequest:
 
     request_id: str
     session_id: str
-    kind: PromptKind
+    kind: AskedKind
     expires_at: float
     host: str | None = None
     port: int | None = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sandboxd_client.wire.messages.origins import OriginRecord
 
+TrustAction = Literal["list", "show", "trust", "remove"]
 SettingsSource = Literal["managed", "flag", "local", "user", "project"]
 
 
@@ -126,6 +128,58 @@ class ExcludeCommandParams:
     session_id: str | None = None
     cwd: str | None = None
     confirm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTrustParams:
+    """`path` is the directory of a project, or one settings file; `list` needs none. To `trust`, `digests` are the
+    SHA-256 of all files by their paths, as `show` gave them: what a person saw is what is recorded."""
+
+    action: TrustAction
+    path: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustFile:
+    """`state` is one of trusted, changed, untrusted; `difference` are the lines removed and added since it was
+    trusted."""
+
+    path: str
+    sha256: str
+    state: str
+    difference: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WideningRecord:
+    """One value or entry that would widen what commands may do."""
+
+    key: str
+    value: Any
+    origin: OriginRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedRecord:
+    """A directory with trusted files (relative to it); `trusted_at` in seconds since the epoch."""
+
+    directory: str
+    files: tuple[str, ...]
+    trusted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTrustResult:
+    """`permitted` is False when managed settings forbid trust. `trusted` are all records (`list`); `done` says whether
+    `trust` or `remove` changed something."""
+
+    permitted: bool
+    directory: str | None = None
+    files: tuple[TrustFile, ...] = ()
+    widens: tuple[WideningRecord, ...] = ()
+    trusted: tuple[TrustedRecord, ...] = ()
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,151 @@
+"""Which contents of settings files a person has trusted: a record for each directory, with the SHA-256 of each file.
+
+The records lie in a directory that is masked in every sandbox. What is not surely such a record counts as none: then a
+file may only tighten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxd.errors import SettingsError
+
+_MAX_RECORD = 16 * 1024 * 1024
+_SHOWN_LINES, _SHOWN_LETTERS = 40, 200
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedFile:
+    """The content of one file when it was trusted."""
+
+    sha256: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedDirectory:
+    """`directory` is a real path; `files` go by their names relative to it; `trusted_at` is in seconds since the
+    epoch."""
+
+    directory: str
+    files: Mapping[str, TrustedFile] = field(default_factory=dict)
+    trusted_at: float = 0.0
+
+
+class TrustStore:
+    """The records in `directory`, which is made when it is needed."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def make(self) -> bool:
+        """Make the directory, so that it can be masked; False when it cannot be made or is not this user's."""
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            return _is_own(os.lstat(self.directory), stat.S_IFDIR)
+        except OSError:
+            return False
+
+    def find(self, directory: str) -> TrustedDirectory | None:
+        """The record of a directory, by its real path; None when there is none that can be used."""
+        found = self._read(self._path(directory))
+        return found if found is not None and found.directory == directory else None
+
+    def all(self) -> tuple[TrustedDirectory, ...]:
+        """All records, by directory."""
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return ()
+        found = (self._read(os.path.join(self.directory, name)) for name in names if name.endswith(".json"))
+        return tuple(sorted((one for one in found if one is not None), key=lambda one: one.directory))
+
+    def save(self, record: TrustedDirectory) -> None:
+        """Write a record in one step. Raises SettingsError `trust_unwritable`."""
+        files = {name: {"sha256": file.sha256, "text": file.text} for name, file in record.files.items()}
+        value = {"version": 1, "directory": record.directory, "trusted_at": record.trusted_at, "files": files}
+        path = self._path(record.directory)
+        new = f"{path}.{secrets.token_hex(8)}"
+        try:
+            if not self.make():
+                raise PermissionError(0, "it is not a directory of this user alone", self.directory)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="ascii") as file:
+                json.dump(value, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, path)
+        except OSError as fault:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise SettingsError(
+                "trust_unwritable",
+                f"{self.directory}: what is trusted cannot be written there: {fault.strerror}",
+                hint=f"make {self.directory} a directory that only you can write",
+            ) from fault
+
+    def remove(self, directory: str) -> bool:
+        """Forget a directory; False when nothing of it was trusted. Raises SettingsError `trust_unwritable`."""
+        try:
+            os.unlink(self._path(directory))
+        except FileNotFoundError:
+            return False
+        except OSError as fault:
+            raise SettingsError(
+                "trust_unwritable", f"{self.directory}: nothing can be removed there: {fault.strerror}"
+            ) from fault
+        return True
+
+    def _path(self, directory: str) -> str:
+        return os.path.join(self.directory, f"{hashlib.sha256(os.fsencode(directory)).hexdigest()}.json")
+
+    @staticmethod
+    def _read(path: str) -> TrustedDirectory | None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not _is_own(status, stat.S_IFREG) or status.st_size > _MAX_RECORD:
+                    return None
+                value = json.loads(file.read(_MAX_RECORD))
+            if value["version"] != 1:
+                return None
+            files = {str(name): TrustedFile(str(f["sha256"]), str(f["text"])) for name, f in value["files"].items()}
+            return TrustedDirectory(str(value["directory"]), files, float(value["trusted_at"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def digest(data: bytes) -> str:
+    """The SHA-256 by which a content is known."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def remembered(data: bytes) -> TrustedFile:
+    """What a record keeps of a file: its digest, and its text for a later difference."""
+    return TrustedFile(digest(data), data.decode("utf-8", "replace"))
+
+
+def difference(before: str, after: bytes) -> tuple[str, ...]:
+    """The lines that were removed (`-`) and added (`+`), bounded, each fit for a terminal."""
+    new = after.decode("utf-8", "replace").splitlines()
+    old = before.splitlines()
+    if len(old) + len(new) > 2000:  # comparing takes quadratic time, and an attacker chooses the text
+        return ("(too long to compare)",)
+    lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:3] not in ("---", "+++", "@@ ")]
+    shown = ["".join(c if c.isprintable() else " " for c in line[:_SHOWN_LETTERS]) for line in lines[:_SHOWN_LINES]]
+    more = len(lines) - len(shown)
+    return (*shown, *([f"(and {more} more lines)"] if more else []))
+
+
+def _is_own(status: os.stat_result, kind: int) -> bool:
+    """Of this user, and writable for nobody else."""
+    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022

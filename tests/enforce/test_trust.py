@@ -1,0 +1,251 @@
+"""What stands in a project widens nothing until a person trusts exactly that content, however it came there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
+
+LOCAL = ".claude/settings.local.json"
+
+
+def directory(identity: Identity, path: Path) -> Path:
+    """A directory of this person."""
+    path.mkdir(parents=True, exist_ok=True)
+    for one in (path, *path.parents):
+        if one == identity.base:
+            break
+        identity.own(one)
+    return path
+
+
+def opening(*paths: Path) -> str:
+    return json.dumps({"sandbox": {"filesystem": {"allowWrite": [str(path) for path in paths]}}})
+
+
+@pytest.fixture
+def outside(identity: Identity) -> Path:
+    return directory(identity, identity.base / "outside")
+
+
+def assert_closed(daemon: DaemonProcess, outside: Path, cwd: Path) -> None:
+    """A command that runs in `cwd` writes nothing outside, while it runs at all."""
+    done = daemon.run("run", "-c", f"touch {outside}/reached; echo ran", cwd=cwd)
+    assert "ran" in done.stdout, done.stderr
+    assert not (outside / "reached").exists()
+
+
+def reload(daemon: DaemonProcess) -> None:
+    done = daemon.python(
+        "from sandboxd_client import Client\nwith Client(autostart=False) as box: box.settings_reload()"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def assert_open(daemon: DaemonProcess, outside: Path, cwd: Path) -> None:
+    done = daemon.run("run", "--", "touch", f"{outside}/reached", cwd=cwd)
+    assert (outside / "reached").exists(), done.stderr
+    (outside / "reached").unlink()
+
+
+def git(identity: Identity, cwd: Path, *words: str) -> None:
+    identity.run(["git", "-c", "user.name=u", "-c", "user.email=u@h.test", *words], cwd=cwd, check=True)
+
+
+@pytest.mark.parametrize(
+    "escape", ["git rm -q --cached " + LOCAL, "mv .git/index .git/index.old", "rm -rf .git", "git reset -q --hard"]
+)
+def test_a_checked_out_file_that_git_is_told_to_forget(
+    daemon: DaemonProcess, identity: Identity, outside: Path, escape: str
+) -> None:
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    for words in (["init", "-q"], ["add", "-f", "."], ["commit", "-q", "-m", "x"]):
+        git(identity, identity.workspace, *words)
+    daemon.run("run", "-c", escape)
+    daemon.run("run", "--", "true")
+    assert_closed(daemon, outside, identity.workspace)
+
+
+@pytest.mark.parametrize("where", ["home/.cache", "home/opened", "home/opened/.deep/er"])
+def test_a_project_planted_where_every_command_may_write(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, where: str
+) -> None:
+    place = directory(identity, identity.base / where)
+    rules = {"presets": ["caches"], "filesystem": {"allowWrite": [str(identity.home / "opened")]}}
+    daemon = start_daemon(settings={"sandbox": rules})
+    plant = f"mkdir -p {place}/.claude && printf %s {shlex.quote(opening(outside))} > {place}/{LOCAL}"
+    daemon.run("run", "-c", plant)
+    assert_closed(daemon, outside, place)
+
+
+def test_in_the_bare_directory_of_a_linked_worktree(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
+    source, bare = directory(identity, identity.home / "source"), identity.home / "bare"
+    git(identity, source, "init", "-q")
+    git(identity, source, "commit", "-q", "--allow-empty", "-m", "x")
+    git(identity, identity.home, "clone", "-q", "--bare", str(source), str(bare))
+    git(identity, bare, "worktree", "add", "-q", "-b", "w", str(identity.workspace / "tree"))
+    tree = identity.workspace / "tree"
+    plant = f"mkdir -p {bare}/.claude; printf %s {shlex.quote(opening(outside))} > {bare}/{LOCAL}"
+    daemon.run("run", "-c", plant, cwd=tree)
+    if not (bare / LOCAL).exists():
+        identity.write(bare / LOCAL, opening(outside))
+    assert_closed(daemon, outside, bare)
+
+
+@pytest.mark.parametrize("how", ["option", "session"])
+def test_a_project_planted_where_one_command_may_write(
+    daemon: DaemonProcess, identity: Identity, outside: Path, how: str
+) -> None:
+    opened = directory(identity, identity.home / "elsewhere")
+    place = opened / "sub"
+    plant = f"mkdir -p {place}/.claude && printf %s {shlex.quote(opening(outside))} > {place}/{LOCAL}"
+    if how == "option":
+        done = daemon.run("run", "--allow-write", str(opened), "-c", plant)
+        assert done.returncode == 0, done.stderr
+    else:
+        settings = {"sandbox": {"filesystem": {"allowWrite": [str(opened)]}}}
+        code = f"""
+from sandboxd_client import Client
+with Client(autostart=False) as box, box.session(cwd={str(identity.workspace)!r}, settings={settings!r}) as session:
+    print(session.run({plant!r}).exit_status)
+"""
+        daemon.python(code)
+    assert (place / LOCAL).exists()
+    assert_closed(daemon, outside, place)
+
+
+def test_a_subdirectory_after_the_daemon_was_stopped(
+    start_daemon: StartDaemon, identity: Identity, outside: Path
+) -> None:
+    daemon = start_daemon()
+    plant = f"mkdir -p sub/.claude && printf %s {shlex.quote(opening(outside))} > sub/{LOCAL}"
+    assert daemon.run("run", "-c", plant).returncode == 0
+    daemon.stop()
+    assert_closed(start_daemon(), outside, identity.workspace / "sub")
+
+
+def test_an_archive_brings_no_trust(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
+    source = directory(identity, identity.home / "source")
+    identity.write(source / LOCAL, opening(outside))
+    identity.write(source / ".claude/settings.json", opening(outside))
+    place = directory(identity, identity.home / "unpacked")
+    subprocess.run(["tar", "-C", str(source), "-cf", str(identity.base / "a.tar"), "."], check=True)
+    identity.run(["tar", "-xf", str(identity.base / "a.tar")], cwd=place, check=True)
+    assert_closed(daemon, outside, place)
+
+
+def trust(daemon: DaemonProcess, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return daemon.run("trust", *words, cwd=cwd)
+
+
+@pytest.mark.parametrize("name", [LOCAL, ".claude/settings.json"])
+def test_trusted_content_widens_and_only_that_content(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, name: str
+) -> None:
+    daemon = start_daemon()
+    file = identity.write(identity.workspace / name, opening(outside))
+    assert_closed(daemon, outside, identity.workspace)
+    refused = trust(daemon)
+    assert refused.returncode != 0 and str(outside) in refused.stdout and f"{file}:1" in refused.stdout
+    assert_closed(daemon, outside, identity.workspace)
+    assert trust(daemon, "--yes").returncode == 0
+    assert_open(daemon, outside, identity.workspace)
+    daemon.stop()
+    daemon = start_daemon()
+    assert_open(daemon, outside, identity.workspace)
+    identity.write(file, opening(outside, identity.home / "more"))
+    reload(daemon)
+    done = daemon.run("run", "-c", f"touch {outside}/reached")
+    assert not (outside / "reached").exists() and "not the content that was trusted" in done.stderr
+    assert str(identity.home / "more") in done.stderr, "the difference"
+    identity.write(file, opening(outside))
+    reload(daemon)
+    assert_open(daemon, outside, identity.workspace)
+    assert trust(daemon, "--remove").returncode == 0
+    assert_closed(daemon, outside, identity.workspace)
+
+
+def test_trust_is_for_one_directory(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    sub = directory(identity, identity.workspace / "sub")
+    identity.write(sub / LOCAL, opening(outside))
+    assert trust(daemon, "--yes").returncode == 0
+    assert_closed(daemon, outside, sub)
+    assert_open(daemon, outside, identity.workspace)
+    link = identity.home / "link"
+    link.symlink_to(identity.workspace)
+    assert_open(daemon, outside, link)
+
+
+def test_the_records_are_out_of_reach(start_daemon: StartDaemon, identity: Identity, outside: Path) -> None:
+    """Whatever opens the home: nothing can be recorded, moved away or put in its place from inside."""
+    rules: dict[str, Any] = {"filesystem": {"allowWrite": ["~", "~/.local/state/sandboxd/trust", "~/.local"]}}
+    daemon = start_daemon(settings={"sandbox": {**rules, "presets": ["caches"]}})
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    assert trust(daemon, "--yes").returncode == 0
+    store = identity.home / ".local/state/sandboxd/trust"
+    (record,) = store.iterdir()
+    before = record.read_bytes()
+    other = directory(identity, identity.base / "other")
+    identity.write(other / LOCAL, opening(outside))
+    name = hashlib.sha256(os.fsencode(str(other))).hexdigest() + ".json"
+    forged = before.decode().replace(str(identity.workspace), str(other))
+    attack = f"""
+    cd {identity.home}
+    for d in .local .local/state .local/state/sandboxd .local/state/sandboxd/trust; do mv $d $d.old; done
+    mkdir -p .local/state/sandboxd/trust
+    printf %s {shlex.quote(forged)} > .local/state/sandboxd/trust/{name}
+    rm -rf .local/state/sandboxd/trust; ln -s {identity.workspace} .local/state/sandboxd/trust
+    mount --bind {identity.workspace} .local/state/sandboxd/trust
+    ls .local/state/sandboxd/trust && echo listed
+    """
+    for cwd in (identity.workspace, identity.home):
+        done = daemon.run("run", "-c", attack, cwd=cwd)
+        assert "listed" not in done.stdout, done.stderr
+    assert [one.name for one in store.iterdir()] == [record.name] and record.read_bytes() == before
+    assert_closed(daemon, outside, other)
+
+
+def test_nothing_is_trusted_from_inside(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    words = shlex.join(identity.command("trust", "--yes", "--no-autostart"))
+    socket = f"SANDBOXD_SOCKET={daemon.socket}"
+    daemon.run("run", "-c", f"{socket} {words}")
+    assert_closed(daemon, outside, identity.workspace)
+    assert trust(daemon, "--list").stdout.startswith("no settings")
+
+
+def test_records_are_not_made_from_inside_where_there_are_none(
+    start_daemon: StartDaemon, identity: Identity, outside: Path
+) -> None:
+    """Before anything was trusted the directory is not there."""
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~"]}}})
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    assert trust(daemon, "--yes").returncode == 0
+    (record,) = (identity.home / ".local/state/sandboxd/trust").iterdir()
+    forged, name = record.read_text(), record.name
+    assert trust(daemon, "--remove").returncode == 0
+    shutil.rmtree(identity.home / ".local")
+    attack = f"""
+    cd {identity.home}
+    for d in .local .local/state .local/state/sandboxd .local/state/sandboxd/trust; do mv $d $d.old; done
+    rmdir .local/state/sandboxd/trust
+    mkdir -p .local/state/sandboxd/trust
+    printf %s {shlex.quote(forged)} > .local/state/sandboxd/trust/{name}
+    mkdir -p made/trust; printf %s {shlex.quote(forged)} > made/trust/{name}; mv made .local/state/sandboxd
+    mkdir -p .local/share/works && echo works
+    """
+    for cwd in (identity.workspace, identity.home):
+        done = daemon.run("run", "-c", attack, cwd=cwd)
+        assert "works" in done.stdout, done.stderr
+        assert_closed(daemon, outside, identity.workspace)
