@@ -42,7 +42,7 @@ LIMITS = {
 PLACES = ("user", "local", "project", "project local", "flag", "--settings", "linked")
 
 
-@pytest.fixture(params=LIMITS)
+@pytest.fixture(params=["watched", "no instances", "few watches"])
 def limited(request: pytest.FixtureRequest, identity: Identity, start_daemon: StartDaemon) -> Iterator[DaemonProcess]:
     limit = LIMITS[request.param]
     through = [] if limit is None else [sys.executable, "-c", LIMITED, *limit]

@@ -16,7 +16,7 @@ import json, os, random, shutil, sys, time
 from pathlib import Path
 from sandboxd_client import Client
 
-NAMES = (".vscode", ".mcp.json", ".claude", ".claude/commands", ".gitmodules", "sub/.idea", "sub/.claude/agents")
+NAMES = sys.argv[3:]
 PLANT = "for n in %s; do (echo planted >$n; mkdir -p $n; echo planted >$n/planted; rm -rf $n) 2>/dev/null; done; true"
 
 def fill(path):
@@ -28,6 +28,10 @@ def removed(path):
 
 def file(path):
     removed(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("own")
+
+def written(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("own")
 
@@ -48,18 +52,17 @@ def emptied(path):
     if path.is_dir():
         [removed(entry) for entry in path.iterdir()]
 
-ACTS = (fill, fill, removed, file, renamed_over, taken, emptied)
+ACTS = (fill, fill, removed, file, written, renamed_over, taken, emptied)
 
 def now():
     found = {}
     for name in set(NAMES) - {".claude"}:  # commands may change what else is there
         for path in (Path(name), Path(name) / "own", Path(name) / "planted"):
-            if path.is_file():
-                found[str(path)] = path.read_text()
+            if path.is_file() and (text := path.read_text()):  # in a home, what keeps a file absent is an empty one
+                found[str(path)] = text
     return found
 
 chosen = random.Random(int(sys.argv[1]))
-os.mkdir("sub")
 steps = []
 with Client(autostart=False) as box:
     for _ in range(int(sys.argv[2])):
@@ -67,7 +70,7 @@ with Client(autostart=False) as box:
         lingers = chosen.random() < 0.8
         try:
             act(Path(name))
-        except (NotADirectoryError, FileExistsError):
+        except (NotADirectoryError, FileExistsError, IsADirectoryError):
             continue
         if not lingers:
             time.sleep(0.25)  # what stands there for nothing has gone
@@ -83,11 +86,29 @@ print(json.dumps(len(steps)))
 """
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_generated_sequences(daemon: DaemonProcess, seed: int) -> None:
-    done = daemon.python(SEQUENCE, str(seed), "20")
+PROJECT = (".vscode", ".mcp.json", ".claude", ".claude/commands", ".gitmodules", "sub/.idea", "sub/.claude/agents")
+HOME = (".gitconfig", ".bashrc", ".profile", ".vscode", ".config/git/config", ".mcp.json")
+WORKTREE = (".vscode", ".claude/agents", ".idea", "../main/.git/hooks/pre-commit", "../main/.git/config.worktree")
+REPOSITORY = """
+git init -q -b main main; cd main; git config user.name a; git config user.email a@a.test
+git commit -q --allow-empty -m first; git worktree add -q ../linked
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "seed"), [("project", 0), ("project", 1), ("home", 0), ("home", 1), ("linked worktree", 1)]
+)
+def test_generated_sequences(daemon: DaemonProcess, identity: Identity, place: str, seed: int) -> None:
+    cwd = identity.workspace
+    names: tuple[str, ...] = PROJECT
+    if place == "home":
+        cwd, names = identity.home, HOME
+    if place == "linked worktree":
+        identity.run(["sh", "-ec", REPOSITORY], cwd=cwd, check=True)
+        cwd, names = cwd / "linked", WORKTREE
+    done = daemon.python(SEQUENCE, str(seed), "15", *names, cwd=cwd)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) > 10
+    assert json.loads(done.stdout) > 7
 
 
 @pytest.mark.parametrize("name", [".vscode", ".mcp.json", ".claude/commands", "sub/.idea"])
