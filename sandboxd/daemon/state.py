@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sandboxd.daemon.settings_news import SettingsNews
 from sandboxd.daemon.startup import StartUp
 from sandboxd.errors import CallerError, HostError
+from sandboxd.host.resolve import NoNames, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
 from sandboxd.policy.ways_out import actual_layers, describe_ways_out
@@ -138,7 +139,8 @@ class Daemon:
             )
         try:
             # Text alone cannot tell what `link/..` means.
-            path = os.path.realpath(path) if "/../" in path + "/" else "/" + os.path.normpath(path).lstrip("/")
+            climbs = "/../" in path + "/"
+            path = resolve(path, NoNames()).real if climbs else "/" + os.path.normpath(path).lstrip("/")
             found = stat.S_ISDIR(os.stat(path).st_mode)
         except (OSError, ValueError):
             found = False

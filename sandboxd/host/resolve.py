@@ -12,6 +12,8 @@ from sandboxd.plan.facts import Kind, Link, Obstacle, Resolved
 
 MAX_LINKS = 40
 """As the kernel has it (path_resolution(7))."""
+OF_A_PROCESS = "it belongs to a process, and a sandbox has processes of its own"
+"""proc(5): `/proc/self`, `/dev/fd` and `/dev/stdin` mean the process that looks, which here would be the daemon."""
 
 
 class Names(Protocol):
@@ -60,6 +62,9 @@ def resolve(path: str, names: Names) -> Resolved:
         if name == "..":
             at = os.path.dirname(at)
             continue
+        if at == "/proc" and (name.isdecimal() or name in ("self", "thread-self")):
+            rest = os.path.normpath("/".join([at, name, *reversed(todo)]))
+            return Resolved(rest, None, at, tuple(links), OF_A_PROCESS)
         names.visit(at, name)
         here = at + name if at == "/" else f"{at}/{name}"
         try:

@@ -6,6 +6,8 @@ mounted, is decided in `plan.mounts` alone.
 
 from __future__ import annotations
 
+import re
+
 from sandboxd.errors import PolicyError
 from sandboxd.plan.facts import Facts, Kind, Link, Resolved, session_directory
 from sandboxd.plan.followed import Followed
@@ -218,6 +220,9 @@ def _add_name_files(found: PointMap, place: Place, facts: Facts) -> None:
         found.add_links(resolved, guard=False)
 
 
+_OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")
+
+
 def _special(found: PointMap, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
     """Whether a path belongs to the sandbox itself, so that the rule is settled here."""
     if own.covers(real):
@@ -228,7 +233,7 @@ def _special(found: PointMap, own: _OwnPlaces, real: str, mark: Mark, rule: Path
             found.warn(f"{rule.text or rule.path}: {TMP} inside is the session's own directory, not the host's")
         return True
     if is_below(real, PROCESSES):
-        if mark & Mark.DENY_READ and real.startswith("/proc/") and not real.split("/")[2].isdecimal():
+        if mark & Mark.DENY_READ and real.startswith("/proc/") and not _OF_A_PROCESS.match(real):
             found.points[real] = Point(real, Kind.FILE, mark, force=True)
         return True
     if is_below(real, DEVICES):
@@ -263,16 +268,16 @@ def _check_working_directories(place: Place, facts: Facts) -> None:
     """Before anything is said about rules that are relative to them."""
     for name in (place.project_root, place.cwd):
         resolved = facts.paths[name]
+        if is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
+            raise PolicyError(
+                "cwd_special", f"{resolved.real} cannot be a working directory", hint="start the command elsewhere"
+            )
         if resolved.kind is not Kind.DIRECTORY:
             raise PolicyError(
                 "cwd_missing",
                 f"the working directory {name} {'does not exist' if resolved.kind is None else 'is not a directory'}",
                 hint="start the command in a directory that exists",
                 data={"path": name},
-            )
-        if is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
-            raise PolicyError(
-                "cwd_special", f"{resolved.real} cannot be a working directory", hint="start the command elsewhere"
             )
 
 

@@ -30,7 +30,7 @@ def attempt(daemon: DaemonProcess, session: object, cwd: object) -> tuple[str, i
     return where, status, explained, " ".join(warnings)
 
 
-@pytest.mark.parametrize("kind", ["home", "link", "proc", "dotdot", "sibling", "parent"])
+@pytest.mark.parametrize("kind", ["home", "link", "dotdot", "sibling", "parent"])
 def test_elsewhere_it_is_read_only(daemon: DaemonProcess, kind: str) -> None:
     identity = daemon.identity
     sibling = identity.home / "sibling"
@@ -41,7 +41,6 @@ def test_elsewhere_it_is_read_only(daemon: DaemonProcess, kind: str) -> None:
     directory = {
         "home": identity.home,
         "link": link,
-        "proc": f"/proc/self/root{identity.home}",
         "dotdot": f"{identity.workspace}/../",
         "sibling": sibling,
         "parent": identity.workspace.parent,
@@ -54,6 +53,22 @@ def test_elsewhere_it_is_read_only(daemon: DaemonProcess, kind: str) -> None:
     assert "read-only" in warnings and "sandboxd allow path" in warnings
     if kind in ("home", "sibling"):
         assert attempt(daemon, directory, directory)[1:3] == (0, "allow"), "a session may be opened there"
+
+
+@pytest.mark.parametrize("way", ["/proc/self/root", "/proc/thread-self/root", "/proc/{pid}/root", "/dev/fd/../root"])
+def test_the_processes_of_the_daemon_are_not_those_of_a_command(daemon: DaemonProcess, way: str) -> None:
+    identity, way = daemon.identity, way.format(pid=daemon.process.pid)
+    link = identity.workspace / "link"
+    link.symlink_to(way + str(identity.home))
+    for directory in (link, way + str(identity.home)):
+        done = daemon.run("run", "--cwd", str(directory), "--", "touch", "planted")
+        assert done.returncode == 125 and "cannot be a working directory" in done.stderr, done
+    if ".." not in way:
+        said = daemon.run("explain", "path", f"{way}{identity.home}/x", "--write").stdout
+        assert "the host's is not seen" in said, said
+    for path in ("/dev/fd/3", "/dev/stdin", "/proc/self/environ"):
+        assert f"/proc/{daemon.process.pid}" not in daemon.run("explain", "path", path).stdout
+    assert not list(identity.base.rglob("planted"))
 
 
 def test_below_the_session_and_where_a_rule_opens_it_is_writable(start_daemon: StartDaemon) -> None:
