@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntFlag
 
+from sandboxd.host.changes import is_remote
+
 _TICK = 100_000_000
 """Nanoseconds, several times what a kernel takes for one step of the clock that change times are taken from."""
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_SHOWN = 300
+"""Characters of a path in a message."""
 _BETWEEN_CLOCKS = 4096
 """Entries of one directory between two looks at the clock."""
 
@@ -77,6 +81,7 @@ class DirectoryIndex:
         self.unseen = ""
         """Why the last look is not complete; empty when it is."""
         self._records: dict[str, Directory] = {}
+        self._device = -1
 
     def __len__(self) -> int:
         return len(self._records)
@@ -85,51 +90,76 @@ class DirectoryIndex:
         """A directory as the current look, or the last one, has seen it."""
         return self._records.get(path)
 
+    def is_settled(self, path: str, before: int) -> bool:
+        """Whether what is in a directory is older than a time (ns of the wall clock), by a clock that is this
+        machine's. Raises OSError."""
+        state = os.lstat(path)
+        return state.st_dev == self._device and state.st_ctime_ns < before
+
     def look(self, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
         """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up."""
-        before, self._records = self._records, {}
+        before, records = self._records, dict[str, Directory]()
+        self._records = records
         self.number += 1
         self.unseen = ""
+        self._device = self._own_device()
+        apart = frozenset(path for path in apart if path.startswith(self.root))
         todo = deque([self.root])
         while todo:
-            if len(self._records) >= budget.directories:
+            if len(records) >= budget.directories:
                 self.unseen = f"{self.root} has more than {budget.directories:,} directories"
                 break
             if time.monotonic() > budget.until:
-                self.unseen = f"the look at {self.root} took too long, after {len(self._records):,} directories"
+                self.unseen = f"the look at {self.root} took too long, after {len(records):,} directories"
                 break
             path = todo.popleft()
             try:
-                record = self._read(path, before.get(path), budget)
+                state = _state(path, budget)
+                record = before.get(path)
+                if record is None or record.changed != state.st_ctime_ns or not self._still_holds(record, state):
+                    record = self._read(path, state, record, budget)
             except TimeoutError:
                 self.unseen = f"the look at {self.root} took too long, at {path}"
                 break
             except OSError as error:
                 if error.errno not in _GONE:
-                    self.unseen = f"{path} cannot be listed: {error.strerror}"
+                    self.unseen = f"{path[:_SHOWN]} cannot be listed: {error.strerror}"
                 continue
             if record is None:
                 continue
-            self._records[path] = record
+            records[path] = record
             yield path, record
-            todo.extend(below for name in record.below if (below := _join(path, name)) not in apart)
+            if record.below:
+                above = path if path == "/" else f"{path}/"
+                below = [above + name for name in record.below]
+                todo.extend([one for one in below if one not in apart] if apart else below)
 
-    def _read(self, path: str, before: Directory | None, budget: Budget) -> Directory | None:
+    def _own_device(self) -> int:
+        """-1 where another machine sets the change times: they prove nothing here."""
+        try:
+            return -1 if is_remote(self.root) else os.lstat(self.root).st_dev
+        except OSError:
+            return -1
+
+    def _still_holds(self, record: Directory, state: os.stat_result) -> bool:
+        return (
+            record.inode == state.st_ino
+            and record.device == state.st_dev == self._device
+            and record.listed - record.changed > _TICK
+        )
+
+    def _read(self, path: str, state: os.stat_result, before: Directory | None, budget: Budget) -> Directory | None:
         """None when it is not there, or closed to everybody who acts for this user."""
-        state = _state(path, budget)
         if not stat.S_ISDIR(state.st_mode):
             return None
-        first = self.number
-        if before is not None and (before.device, before.inode) == (state.st_dev, state.st_ino):
-            if before.changed == state.st_ctime_ns and before.listed - before.changed > _TICK:
-                return before
-            first = before.first
+        same = before is not None and (before.device, before.inode) == (state.st_dev, state.st_ino)
+        first = before.first if before is not None and same else self.number
         record = Directory(state.st_dev, state.st_ino, state.st_ctime_ns, time.time_ns(), first)
         if not os.access(path, os.R_OK | os.X_OK) and not budget.open_up(path):
-            if state.st_uid != os.geteuid() and not os.access(path, os.W_OK | os.X_OK):
-                return None
             if state.st_uid == os.geteuid():
                 return record  # closed since before, or none of the command's places
+            if not os.access(path, os.W_OK | os.X_OK):
+                return None
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         _list(record, path, budget)
         return record
@@ -157,7 +187,3 @@ def _list(record: Directory, path: str, budget: Budget) -> None:
                 below.append(name)
     below.sort()
     record.below = tuple(below)
-
-
-def _join(directory: str, name: str) -> str:
-    return directory + name if directory == "/" else f"{directory}/{name}"

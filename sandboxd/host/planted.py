@@ -28,9 +28,8 @@ MOST_HOOKS = 2_000
 _LARGEST_CONFIG = 1 << 20
 _LONGEST_POINTER = 8192
 _CONFIGURATIONS = ("config", "config.worktree")
-_IN_USE = frozenset(
-    {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
-)
+_GONE = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Somebody still works there; what they leave is looked at when they have ended."""
 
 
 def open_up(path: str) -> int | None:
@@ -104,7 +103,7 @@ def make_harmless(git_dir: str, planted: Planted) -> tuple[list[str], OSError | 
             for one in look(git_dir, planted):
                 moved.append(one)
         except OSError as error:
-            if error.errno not in _IN_USE:  # gone meanwhile, or somebody else's
+            if error.errno not in _GONE:
                 failed = error
     return moved, failed
 

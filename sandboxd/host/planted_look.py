@@ -138,6 +138,11 @@ class PlantedRepositories:
     def everybody(self) -> Configuration:
         return configuration_of_user(os.path.expanduser("~"), NoNames())
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether no other command runs than the one whose look this is."""
+        return len(self._running) == 1
+
     def is_admitted(self, path: str, signature: _Signature) -> bool:
         return self._admitted.get(path) == signature
 
@@ -252,7 +257,7 @@ class _Look:
             return
         if stat.S_ISDIR(state.st_mode):
             if os.path.lexists(os.path.join(entry, "HEAD")):
-                self._judge(entry, work_tree)
+                self._judge(entry)
             return
         fresh = state.st_ctime_ns >= self._since
         for target in pointers_of(work_tree):
@@ -302,8 +307,8 @@ class _Look:
         return not (is_old and all(changed < self._since for changed in signature[2::4]))
 
     def _remember(self, git_dir: str, work_tree: str) -> None:
-        """What stands there now is no command's, or harmless."""
-        is_old = self._changes or self._everything or self._is_old(git_dir)
+        """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
+        is_old = self._is_old(git_dir)
         items = list(planted.obeyed_items(git_dir))
         try:
             for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
@@ -311,9 +316,9 @@ class _Look:
                 items += planted.hooks_in(real) if obeyed.directory else [real]
         except PolicyError as error:
             self._failed = error
-        for path in items:
-            signature = _signature(path)
-            certain = self._changes or self._everything
+        found = {path: _signature(path) for path in items}
+        certain = self._failed is None and self._all.runs_alone if self._changes else self._everything
+        for path, signature in found.items():
             if signature and (certain or (is_old and all(changed < self._since for changed in signature[2::4]))):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
@@ -323,14 +328,14 @@ class _Look:
     def _is_old(self, directory: str) -> bool:
         """Whether a directory stood there, and nothing was made in it, before any command that still runs started; and
         those above it stood there too."""
+        index = self._index
         try:
-            if os.lstat(directory).st_ctime_ns >= self._since:
+            if index is None or not index.is_settled(directory, self._since):
                 return False
-            index = self._index
             while directory not in ("/", *self._territory.places):
-                record = index.get(directory) if index is not None else None
-                seen_before = record is not None and index is not None and 0 < record.first < index.number
-                if not seen_before and os.lstat(directory).st_ctime_ns >= self._since:
+                record = index.get(directory)
+                seen_before = record is not None and record.first < index.number
+                if not seen_before and not index.is_settled(directory, self._since):
                     return False
                 directory = os.path.dirname(directory)
         except OSError:

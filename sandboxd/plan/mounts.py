@@ -172,7 +172,7 @@ def arrange(points: Mapping[str, Point], mask_file: str, watched: tuple[tuple[st
 
 
 def _places(mounts: Sequence[Mount]) -> tuple[str, ...]:
-    writable = [mount for mount in mounts if mount.operation is Operation.WRITABLE]
+    writable = [mount for mount in mounts if mount.operation in _WRITABLE]
     found: list[str] = []
     for source in sorted({mount.source for mount in writable}, key=_walk_order):
         if not found or not is_below(source, found[-1]):
@@ -188,15 +188,19 @@ def writable_in(view: FileView) -> Callable[[str], bool]:
     if not view.mounts:
         return lambda path: True
     shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.SEAL}
-    elsewhere = [one.source for one in view.mounts if one.operation is Operation.WRITABLE and one.source != one.target]
+    elsewhere = [one.source for one in view.mounts if one.operation in _WRITABLE and one.source != one.target]
 
     def is_writable(path: str) -> bool:
         if any(is_below(path, source) for source in elsewhere):
             return True
         mount = next((shown[at] for at in at_and_above(path) if at in shown), None)
-        return mount is not None and mount.operation is Operation.WRITABLE and mount.source == mount.target
+        return mount is not None and mount.operation in _WRITABLE and mount.source == mount.target
 
     return is_writable
+
+
+_WRITABLE = (Operation.WRITABLE, Operation.DEVICE)
+"""The second is what is writable below /dev: a directory in /dev/shm too."""
 
 
 def settled_at(points: Mapping[str, Point], path: str) -> list[Node]:

@@ -360,6 +360,7 @@ class LinuxBackend:
 def territory_of(view: FileView) -> Territory:
     """What a command that starts now, with this view, can leave something in."""
     facts = view.facts
-    known = () if facts is None else tuple(one.path for scan in facts.scans.values() for one in scan.git_dirs)
+    scans = () if facts is None else facts.scans.values()
+    known = tuple(one.path for scan in scans for one in scan.git_dirs if one.names)  # without, nothing in it is guarded
     apart = () if facts is None else facts.apart
     return Territory(view.places, apart, known, time.time_ns() - CLOCK_STEP_NS)
