@@ -25,7 +25,7 @@ from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
 from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import CheckStep, SandboxProbe, check_host, why_unbounded, why_unwatched
+from sandboxd.host.features import CheckStep, SandboxProbe, check_git, check_host, why_unbounded, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.host.planted_look import PlantedRepositories
@@ -93,7 +93,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
         with contextlib.suppress(HostError):  # then the steps say why
             await backend.ready()
         tried = await asyncio.to_thread(find_landlock, helper)
-        return (*found, _landlock_step(tried), _capture_step(backend))
+        advice = await asyncio.to_thread(check_git)
+        return (*found, _landlock_step(tried), _capture_step(backend), advice)
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))

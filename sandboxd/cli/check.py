@@ -11,6 +11,8 @@ from sandboxd_client.wire.messages.check import CheckResult
 
 OPTIONS = (JSON, NO_AUTOSTART)
 CANNOT = 1
+ADVICE = "advice_"
+"""How the codes of steps begin that commands do as well without."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(result: CheckResult) -> None:
     width = max((len(step.name) for step in result.steps), default=0)
     for step in result.steps:
-        mark = "ok    " if step.ok else "FAILED"
+        mark = "ok    " if step.ok else "advice" if step.code.startswith(ADVICE) else "FAILED"
         sys.stdout.write(f"{mark}  {step.name:<{width}}  {visible(step.detail, 2000)}\n")
         if not step.ok and step.remedy:
             sys.stdout.write(f"{'':8}{'':<{width}}  remedy: {visible(step.remedy, 2000)}\n")

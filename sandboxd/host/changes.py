@@ -37,6 +37,8 @@ _MEASURED_FOR_S = 30.0
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "vboxsf", "drvfs")
 
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+
 
 @dataclass(slots=True, eq=False)
 class Interest:
@@ -253,9 +255,18 @@ def is_remote(directory: str) -> bool:
     return False
 
 
-def _remote_devices(mountinfo: int) -> frozenset[int]:
-    """The device numbers of file systems whose changes may come from elsewhere. Reading to the end also arms the next
-    notification of poll(2) (proc_pid_mountinfo(5))."""
+def is_in_memory(directory: str) -> bool:
+    """Whether a file there keeps its times when it is written through a mapping (tmpfs(5))."""
+    if sys.platform == "darwin":
+        return False
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
+        return os.stat(directory).st_dev in _remote_devices(mounts.fileno(), _IN_MEMORY)
+    return False
+
+
+def _remote_devices(mountinfo: int, kinds: tuple[str, ...] = _REMOTE) -> frozenset[int]:
+    """The device numbers of file systems whose changes may come from elsewhere, or that are of other `kinds`. Reading
+    to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5))."""
     os.lseek(mountinfo, 0, os.SEEK_SET)
     text = b""
     while part := os.read(mountinfo, 1 << 20):
@@ -263,7 +274,7 @@ def _remote_devices(mountinfo: int) -> frozenset[int]:
     found = set()
     for line in text.decode("utf-8", "surrogateescape").split("\n"):
         left, _, right = line.partition(" - ")
-        if right.startswith(_REMOTE):
+        if right.startswith(kinds):
             major, _, minor = left.split()[2].partition(":")
             found.add(os.makedev(int(major), int(minor)))
     return frozenset(found)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntFlag
 
-from sandboxd.host.changes import is_remote
+from sandboxd.host.changes import is_in_memory, is_remote
 
 _TICK = 100_000_000
 """Nanoseconds, several times what a kernel takes for one step of the clock that change times are taken from."""
@@ -82,6 +82,7 @@ class DirectoryIndex:
         """Why the last look is not complete; empty when it is."""
         self._records: dict[str, Directory] = {}
         self._device = -1
+        self._in_memory = False
 
     def __len__(self) -> int:
         return len(self._records)
@@ -90,11 +91,15 @@ class DirectoryIndex:
         """A directory as the current look, or the last one, has seen it."""
         return self._records.get(path)
 
+    @property
+    def keeps_times(self) -> bool:
+        """Whether change times below the root are taken from this machine's clock, and are set by every change."""
+        return self._device >= 0 and not self._in_memory
+
     def is_settled(self, path: str, before: int) -> bool:
-        """Whether what is in a directory is older than a time (ns of the wall clock), by a clock that is this
-        machine's. Raises OSError."""
+        """Whether what is in a directory is surely older than a time (ns of the wall clock). Raises OSError."""
         state = os.lstat(path)
-        return state.st_dev == self._device and state.st_ctime_ns < before
+        return self.keeps_times and state.st_dev == self._device and state.st_ctime_ns < before
 
     def look(self, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
         """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up."""
@@ -103,6 +108,7 @@ class DirectoryIndex:
         self.number += 1
         self.unseen = ""
         self._device = self._own_device()
+        self._in_memory = is_in_memory(self.root)
         apart = frozenset(path for path in apart if path.startswith(self.root))
         todo = deque([self.root])
         while todo:

@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sandboxd.errors import HostError
+from sandboxd.errors import HostError, PolicyError
+from sandboxd.host.git_obeyed import configuration_of_user
+from sandboxd.host.resolve import NoNames
 from sandboxd.host.tools import Bwrap, find_bwrap
 
 _PATIENCE = 20.0
@@ -295,6 +297,24 @@ def check_host(
         weaker = _step("weaker nested sandbox", lambda: try_sandbox(bwrap, weaker_options) and "starts", required=False)
         return (*steps, *_part_steps(bwrap, parts), weaker)
     return (*steps, *_enforcement_steps(bwrap, options))
+
+
+def check_git() -> CheckStep:
+    """Advice: a second line behind the look at what commands have left. Reads the user's files; git is not
+    run. Blocks."""
+    name, setting = "bare repositories", "safe.bareRepository"
+    try:
+        value = configuration_of_user(os.path.expanduser("~"), NoNames()).get(setting.lower())
+    except PolicyError as error:
+        return CheckStep(name, False, error.message, error.hint, required=False, slug="advice_bare_repository")
+    if value == "explicit":
+        return CheckStep(name, True, f"git obeys none by where it is run ({setting} is {value})", required=False)
+    detail = (
+        "git, run in any directory that looks like a repository, obeys the configuration there: of one that a command "
+        f"makes and has not left yet, and of one that came with a download ({setting} is not explicit)"
+    )
+    remedy = f"run: git config --global {setting} explicit (git 2.38 or newer; then name bare ones by --git-dir)"
+    return CheckStep(name, False, detail, remedy, required=False, slug="advice_bare_repository")
 
 
 def _step(name: str, look: Callable[[], str], *, required: bool = True) -> CheckStep:

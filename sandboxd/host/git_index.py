@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from collections.abc import Iterator
 
 _ENTRY = 62
@@ -13,20 +15,23 @@ _OBJECT_NAMES = (20, 32)
 """Bytes: SHA-1 and SHA-256. Which of them it is stands in the configuration."""
 
 
-def gitlinks(index: bytes) -> Iterator[str]:
-    """Paths of the submodules, from the top of the working tree. Ends where the file does not hold what it should."""
-    found = [_read(index, length) for length in _OBJECT_NAMES]
+def gitlinks(index: bytes, until: float = math.inf) -> Iterator[str]:
+    """Paths of the submodules, from the top of the working tree. Ends where the file does not hold what it should, and
+    when it is later than `until` (monotonic clock)."""
+    found = [_read(index, length, until) for length in _OBJECT_NAMES]
     yield from dict.fromkeys(path for paths in found for path in paths)
 
 
-def _read(index: bytes, length: int) -> list[str]:
+def _read(index: bytes, length: int, until: float) -> list[str]:
     paths: list[str] = []
     try:
         signature, version, count = struct.unpack_from(">4sII", index)
         if signature != b"DIRC" or version not in (2, 3, 4):
             return []
         offset, previous, fixed = 12, b"", _ENTRY - 20 + length
-        for _ in range(count):
+        for number in range(count):
+            if number % 4096 == 0 and time.monotonic() > until:
+                break
             mode = struct.unpack_from(">I", index, offset + 24)[0]
             flags = struct.unpack_from(">H", index, offset + fixed - 2)[0]
             start = offset + fixed + (2 if flags & _EXTENDED and version >= 3 else 0)

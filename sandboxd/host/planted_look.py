@@ -6,19 +6,22 @@ at any depth, the session's temporary directory included. git takes a directory 
 and `objects` and `refs` or a `commondir` (gitrepository-layout(5)), or when a `.git` leads to it; every such directory
 is a candidate, whether anything leads to it yet or not, so it does not matter in which order the parts were made.
 
-Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; and
-what is older than those commands, with all directories on the way to it. Of the rest everything that git would obey is
-made harmless. The inode change times that this rests on cannot be set by a program.
+Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; what is
+older than those commands, with all directories on the way to it; and what was made while no command ran. Of the rest
+everything that git would obey is made harmless. No program can set the inode change times that this rests on; those of
+another machine, and of a file system in memory, prove nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import stat
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +45,9 @@ SECONDS_FOR_POINTERS = 2.0
 MOST_KEPT = 400_000
 """Directories that are remembered between looks, for all places together."""
 LARGEST_INDEX = 128 << 20
-_LEAST_SECONDS = 0.05
+LARGEST_ITEM = 1 << 20
+LEAST_SECONDS = 0.05
+_MOST_INTERVALS = 5_000
 AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
@@ -64,6 +69,9 @@ class PlantedRepositories:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._beginning = asyncio.Lock()
         self._guard = threading.Lock()
+        self._quiet_since = time.time_ns()
+        self._busy: list[tuple[int, int]] = []
+        """When commands have run (ns of the wall clock), in order, none in another."""
         self._admitted: dict[str, _Signature] = {}
         """Files that git obeys and that are known to be no command's, as they were then."""
 
@@ -108,6 +116,23 @@ class PlantedRepositories:
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
             self._running.pop(launch_id, None)
+            self._was_busy(territory.since, time.time_ns())
+
+    def _was_busy(self, start: int, end: int) -> None:
+        with self._guard:
+            while self._busy and self._busy[-1][1] >= start:
+                start = min(start, self._busy.pop()[0])
+            self._busy.append((start, end))
+            if len(self._busy) > _MOST_INTERVALS:
+                self._busy[:2] = [(self._busy[0][0], self._busy[1][1])]
+
+    def was_quiet(self, moment: int) -> bool:
+        """Whether no command of this daemon ran then, and none of an earlier one."""
+        with self._guard:
+            at = bisect_right(self._busy, moment, key=lambda one: one[0])
+            is_over = at == 0 or self._busy[at - 1][1] < moment
+        running = list(self._running.values())
+        return is_over and self._quiet_since < moment and all(moment < one.since for one in running)
 
     def _remember(self, places: list[str], territory: Territory, alone: bool) -> None:
         since = min((one.since for one in self._running.values()), default=territory.since)
@@ -219,7 +244,7 @@ class _Look:
             with lock:
                 self._index = index
                 now = time.monotonic()
-                self._until = now + max(_LEAST_SECONDS, (end - now) / (len(places) - number))
+                self._until = now + max(LEAST_SECONDS, (end - now) / (len(places) - number))
                 budget = Budget(self._until, MOST_DIRECTORIES, self._open_up)
                 for path, directory in index.look(apart, budget):
                     self._visit(path, directory)
@@ -304,7 +329,11 @@ class _Look:
         signature = _signature(path)
         if not signature or self._all.is_admitted(path, signature):
             return False
-        return not (is_old and all(changed < self._since for changed in signature[2::4]))
+        changed = signature[2::5]
+        if is_old and all(one < self._since for one in changed):
+            return False
+        is_local = self._index is not None and self._index.keeps_times
+        return not (is_local and all(map(self._all.was_quiet, changed)))
 
     def _remember(self, git_dir: str, work_tree: str) -> None:
         """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
@@ -319,7 +348,7 @@ class _Look:
         found = {path: _signature(path) for path in items}
         certain = self._failed is None and self._all.runs_alone if self._changes else self._everything
         for path, signature in found.items():
-            if signature and (certain or (is_old and all(changed < self._since for changed in signature[2::4]))):
+            if signature and (certain or (is_old and all(changed < self._since for changed in signature[2::5]))):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
         if not self._changes and leads and leads != git_dir:
@@ -369,18 +398,18 @@ class _Look:
                 yield directory
                 below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
         objects = os.path.join(planted.common_of(git_dir) or git_dir, "objects")
-        for line in _bytes(os.path.join(objects, "info", "alternates")).decode(errors="surrogateescape").split("\n"):
-            yield os.path.dirname(os.path.realpath(os.path.join(objects, line)))
+        for line in _bytes(os.path.join(objects, "info", "alternates"), LARGEST_ITEM).split(b"\n"):
+            yield os.path.dirname(os.path.realpath(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
         indexes = ["index", *(name for name in _listed(git_dir) if name.startswith("sharedindex."))]
         for name in indexes:
-            for path in gitlinks(_bytes(os.path.join(git_dir, name))):
+            for path in gitlinks(_bytes(os.path.join(git_dir, name), LARGEST_INDEX), self._until):
                 for work_tree in configured_worktrees(git_dir):
                     yield os.path.realpath(os.path.join(work_tree, path))
 
 
 def _signature(path: str) -> _Signature:
-    """Device, inode, change time and mode of what is at a path, and for a link of what it leads to as well. Empty when
-    nothing is there."""
+    """Device, inode, change time, mode and contents (their digest) of what is at a path, and for a link of what it
+    leads to as well. Empty when nothing is there."""
     states: list[os.stat_result] = []
     try:
         states.append(os.lstat(path))
@@ -390,11 +419,14 @@ def _signature(path: str) -> _Signature:
         if not states:
             return ()
     except OSError:
-        return (-1, -1, _NEVER, 0)
-    return tuple(number for one in states for number in (one.st_dev, one.st_ino, one.st_ctime_ns, one.st_mode))
+        return (-1, -1, _NEVER, 0, 0)
+    # a file in a tmpfs that is mapped into memory and written there keeps its times
+    contents = _bytes(path, LARGEST_ITEM) if stat.S_ISREG(states[-1].st_mode) else b""
+    digest = int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest(), "big")
+    return tuple(n for one in states for n in (one.st_dev, one.st_ino, one.st_ctime_ns, one.st_mode, digest))
 
 
-def _bytes(path: str) -> bytes:
+def _bytes(path: str, most: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -402,7 +434,7 @@ def _bytes(path: str) -> bytes:
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return b""
-        return file.read(LARGEST_INDEX)
+        return file.read(most)
 
 
 def _listed(directory: str) -> list[str]:

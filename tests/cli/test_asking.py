@@ -85,9 +85,11 @@ def test_check(cli: CommandLine, fake: FakeDaemon) -> None:
     assert "remedy: run: sysctl …" in done.stdout and "nothing would be run" in done.stdout
     done = cli.run("check", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["steps"][1]["code"] == "userns_denied"
-    fake.answer("check", {"ok": True, "steps": steps[:1], "layers": ["seccomp"]})
+    advice = {"name": "git", "ok": False, "detail": "d", "remedy": "run: git …", "code": "advice_bare_repository"}
+    fake.answer("check", {"ok": True, "steps": [steps[0], advice], "layers": ["seccomp"]})
     done = cli.run("check")
     assert done.returncode == 0 and "Layers: seccomp" in done.stdout
+    assert "advice  git         d" in done.stdout and "remedy: run: git …" in done.stdout
 
 
 def test_explain(cli: CommandLine, fake: FakeDaemon) -> None:

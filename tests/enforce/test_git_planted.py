@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,3 +156,18 @@ def test_many_closed_directories_are_opened_up(lab: Lab) -> None:
     assert done.ok and not done.unseen
     assert done.moved == [str(lab.workspace / "c/7/new/.git/hooks/post-commit")]
     assert {(lab.workspace / path).stat().st_mode & 0o777 for path in ("c", "c/7", "c/7/new")} == {0o311}
+
+
+def test_check_recommends_that_git_asks_for_bare_repositories(daemon: DaemonProcess) -> None:
+    """Read from the files: a git that is run would obey what stands where it is run."""
+
+    def step() -> dict[str, object]:
+        steps: list[dict[str, object]] = json.loads(daemon.run("check", "--json").stdout)["steps"]
+        return next(one for one in steps if one["name"] == "bare repositories")
+
+    before = step()
+    assert (before["ok"], before["code"]) == (False, "advice_bare_repository")
+    assert "git config --global safe.bareRepository explicit" in str(before["remedy"])
+    identity = daemon.identity
+    identity.run(["git", "config", "--global", "safe.bareRepository", "explicit"], cwd=identity.home)
+    assert step()["ok"] is True

@@ -4,6 +4,7 @@ judge is git (`support.git_oracle`)."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,3 +213,59 @@ def test_each_way_to_a_planted_repository(lab: Lab) -> None:
     trial.prepare()
     trial.outside(lab.home / "t")
     assert trial.ran(lab.home / "t") == {one.name for one in REPRODUCTIONS}
+
+
+PREFIXES = ("", "node_modules/x/", "a/b/c/d/e/", ".hidden/", ".git/objects/aa/")
+STORES = ("s", "$TMPDIR/$P", "n/.git", "n/s", "m/.git", "o/worktrees/w")
+DANGERS = (
+    plant("{store}"),
+    hook("{store}/hooks"),
+    "git config -f {store}/config extensions.worktreeConfig true; cat {keys} > {store}/config.worktree",
+    "mv {store}/config {store}/c; cat {keys} > ${P}c; ln -s $PWD/${P}c {store}/config",
+)
+POINTERS = (
+    "mkdir -p n; echo gitdir: $(realpath -m {store}) > n/.git",
+    "mkdir -p n; ln -s $(realpath -m {store}) n/.git",
+    "mkdir -p n; echo gitdir: $(realpath -m {store}) > f; ln -s ../f n/.git",
+    "git config -f {store}/config core.bare true",
+)
+
+
+def generate(seed: int) -> tuple[Planting, list[int]]:
+    """The parts of a repository that is a trap, in some order and place, and which command makes each."""
+    chance = random.Random(seed)
+    store, prefix = chance.choice(STORES), chance.choice(PREFIXES)
+    danger, pointer = chance.choice(DANGERS), chance.choice(POINTERS)
+    steps = [danger]
+    if not store.endswith("/.git"):
+        steps.insert(chance.randint(0, 1), pointer)
+    apart = chance.choice(("", "HEAD", "objects", "commondir"))
+    if apart == "commondir":
+        steps.insert(
+            chance.randint(0, len(steps)),
+            "mkdir -p k; mv {store} k/c; mkdir -p {store}; mv k/c/HEAD {store}; echo $PWD/k/c > {store}/commondir;"
+            "mkdir -p k/c/hooks; cp {canary} k/c/hooks/post-index-change; cat {keys} >> k/c/config",
+        )
+    elif apart:
+        away = chance.randint(0, len(steps))
+        steps.insert(away, f"mv {{store}}/{apart} ${{P}}x")
+        steps.insert(chance.randint(away + 1, len(steps)), f"mv ${{P}}x {{store}}/{apart}")
+    steps.insert(0, f"{MADE}; mkdir -p $(dirname {{store}}); mv t/.git {{store}}; rm -rf t")
+    inside = f"mkdir -p ./{prefix}; cd ./{prefix}; "
+    made = tuple(inside + step.replace("{store}", store) for step in steps)
+    split = sorted(chance.randint(0, 2) for _ in steps)
+    return Planting(f"{seed}: {made}", made, outer=prefix.startswith(".git")), split
+
+
+def test_generated_plantings(lab: Lab) -> None:
+    plantings, split = zip(*map(generate, range(16)), strict=True)
+    trial = Trial(lab, plantings, [f"w{number}" for number in range(len(plantings))], split)
+    trial.prepare()
+    temporary = lab.identity.base / "lab" / "private" / "tmp"
+    trial.inside()
+    assert trial.ran(temporary) == set()
+    # the twin: not each of them is a trap, and most are
+    lab.host("rm -rf w*; mkdir -p ~/t")
+    trial.prepare()
+    trial.outside(lab.home / "t")
+    assert len(trial.ran(lab.home / "t")) > len(plantings) // 2

@@ -84,3 +84,19 @@ def test_git_reads_nothing_more_than_we_do(text: str) -> None:
         section = section if "." not in section else section.partition(".")[0] + ".x"
         known = key in HARMLESS or any(fnmatchcase(f"{section}.{name}", pattern) for pattern in HARMLESS)
         assert known or EXACT.get(key) == value, key
+
+
+@pytest.mark.parametrize(
+    ("line", "harmless"),
+    [
+        ("[extensions]\n\tpartialClone = origin\n", False),
+        ('[remote "o"]\n\tpromisor = true\n', False),
+        ('[remote "o"]\n\tpartialclonefilter = blob:none\n', False),
+        ("[core]\n\tprotectHFS = false\n", False),
+        ("[core]\n\tprotectNTFS = 0\n", False),
+        ("[core]\n\tprotectHFS\n\tprotectNTFS = true\n", True),
+        ('[remote "o"]\n\turl = /somewhere\n', True),
+    ],
+)
+def test_what_fetches_by_itself_or_checks_out_what_is_refused(line: str, harmless: bool) -> None:
+    assert (cleaned(line) is None) is harmless
