@@ -110,8 +110,8 @@ class Project:
         self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
 
     def look(self) -> FileStates:
-        """The state of its files now."""
-        return look_at_files(self.locations.files)
+        """The state of its files now, and of what people have trusted, which another daemon may change."""
+        return look_at_files((*self.locations.files, Location(Source.LOCAL, self._trust.directory)))
 
     def _read(self) -> tuple[Layer, ...]:
         self.seen = self.look()  # before they are read: what changes meanwhile is noticed the next time

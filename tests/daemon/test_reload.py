@@ -15,6 +15,7 @@ from sandboxd.daemon.policies import Policies, SettingsPlaces
 from sandboxd.daemon.reload import Reloading
 from sandboxd.errors import HostError
 from sandboxd.sources.locations import Location
+from sandboxd.sources.trust import TrustedDirectory, remembered
 from support.rpc import Log
 from support.waiting import wait_until_async
 
@@ -165,3 +166,25 @@ async def test_a_fault_of_ours_does_not_end_the_following(world: World, monkeypa
         world.enable()
         world.watchers[0].items.put_nowait(None)
         await wait_until_async(lambda: world.enabled)
+
+
+async def test_trust_that_another_daemon_takes_back_ends_before_the_next_command(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    path = project / ".claude" / "settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"sandbox": {"filesystem": {"allowWrite": ["/srv/elsewhere"]}}}))
+    world = World(home)
+    places = world.policies.places
+    places.trust.make()
+    files = {".claude/settings.json": remembered(path.read_bytes())}
+    places.trust.save(TrustedDirectory(str(project), files, 0.0))
+    known = world.policies.project(str(project))
+
+    def widens() -> bool:
+        return any(rule.path == "/srv/elsewhere" for rule in known.now.policy.files.allow_write)
+
+    assert widens()
+    places.trust.remove(str(project))
+    await world.policies.bring_up_to_date(str(project))
+    assert not widens()
