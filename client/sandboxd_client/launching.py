@@ -178,15 +178,22 @@ def bare_launch(command: Command, options: Mapping[str, Any], cwd: str, decision
     """Without a sandbox. Only for a decision that says so."""
     if decision.sandboxed or decision.behavior == "deny":
         raise AssertionError("a bare launch without a decision for it")
-    return _bare(command, options, cwd, decision)
+    return _bare(command, options, cwd, decision.env, decision)
 
 
-def approved_launch(command: Command, options: Mapping[str, Any], cwd: str) -> Launch:
+def approved_launch(command: Command, options: Mapping[str, Any], cwd: str, variables: Mapping[str, str]) -> Launch:
     """Without a sandbox. Only for a command that a person has allowed to run so (`override.launch_outside`)."""
-    return _bare(command, options, cwd, None)
+    return _bare(command, options, cwd, variables, None)
 
 
-def _bare(command: Command, options: Mapping[str, Any], cwd: str, decision: ShouldSandboxResult | None) -> Launch:
+def _bare(
+    command: Command,
+    options: Mapping[str, Any],
+    cwd: str,
+    variables: Mapping[str, str],
+    decision: ShouldSandboxResult | None,
+) -> Launch:
+    """`variables` are those of the session, so that the command shares temporary files with the sandboxed ones."""
     argv: tuple[str, ...]
     if isinstance(command, str):
         shell = _shell(command, options.get("shell")) or next(filter(os.path.exists, _BARE_SHELLS))
@@ -194,7 +201,7 @@ def _bare(command: Command, options: Mapping[str, Any], cwd: str, decision: Shou
     else:
         argv = tuple(os.fspath(word) for word in command)
     env = options.get("env")
-    return Launch(command, argv, cwd, dict(os.environ if env is None else env), None, decision)
+    return Launch(command, argv, cwd, {**(os.environ if env is None else env), **variables}, None, decision)
 
 
 def check_decision(decision: ShouldSandboxResult, approved: bool | None) -> None:

@@ -60,7 +60,7 @@ def launch_outside(command: Command, options: Mapping[str, Any], answer: Permiss
     none: policy does not give it."""
     if answer.behavior != "allow" or answer.by in (None, "policy"):
         return None
-    return approved_launch(command, options, absolute(options.get("cwd")))
+    return approved_launch(command, options, absolute(options.get("cwd")), answer.env)
 
 
 def told(

@@ -29,6 +29,7 @@ def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
     if refusal:
         return output.fail(refusal, "leave --disable-sandbox out to run it in the sandbox")
     connection.close()
+    os.environ.update(decision.get("env", {}))
     return _become(params)
 
 

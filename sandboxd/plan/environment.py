@@ -72,13 +72,18 @@ class EnvironmentChange:
         return f"EnvironmentChange(set={sorted(self.set)}, unset={list(self.unset)})"
 
 
+def session_variables(tmp: str) -> dict[str, str]:
+    """The variables that every command of a session has, in the sandbox and outside; `tmp` as below."""
+    return {"TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
+
+
 def change_environment(
     place: Place, tmp: str, caller: Mapping[str, str], sockets: OpenSockets | None = None
 ) -> EnvironmentChange:
     """`tmp` is the session's temporary directory by the path that is the same inside and outside. A variable that names
     a socket which is not among `sockets` is removed."""
     useless = () if sockets is None else _useless(caller, sockets)
-    values: dict[str, str] = {"SANDBOX_RUNTIME": "1", "TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
+    values: dict[str, str] = {"SANDBOX_RUNTIME": "1", **session_variables(tmp)}
     port = place.http_port
     if port is None:
         return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY", *FOREIGN_NAMES, *useless))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sandboxd.backends.base import Backend, Inside, LaunchHandle, Observer
 from sandboxd.errors import CallerError, HostError, SandboxdError
 from sandboxd.plan.attribution import Attribution
+from sandboxd.plan.environment import session_variables
 from sandboxd.plan.facts import Resolved
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
@@ -125,6 +126,10 @@ class Session:
 
     def command(self, wrap_id: str) -> Command | None:
         return self._commands.get(wrap_id)
+
+    def variables_outside(self) -> dict[str, str]:
+        """The variables of the session for a command that runs without a sandbox. Raises HostError."""
+        return session_variables(self._parts.temporary.session(self.id))
 
     def describe(self) -> SessionInfo:
         return SessionInfo(

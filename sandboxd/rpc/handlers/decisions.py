@@ -25,4 +25,7 @@ async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandb
     call.daemon.events.tell(CommandDecided(params.session_id, params.command or "", answer.sandboxed, decision))
     if decision.reason is Reason.SANDBOX_UNAVAILABLE and decision.behavior is not Behavior.DENY:
         call.daemon.events.tell(Fallback("unsandboxed", decision.text, params.session_id))
-    return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint)
+    env: dict[str, str] = {}
+    if params.session_id is not None and not answer.sandboxed:
+        env = call.daemon.sessions.get(params.session_id).variables_outside()
+    return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint, env)

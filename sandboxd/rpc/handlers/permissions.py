@@ -86,6 +86,7 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         neutralise(answer.text),
         answer.request_id,
         neutralise(answer.hint),
+        session.variables_outside() if answer.allowed and wish.kind is Kind.SANDBOX_OVERRIDE else {},
     )
 
 

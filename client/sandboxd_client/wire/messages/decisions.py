@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sandboxd_client.wire.messages.origins import OriginRecord
@@ -30,7 +30,10 @@ class ShouldSandboxParams:
 
 @dataclass(frozen=True, slots=True)
 class ShouldSandboxResult:
+    """`env` are the variables of the session to set for a command that runs without a sandbox."""
+
     sandboxed: bool
     behavior: Behavior
     reason: ReasonRecord
     hint: str = ""
+    env: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 PromptKind = Literal["sandbox_override", "network", "path"]
@@ -113,7 +113,8 @@ class PermissionRequestParams:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequestResult:
-    """`by` is `policy` when it was decided without a question, None when nobody answered."""
+    """`by` is `policy` when it was decided without a question, None when nobody answered. `env` are the variables of the
+    session to set for a command that may run without a sandbox."""
 
     behavior: Answer
     scope: Scope | None
@@ -121,6 +122,7 @@ class PermissionRequestResult:
     text: str
     request_id: str | None = None
     hint: str = ""
+    env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
