@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, KILL, Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.bridge_protocol import GO, HARMLESS, KILL, Descriptors, Exited, Failed, Started
 from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.stragglers import end_stragglers
 from support import processes
@@ -259,20 +259,36 @@ class TestStay:
 
     PLAIN = configuration(["sh", "-c", "sleep 1000 & exit 3"], flags=Flags.STAY)
 
+    UNSEEN = "sandboxd: what the command has left was not looked through; it ended with status 3\nhint: look at "
+
     def test_until_the_daemon_hangs_up(self, launch: Launcher) -> None:
         sandbox = launch.connect()
         sandbox.send(self.PLAIN)
         sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
         assert {process.name for process in processes.descendants(sandbox.process.pid)} == {"sandboxd-init"}
         assert sandbox.process.poll() is None
+        sandbox.send(HARMLESS)
         sandbox.hang_up()
         assert sandbox.process.wait() == 3
+
+    @pytest.mark.parametrize("last", [b"", GO, HARMLESS + KILL, HARMLESS + bytes(9)])
+    def test_an_end_that_was_not_looked_at_does_not_look_like_one_that_was(
+        self, launch: Launcher, last: bytes
+    ) -> None:
+        sandbox = launch.connect(stderr=subprocess.PIPE)
+        sandbox.send(self.PLAIN)
+        sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
+        sandbox.send(last)
+        sandbox.hang_up()
+        _, said = sandbox.process.communicate()
+        assert sandbox.process.returncode == 125
+        assert said.decode().startswith(self.UNSEEN)
 
     def test_what_was_sent_before_is_passed_over(self, launch: Launcher) -> None:
         sandbox = launch.connect()
         sandbox.send(self.PLAIN)
         sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
-        sandbox.send(KILL + KILL)
+        sandbox.send(KILL + KILL + HARMLESS)
         sandbox.hang_up()
         assert sandbox.process.wait() == 3
 
@@ -291,4 +307,4 @@ class TestStay:
         sandbox.hang_up()
         assert sandbox.process.stdin is not None
         sandbox.process.stdin.close()
-        assert sandbox.process.wait() == 4
+        assert sandbox.process.wait() == 125

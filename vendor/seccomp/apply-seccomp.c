@@ -165,12 +165,16 @@ enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FRO
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
-static int stays; /* alone, until the daemon hangs up, or ANSWER_WITHIN_S: it clears up before the end is known */
+static int stays; /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
-    call(kill, -1, SIGKILL), send_reports();
-    while (stays && call(wait4, -1, NULL, 0) > 0) {}
-    stays &= tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    for (call(kill, -1, SIGKILL), send_reports(); stays && call(wait4, -1, NULL, 0) > 0;) {}
+    if (stays && listens) /* a daemon that is late has not read what came before */
+        call(ppoll, (&(struct pollfd){BRIDGE, POLLOUT}), 1, (&(struct timespec){ANSWER_WITHIN_S, 0}), NULL);
+    tell(EXIT, ((uint32_t[]){status, signal}), 8), signal = 0;
     while (stays && call(recvfrom, BRIDGE, &signal, 1, 0) > 0) {}
+    if (listens = NOBODY, stays && signal != HARMLESS)
+        fail(SETUP_FAILED, "what the command has left was not looked through; it ended with status", decimal(status),
+             0, "look at the hooks and configurations of git repositories in its directories");
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those

@@ -122,7 +122,7 @@ class LinuxBackend:
         self._tools: Tools | None = None
         self._placeholders = placeholders
         self._planted = planted
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[bool]] = set()
         self._worker = worker
         self.ability: Ability = NOTHING
         self._probed = False
@@ -227,7 +227,7 @@ class LinuxBackend:
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
-    def _look_after(self, launch: Launching) -> asyncio.Task[None] | None:
+    def _look_after(self, launch: Launching) -> asyncio.Task[bool] | None:
         """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
         if not launch.was_claimed or not launch.territory.places:
             self._planted.forget(launch.launch_id)
@@ -237,11 +237,12 @@ class LinuxBackend:
         task.add_done_callback(self._looking.discard)
         return task
 
-    async def _look_through(self, launch: Launching) -> None:
+    async def _look_through(self, launch: Launching) -> bool:
         try:
             launch.tell(await self._planted.look(launch.launch_id, writable_in(launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
+        return launch.is_harmless
 
     # the next daemon (docs/restarts.md)
 

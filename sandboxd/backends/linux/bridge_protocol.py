@@ -38,6 +38,9 @@ KILL = b"K"
 """Control byte: TERM to everything in the sandbox, and after `grace_ms` the end. A second one: the end at once. Before
 the start it calls the launch off."""
 
+HARMLESS = b"H"
+"""The last byte to a launch with Flags.STAY that has told of its end: what the command has left was looked through."""
+
 OPTIONS = b"A"
 """Sent, with the descriptor of a file of NUL separated bubblewrap options at offset 0, to a `launch-args`."""
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.launch_configuration import Configuration
 
-Aftermath = Callable[[], "asyncio.Future[None] | None"]
+Aftermath = Callable[[], "asyncio.Future[bool] | bool"]
 """What has to be done when nobody but process 1 is left in a sandbox, and before anybody hears of its end."""
 
 

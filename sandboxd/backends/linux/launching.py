@@ -44,7 +44,7 @@ class Launching:
         view: FileView,
         territory: Territory,
         promise: Promise,
-        look_after: Callable[[Launching], asyncio.Future[None] | None],
+        look_after: Callable[[Launching], asyncio.Future[bool] | None],
         forget: Callable[[], object],
     ) -> None:
         self._observer = observer
@@ -52,8 +52,10 @@ class Launching:
         self._log = log
         self._look_after = look_after
         self._forget = forget
-        self._looking: asyncio.Future[None] | None = None
+        self._looking: asyncio.Future[bool] | None = None
         self._cleared = False
+        self.is_harmless = True
+        """Whether all that was looked at of what the command has left could be, and was made harmless."""
         self.was_claimed = False
         self.launch_id = launch_id
         self.view = view
@@ -83,8 +85,8 @@ class Launching:
     def failed(self, reason: str) -> None:
         self._observer.failed(reason)
 
-    def clear_up(self) -> asyncio.Future[None] | None:
-        """Nobody runs in there any more: make harmless what the command has left. None when that is done."""
+    def clear_up(self) -> asyncio.Future[bool] | bool:
+        """Nobody runs in there any more: make harmless what the command has left. Whether it is."""
         if not self._cleared:
             self._cleared = True
             try:
@@ -92,12 +94,12 @@ class Launching:
             except OSError as error:  # the look is still to come, and the end has to be told
                 self.not_looked_through(error)
             self._looking = self._look_after(self)
-        return None if self._looking is None or self._looking.done() else self._looking
+        return self.is_harmless if self._looking is None or self._looking.done() else self._looking
 
     def ended(self, status: int | None) -> None:
         looking = self.clear_up()
         self._forget()
-        if looking is None:
+        if isinstance(looking, bool):
             self._observer.ended(status)
         else:
             looking.add_done_callback(lambda _: self._observer.ended(status))
@@ -118,6 +120,7 @@ class Launching:
 
     def not_looked_through(self, error: Exception) -> None:
         """There may be something that a program outside would obey, and nothing was done about it."""
+        self.is_harmless = False
         self._log("what a command has left could not be looked through", error=str(error))
         place = next(reversed(self.territory.places), "")
         hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"

@@ -12,6 +12,7 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, 
 from sandboxd.backends.linux.birth import Birth
 from sandboxd.backends.linux.bridge_protocol import (
     GO,
+    HARMLESS,
     KILL,
     OPTIONS,
     TICKET_SIZE,
@@ -253,12 +254,15 @@ class Link:
         if aftermath is None:
             return
         under_way = aftermath()
-        if under_way is None:
-            self._hang_up()
+        if isinstance(under_way, bool):
+            self._hang_up(under_way)
         else:
-            under_way.add_done_callback(lambda _: self._hang_up())
+            under_way.add_done_callback(lambda done: self._hang_up(not done.cancelled() and done.result()))
 
-    def _hang_up(self) -> None:
+    def _hang_up(self, is_harmless: bool) -> None:
+        """Without the word the command does not look as if it had ended well."""
+        if is_harmless:
+            self._channel.send_at_once(HARMLESS)
         self._channel.hang_up()
         self._finish()
 

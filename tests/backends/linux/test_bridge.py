@@ -21,6 +21,7 @@ import pytest
 from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
+    HARMLESS,
     OPTIONS,
     TICKET_SIZE,
     Descriptors,
@@ -546,13 +547,13 @@ def stored() -> Iterator[list[int]]:
 
 
 async def staying(
-    setting: Setting, stored: list[int], under_way: asyncio.Future[None] | None
+    setting: Setting, stored: list[int], under_way: asyncio.Future[bool] | bool
 ) -> tuple[Helper, Recorder, list[str]]:
     """One that has told of its end, and what had been heard when it was cleared up. As under systemd, somebody else has
     the daemon's end of the connection as well."""
     recorder, heard = Recorder(), list[str]()
 
-    def clear_up() -> asyncio.Future[None] | None:
+    def clear_up() -> asyncio.Future[bool] | bool:
         heard.append("over" if recorder.is_over else "cleared up")
         return under_way
 
@@ -572,7 +573,8 @@ async def staying(
 
 
 async def test_process_1_is_let_go_when_it_is_cleared_up(setting: Setting, stored: list[int]) -> None:
-    helper, recorder, heard = await staying(setting, stored, None)
+    helper, recorder, heard = await staying(setting, stored, True)
+    assert await helper.receive(1) == HARMLESS
     assert await helper.receive(1) == b"" and heard == ["cleared up"]
     assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
 
@@ -581,8 +583,19 @@ async def test_process_1_is_let_go_when_what_takes_longer_is_done(setting: Setti
     done = asyncio.get_running_loop().create_future()
     helper, recorder, heard = await staying(setting, stored, done)
     assert not setting.bridge.is_disconnected(TICKET) and not recorder.is_over
-    done.set_result(None)
+    done.set_result(True)
+    assert await helper.receive(1) == HARMLESS
     assert await helper.receive(1) == b"" and heard == ["cleared up"]
+    assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+async def test_a_look_that_failed_is_not_confirmed(setting: Setting, stored: list[int], under_way: bool) -> None:
+    done = asyncio.get_running_loop().create_future()
+    helper, recorder, _ = await staying(setting, stored, done if under_way else False)
+    if under_way:
+        done.set_result(False)
+    assert await helper.receive(1) == b""
     assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
 
 
@@ -593,6 +606,12 @@ async def test_another_daemon_clears_up_what_it_finds_at_its_end(setting: Settin
     assert link is not None and link.stays
     setting.bridge.resume(setting.bridge.hand_over())
     another, heard = Recorder(listeners=recorder.listeners), list[str]()
-    setting.bridge.resume_link(TICKET, link, another, None, lambda: heard.append("cleared up"))
+
+    def clear_up() -> bool:
+        heard.append("cleared up")
+        return True
+
+    setting.bridge.resume_link(TICKET, link, another, None, clear_up)
+    assert await helper.receive(1) == HARMLESS
     assert await helper.receive(1) == b"" and heard == ["cleared up"]
     assert (await hang_up_and_see(helper, another)) == [("ended", 3)]

@@ -24,13 +24,13 @@ class Around:
 
     heard: list[tuple[object, ...]] = field(default_factory=list)
     appeared: tuple[str, ...] = ()
-    looking: asyncio.Future[None] | None = None
+    looking: asyncio.Future[bool] | None = None
     broken: OSError | None = None
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: self.heard.append((name, *what))
 
-    def look_after(self, launch: Launching) -> asyncio.Future[None] | None:
+    def look_after(self, launch: Launching) -> asyncio.Future[bool] | None:
         self.heard.append(("look_after",))
         return self.looking
 
@@ -88,14 +88,14 @@ async def test_the_end_is_told_when_what_takes_longer_is_done(launch: Launching,
     assert launch.clear_up() is around.looking
     launch.ended(3)
     assert around.heard == [("release",), ("look_after",), ("forget",)]
-    around.looking.set_result(None)
+    around.looking.set_result(True)
     await asyncio.sleep(0)
     assert around.heard[3:] == [("ended", 3)]
 
 
 async def test_it_is_cleared_up_once(launch: Launching, around: Around) -> None:
-    assert launch.clear_up() is None
-    assert launch.clear_up() is None
+    assert launch.clear_up() is True
+    assert launch.clear_up() is True
     launch.ended(0)
     assert around.heard == [("release",), ("look_after",), ("forget",), ("ended", 0)]
 
@@ -125,3 +125,8 @@ def test_the_end_is_told_also_when_letting_go_fails(launch: Launching, around: A
 def test_its_end_is_asked_of_the_bridge(launch: Launching, around: Around, name: str) -> None:
     getattr(launch, name)()
     assert around.heard == [(name,)]
+
+
+async def test_what_could_not_be_looked_through_is_not_harmless(launch: Launching) -> None:
+    launch.not_looked_through(OSError("no"))
+    assert launch.clear_up() is False
