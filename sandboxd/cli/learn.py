@@ -67,6 +67,8 @@ class LearnedFile:
             output.note(f"sandboxd: {self._path} could not be written: {error.strerror}")
             return
         output.note(f"sandboxd: written: {self._path}; to use it: sandboxd run --settings {self._path} …")
+        if self._path.startswith(os.path.join(os.getcwd(), "")):
+            output.note(f"sandboxd: commands can write there, so it widens only after: sandboxd trust {self._path}")
 
     def _confirmed(self, text: str) -> bool:
         before = self._text.splitlines(keepends=True)

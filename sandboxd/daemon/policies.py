@@ -15,12 +15,13 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from sandboxd.daemon.named_files import literal_part, why_doubtful
 from sandboxd.errors import SettingsError
 from sandboxd.host.changes import is_remote
 from sandboxd.policy.build import build_policy, check_settings
@@ -32,12 +33,14 @@ from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
-from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers
+from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
 from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
 from sandboxd.sources.trust import TrustStore
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
+OPENED_KEPT = 4096
+"""Directories that are known to be writable for commands."""
 VARIANTS_KEPT = 64
 """Policies with a caller's overrides that are kept for each session."""
 
@@ -52,6 +55,8 @@ class SettingsPlaces:
     cli_file: str | None = None
     own_paths: tuple[str, ...] = ()
     managed_root: str = "/"
+    opened: dict[str, None] = field(default_factory=dict, compare=False)
+    """Directories that commands of this daemon may write, or could."""
     lock_directory: str = ""
     """Locked while settings are written: one of all daemons of this user that commands cannot open."""
 
@@ -59,6 +64,36 @@ class SettingsPlaces:
     def trust(self) -> TrustStore:
         """What people have trusted. Nothing in the environment moves it: another daemon would not protect it."""
         return TrustStore(os.path.join(self.home, ".local/state/sandboxd/trust"))
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Commands may write there from now on. Of too many to be remembered all count."""
+        self.opened.update(dict.fromkeys(paths))
+        if len(self.opened) > OPENED_KEPT:
+            self.opened["/"] = None
+            for path in list(self.opened)[: len(self.opened) - OPENED_KEPT]:
+                if path != "/":
+                    del self.opened[path]
+
+    def note_policy(self, policy: Policy) -> None:
+        """The same for all that a policy opens."""
+        self.note(literal_part(rule.path) for rule in policy.files.allow_write)
+
+    def why_doubtful(self, path: str) -> str:
+        """Why a file that somebody named may be what a command has written; empty when it is the person's own."""
+        return why_doubtful(path, self.opened, self.home)
+
+    def judged(self, locations: SettingsLocations) -> SettingsLocations:
+        """The same, with those files marked as a project's that an option or a variable names in such a place. The
+        user's own directory is protected from every command, and is not doubted."""
+        own = os.path.join(self.home, ".claude")
+
+        def judge(location: Location) -> Location:
+            named = location.source is not Source.MANAGED and os.path.dirname(location.path) != own
+            if location.in_project or not named or not self.why_doubtful(location.path):
+                return location
+            return replace(location, in_project=True)
+
+        return replace(locations, files=tuple(map(judge, locations.files)))
 
     def locations(self, directory: str | None) -> SettingsLocations:
         return find_locations(
@@ -94,11 +129,13 @@ class Project:
     ) -> None:
         """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
         self.directory = directory
+        places.note([] if directory is None else [directory])
         self.locations = places.locations(directory)
         self.scope = places.scope(directory)
         self._next_generation = next_generation
         self.slow = directory is not None and is_remote(directory)
         """Whether its files are looked at in a thread: a server may not answer."""
+        self.places = places
         self._trust = places.trust
         self.trust_has_changed = False
         """Whether a file that would widen has another content than the one that was trusted."""
@@ -108,6 +145,7 @@ class Project:
         self.plain: SessionPolicy | None = None
         """That of sessions without settings of their own: the same for all of them."""
         self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
+        places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
         """The state of its files now, and of what people have trusted, which another daemon may change."""
@@ -115,7 +153,7 @@ class Project:
 
     def _read(self) -> tuple[Layer, ...]:
         self.seen = self.look()  # before they are read: what changes meanwhile is noticed the next time
-        layers = read_layers(self.locations, trust=self._trust)
+        layers = read_layers(self.places.judged(self.locations), trust=self._trust)
         self.trust_has_changed = any(one.slug == TRUST_CHANGED for layer in layers for one in layer.problems)
         return layers
 
@@ -138,6 +176,7 @@ class Project:
         changed = changed_keys(before.settings, self.latest)
         if policy != before.policy:
             self.now = Snapshot(self.latest, replace(policy, generation=self._next_generation()))
+            self.places.note_policy(policy)
         elif changed:
             self.now = Snapshot(self.latest, before.policy)
         return changed
@@ -188,7 +227,7 @@ class SessionPolicy:
         """The settings with their policy. Raises as above."""
         if self._base is not self.project.now:
             self._base, self._last_good, self._variants = self.project.now, self._variants, OrderedDict()
-        key = (overrides, _identity(overrides.settings))
+        key = (overrides, _identity(overrides.settings), self._trust_state(overrides.settings))
         found = self._variants.get(key)
         if found is None:
             found = self._variants[key] = self._build(key)
@@ -196,9 +235,18 @@ class SessionPolicy:
                 self._variants.popitem(last=False)
         return found
 
+    def _trust_state(self, path: str | None) -> tuple[int, ...]:
+        """What changes when the content of a named file is trusted, or is no longer, or a directory is opened."""
+        if path is None:
+            return ()
+        places = self.project.places
+        return (len(places.opened), *places.trust.state(os.path.dirname(os.path.realpath(path))))
+
     def _build(self, key: _Variant) -> Snapshot:
         try:
-            return self.project.with_layers(self._layers(key[0]))
+            found = self.project.with_layers(self._layers(key[0]))
+            self.project.places.note_policy(found.policy)
+            return found
         except SettingsError as error:
             if key not in self._last_good:
                 raise
@@ -220,8 +268,16 @@ class SessionPolicy:
                 layer_from_values(overrides_as_settings(granted), Source.CLI, may_widen=widens, distrust=why_not)
             )
         if overrides.settings is not None:
-            layers.append(read_required(overrides.settings, self.project.locations.home, may_widen, distrust))
+            layers.append(self._named_layer(overrides, may_widen, distrust))
         return tuple(layers)
+
+    def _named_layer(self, overrides: Overrides, may_widen: bool, distrust: str) -> Layer:
+        """The layer of the file that a call names."""
+        path, home, places = overrides.settings or "", self.project.locations.home, self.project.places
+        if not places.why_doubtful(path):
+            return read_required(path, home, may_widen, distrust)
+        trust = places.trust if trust_is_allowed(self.project.now.settings.layers) else None
+        return read_required(path, home, may_widen, distrust, doubtful=True, trust=trust)
 
 
 def _last_good(fault: SettingsError) -> str:
@@ -251,18 +307,27 @@ def overrides_as_settings(overrides: Overrides) -> dict[str, Any]:
     return {"sandbox": sandbox} if sandbox else {}
 
 
-def read_required(path: str, home: str, may_widen: bool = True, distrust: str = "") -> Layer:
+def read_required(
+    path: str,
+    home: str,
+    may_widen: bool = True,
+    distrust: str = "",
+    *,
+    doubtful: bool = False,
+    trust: TrustStore | None = None,
+) -> Layer:
     """The layer of a settings file that somebody named. Raises SettingsError `settings_missing` when it is not there:
-    whoever names a file means its rules. A file that is broken is a broken layer."""
+    whoever names a file means its rules. A broken file is a broken layer; a `doubtful` one widens only with a content
+    that is trusted."""
     if not os.path.exists(path):
         raise SettingsError(
             "settings_missing", f"there is no settings file {path}", hint="check the path", data={"file": path}
         )
-    layer = read_layer(Location(Source.CLI, path), home)
+    layer = read_layer(Location(Source.CLI, path, in_project=doubtful), home, trust)
     return layer if may_widen else replace(layer, may_widen=False, distrust=distrust)
 
 
-_Variant = tuple[Overrides, State | None]
+_Variant = tuple[Overrides, State | None, tuple[int, ...]]
 
 
 def _identity(path: str | None) -> State | None:

@@ -101,9 +101,9 @@ def trust_subject(location: Location) -> tuple[str, str]:
     """Under which real directory and name the content of a file is trusted. A project's files go by the project,
     whatever links lead on from there; any other file goes by where it really is."""
     directory, name = os.path.split(location.path)
-    if location.source is Source.CLI:
-        return os.path.split(os.path.realpath(location.path))
     project, folder = os.path.split(directory)
+    if location.source not in (Source.LOCAL, Source.PROJECT) or folder != ".claude":
+        return os.path.split(os.path.realpath(location.path))
     return os.path.realpath(project), f"{folder}/{name}"
 
 
@@ -163,11 +163,12 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
     if trusted is not None and trusted.sha256 == digest(data):
         layer = parse_layer(data, location.source, location.path)
         return replace(layer, may_widen=True, distrust="")
-    source = location.source if location.source is Source.CLI else Source.PROJECT
-    subject = directory if location.source is not Source.CLI else location.path
+    of_project = name.startswith(".claude/")
+    source = Source.PROJECT if of_project else location.source
+    subject = directory if of_project else location.path
     reason, hint = f"{PROJECT_DISTRUST}, until a person trusts this content", f"sandboxd trust {quote(subject)}"
-    slug = TRUST_MISSING
-    if record is not None:
+    slug, changed = TRUST_MISSING, ""
+    if record is not None and (of_project or trusted is not None):
         slug, lines = TRUST_CHANGED, difference("" if trusted is None else trusted.text, data)
         reason = f"{PROJECT_DISTRUST}: this is not the content that was trusted"
         more = f" (and {len(lines) - _WARNED_LINES} more lines)" if len(lines) > _WARNED_LINES else ""
@@ -175,7 +176,7 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
     layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason)
     if not widening(layer) or (record is None and location.source is Source.PROJECT):
         return layer  # nothing is lost, or it came with the project, and `settings show` tells
-    said = warning(slug, reason if record is None else changed, _at(location), hint=hint)
+    said = warning(slug, changed or reason, _at(location), hint=hint)
     return replace(layer, problems=(said, *layer.problems))
 
 

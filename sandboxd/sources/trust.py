@@ -59,6 +59,14 @@ class TrustStore:
         found = self._read(self._path(directory))
         return found if found is not None and found.directory == directory else None
 
+    def state(self, directory: str) -> tuple[int, ...]:
+        """What differs after the record of a directory was written or removed."""
+        try:
+            status = os.stat(self._path(directory))
+        except OSError:
+            return ()
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
+
     def all(self) -> tuple[TrustedDirectory, ...]:
         """All records, by directory."""
         try:

@@ -85,7 +85,7 @@ asyncio.run(main())
 def test_pd_21_a_sandbox_in_a_sandbox_is_refused(start_daemon: StartDaemon, identity: Identity) -> None:
     """With laxer settings and with what the outer client knows: a command line inside starts nothing, and says so."""
     daemon = start_daemon()
-    lax = identity.workspace / "lax.json"
+    lax = identity.base / "lax.json"
     identity.write(lax, json.dumps({"sandbox": {"filesystem": {"allowWrite": ["/"]},
                                                 "network": {"allowedDomains": ["*"]}}}))  # fmt: skip
     target = identity.home / "written"

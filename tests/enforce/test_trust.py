@@ -249,3 +249,46 @@ def test_records_are_not_made_from_inside_where_there_are_none(
         done = daemon.run("run", "-c", attack, cwd=cwd)
         assert "works" in done.stdout, done.stderr
         assert_closed(daemon, outside, identity.workspace)
+
+
+@pytest.mark.parametrize("place", ["workspace", "opened", "link", "hard link", "flag"])
+def test_a_named_settings_file_that_a_command_could_write(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, place: str
+) -> None:
+    """It only tightens until it is trusted; one from elsewhere widens."""
+    opened = directory(identity, identity.home / "opened")
+    planted = (opened if place == "opened" else identity.workspace) / "needed.json"
+    named = planted
+    identity.write(identity.base / "own.json", opening(outside))
+    env = {}
+    if place == "link":
+        named = identity.home / "needed.json"
+        named.symlink_to(planted)
+    elif place == "flag":
+        env["SANDBOXD_FLAG_SETTINGS"] = str(planted)
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": [str(opened)]}}}, env=env)
+    if place == "flag":  # protected while this daemon runs, and not by one without the variable
+        daemon.run("run", "--", "true")
+        identity.write(planted, opening(outside))
+    else:
+        done = daemon.run("run", "-c", f"printf %s {shlex.quote(opening(outside))} > {planted}")
+        assert done.returncode == 0, done.stderr
+    if place == "hard link":
+        named = identity.home / "needed.json"
+        os.link(planted, named)
+    words = () if place == "flag" else ("--settings", str(named))
+    reload(daemon)
+    done = daemon.run("run", *words, "-c", f"touch {outside}/reached; echo ran")
+    assert "ran" in done.stdout and not (outside / "reached").exists(), done.stderr
+    assert "sandboxd trust" in done.stderr
+    assert trust(daemon, str(named), "--yes").returncode == 0
+    daemon.run("run", *words, "--", "touch", f"{outside}/reached")
+    assert (outside / "reached").exists()
+    (outside / "reached").unlink()
+    identity.write(planted, opening(outside, identity.home))
+    reload(daemon)
+    daemon.run("run", *words, "--", "touch", f"{outside}/reached")
+    assert not (outside / "reached").exists()
+    if place != "flag":
+        daemon.run("run", "--settings", str(identity.base / "own.json"), "--", "touch", f"{outside}/reached")
+        assert (outside / "reached").exists()

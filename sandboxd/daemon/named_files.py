@@ -1,0 +1,50 @@
+"""Whether a settings file that somebody names (`--settings`, `$SANDBOXD_FLAG_SETTINGS`) is the person's own word.
+
+It is not where a command could have written it. There it counts as a project's: it only tightens, until a person trusts
+its content.
+
+What the daemon has opened for commands is known to it. Of what an earlier one has opened only marks are left; they make
+a file doubtful, and never believed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+_MARKS = (".git", ".claude")
+
+
+def why_doubtful(path: str, opened: Iterable[str], home: str) -> str:
+    """Why commands may have written the file at `path` (absolute); empty when nothing speaks for it. `opened` are
+    directories that commands may write. The file is looked for where its name stands and where links lead."""
+    roots = {os.path.realpath(root) for root in opened}
+    real = os.path.realpath(path)
+    own_home = os.path.realpath(home)
+    standing = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    for name in dict.fromkeys((standing, real)):
+        above = os.path.dirname(name)
+        while True:
+            if above in roots:
+                return f"commands may write in {above}"
+            if not is_below(own_home, above) and any(os.path.lexists(os.path.join(above, mark)) for mark in _MARKS):
+                return f"it lies in the project {above}"
+            if above == os.path.dirname(above):
+                break
+            above = os.path.dirname(above)
+    try:
+        links = os.stat(real).st_nlink
+    except OSError:
+        return ""
+    return f"it has {links} names (hard links)" if links > 1 else ""
+
+
+def literal_part(path: str) -> str:
+    """The directory in which everything lies that a rule with a pattern matches."""
+    parts = path.split("/")
+    at = next((at for at, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
+    return "/".join(parts[:at]) or "/"
+
+
+def is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
