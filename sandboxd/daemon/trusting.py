@@ -241,6 +241,11 @@ class Trusting:
         except SandboxdError as error:  # what is broken or gone by now is told where the settings are read
             self._log.warning("a changed project cannot be asked about", directory=directory, why=error.message)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open, or about to be put."""
+        return bool(self._asking)
+
     def close(self) -> None:
         """The daemon ends: nobody is asked any more."""
         for task in self._asking.values():

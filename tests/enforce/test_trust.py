@@ -266,11 +266,9 @@ def test_a_named_settings_file_that_a_command_could_write(
         named.symlink_to(planted)
     elif place == "flag":
         env["SANDBOXD_FLAG_SETTINGS"] = str(planted)
+        identity.write(planted, opening(outside))  # protected while a daemon has the variable, and not before
     daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": [str(opened)]}}}, env=env)
-    if place == "flag":  # protected while this daemon runs, and not by one without the variable
-        daemon.run("run", "--", "true")
-        identity.write(planted, opening(outside))
-    else:
+    if place != "flag":
         done = daemon.run("run", "-c", f"printf %s {shlex.quote(opening(outside))} > {planted}")
         assert done.returncode == 0, done.stderr
     if place == "hard link":
