@@ -185,6 +185,8 @@ async def test_trust_that_another_daemon_takes_back_ends_before_the_next_command
         return any(rule.path == "/srv/elsewhere" for rule in known.now.policy.files.allow_write)
 
     assert widens()
+    await wait_until_async(lambda: known.look().settled, "the clock of times has gone on")
+    known.refresh()
     places.trust.remove(str(project))
     await world.policies.bring_up_to_date(str(project))
     assert not widens()
