@@ -41,6 +41,7 @@ PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
 OPENED_KEPT = 4096
 """Directories that are known to be writable for commands."""
+NO_VARIABLES: Mapping[str, str] = {}
 VARIANTS_KEPT = 64
 """Policies with a caller's overrides that are kept for each session."""
 
@@ -187,14 +188,15 @@ class Project:
         broken = () if self.error is None else (_last_good(self.error),)
         return (*broken, *self.now.policy.warnings)
 
-    def with_layers(self, layers: tuple[Layer, ...]) -> Snapshot:
-        """What holds with settings of a session or a call on top. Raises SettingsError, also for an entry that a file
-        would lose with a warning: whoever names one in a call is there to correct it."""
+    def with_layers(self, layers: tuple[Layer, ...], variables: Mapping[str, str] = NO_VARIABLES) -> Snapshot:
+        """What holds with settings of a session or a call on top, and a caller's variables. Raises SettingsError, also
+        for an entry that a file would lose with a warning: whoever names one in a call is there to correct it."""
         merged = merge((*layers, *self.now.settings.layers))
-        for problem in check_settings(merged, self.scope):
+        scope = replace(self.scope, caller=variables)
+        for problem in check_settings(merged, scope):
             if problem.severity is Severity.ERROR and problem.origin.source is Source.CLI:
                 raise problem.as_error()
-        return Snapshot(merged, build_policy(merged, self.scope, self.now.policy.generation))
+        return Snapshot(merged, build_policy(merged, scope, self.now.policy.generation))
 
 
 class SessionPolicy:
@@ -242,9 +244,16 @@ class SessionPolicy:
         places = self.project.places
         return (len(places.opened), *places.trust.state(os.path.dirname(os.path.realpath(path))))
 
+    def variables(self, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
+        """The environment variables that rules mention; none where there is no policy."""
+        try:
+            return self(overrides).variables
+        except SettingsError:
+            return ()
+
     def _build(self, key: _Variant) -> Snapshot:
         try:
-            found = self.project.with_layers(self._layers(key[0]))
+            found = self.project.with_layers(self._layers(key[0]), dict(key[0].variables))
             self.project.places.note_policy(found.policy)
             return found
         except SettingsError as error:

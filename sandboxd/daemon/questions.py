@@ -12,6 +12,7 @@ from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explanation import explain_command, explain_host
 from sandboxd.proxy.interfaces import OwnAddresses
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,13 +72,15 @@ class Questions:
         self._log = log
         self._own_addresses = OwnAddresses()
 
-    def policy(self, session_id: str | None, directory: str | None) -> Policy:
+    def policy(
+        self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
+    ) -> Policy:
         """That of the session, else of the directory's project, else the daemon's own. Raises CallerError
         `session_unknown`, SettingsError."""
         if session_id is not None:
-            return self._sessions.get(session_id).policy
+            return self._sessions.get(session_id).policy_of(overrides)
         if directory is not None:
-            return self._policies.of_session(directory)()
+            return self._policies.of_session(directory)(overrides)
         return self._policies.own.now.policy
 
     async def command(
@@ -131,18 +134,26 @@ class Questions:
         return Explained(target, explain_host(policy, target, own=self._own_addresses()))
 
     async def explain_path(
-        self, target: str, session_id: str | None, directory: str | None, *, write: bool
+        self,
+        target: str,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        write: bool,
     ) -> Explained:
         """`target` is a path; a relative one is under the working directory. Raises CallerError `cwd_relative` when
         that is not known, PolicyError."""
         cwd, project, path = self._seen_from(target, session_id, directory)
-        policy = self.policy(session_id, directory)
+        policy = self.policy(session_id, directory, overrides)
         return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))
 
-    async def explain_socket(self, target: str, session_id: str | None, directory: str | None) -> Explained:
+    async def explain_socket(
+        self, target: str, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
+    ) -> Explained:
         """`target` is the path of a Unix socket, read as that of `explain_path`. Raises the same."""
         cwd, project, path = self._seen_from(target, session_id, directory)
-        policy = self.policy(session_id, directory)
+        policy = self.policy(session_id, directory, overrides)
         return Explained(path, await self._explain_socket(policy, cwd, project, session_id, path))
 
     def _seen_from(self, target: str, session_id: str | None, directory: str | None) -> tuple[str, str, str]:

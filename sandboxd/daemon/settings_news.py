@@ -23,29 +23,32 @@ class SettingsNews:
 
     def __init__(self) -> None:
         self._told: OrderedDict[tuple[str, _Version], None] = OrderedDict()
-        self._seen: OrderedDict[str | None, tuple[int, str]] = OrderedDict()
+        self._seen: OrderedDict[str | None, tuple[int, str, tuple[tuple[str, str], ...]]] = OrderedDict()
 
     def about(self, policy: SessionPolicy, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
         """What to tell with a command. Raises SettingsError when the overrides cannot hold."""
         project = policy.project
-        state = project.now.policy.generation, str(project.error or "")
+        of_files = Overrides(variables=overrides.variables) if overrides.variables else NO_OVERRIDES
+        state = project.now.policy.generation, str(project.error or ""), overrides.variables
         news: list[str] = []
         if self._seen.get(project.directory) != state:
             self._seen[project.directory] = state
             self._seen.move_to_end(project.directory)
             while len(self._seen) > _PROJECTS_REMEMBERED:
                 self._seen.popitem(last=False)
-            news += self._untold(project)
-        if overrides is not NO_OVERRIDES:
-            known = set(policy.snapshot().policy.warnings)
+            news += self._untold(project, policy.snapshot(of_files).policy.warnings)
+        if overrides is not NO_OVERRIDES and overrides != of_files:
+            known = set(policy.snapshot(of_files).policy.warnings)
             news += (text for text in policy.snapshot(overrides).policy.warnings if text not in known)
         return _bounded(news)
 
-    def _untold(self, project: Project) -> list[str]:
+    def _untold(self, project: Project, warnings: tuple[str, ...]) -> list[str]:
+        """`warnings` are those of the files, read with the caller's variables."""
         files = {str(problem): problem.origin.file for problem in project.problems}
+        broken = project.complaints[:1] if project.error is not None else ()
         versions: dict[str | None, _Version] = {}
         news = []
-        for text in project.complaints:
+        for text in (*broken, *warnings):
             file = files.get(text)
             if file not in versions:
                 versions[file] = _version(file)

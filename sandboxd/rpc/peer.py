@@ -104,6 +104,11 @@ class Caller:
             )
 
 
+def start_time(pid: int) -> int:
+    """When a process was started, in clock ticks since boot. Raises OSError."""
+    return _parent_of(pid)[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a caller must share with the daemon: its uid, and its namespaces as (device, inode). `groups` are those that

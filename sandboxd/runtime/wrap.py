@@ -24,13 +24,16 @@ class Overrides:
     ignore_unknown_restrictions: bool = False
     restricted: bool = False
     """The caller's may only tighten."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What the caller's environment has, unlike the daemon's, for variables that rules mention."""
     granted_write: tuple[str, ...] = ()
     granted_read: tuple[str, ...] = ()
     """Paths that a person granted."""
 
     def __bool__(self) -> bool:
         callers = self.allow_domains or self.allow_write or self.allow_read or self.settings
-        return bool(callers or self.granted_write or self.granted_read or self.ignore_unknown_restrictions)
+        others = self.variables or self.granted_write or self.granted_read or self.ignore_unknown_restrictions
+        return bool(callers or others)
 
 
 NO_OVERRIDES = Overrides()

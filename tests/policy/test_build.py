@@ -70,6 +70,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.autoAllowBashIfSandboxed": (False, lambda p: not p.commands.auto_allow),
     "sandbox.allowUnsandboxedCommands": (False, lambda p: not p.commands.allow_unsandboxed),
     "sandbox.allowOverrides": (False, lambda p: not p.allow_overrides),
+    "sandbox.allowProjectTrust": (False, lambda p: True),
     "sandbox.excludedCommands": (["docker"], lambda p: [rule.pattern for rule in p.commands.excluded] == ["docker"]),
     "sandbox.presets": (["credentials"], lambda p: "/home/u/.netrc" in paths(p.files.deny_read)),
     "sandbox.network.allowedDomains": (["a.test"], lambda p: p.network.allowed[0].pattern.text == "a.test"),
@@ -136,7 +137,8 @@ def test_f112_each_key_has_an_effect(key: str) -> None:
     tree: Any = value
     for step in reversed(key.split(".")):
         tree = {step: tree}
-    source = Source.MANAGED if key.endswith("Path") or "Managed" in key else Source.USER
+    managed = key.endswith(("Path", "ProjectTrust")) or "Managed" in key
+    source = Source.MANAGED if managed else Source.USER
     source = Source.CLI if key.endswith("ignoreUnknownRestrictions") else source
     assert seen(build(tree, source))
 

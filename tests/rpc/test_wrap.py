@@ -198,6 +198,25 @@ async def test_nobody_ignores_a_restriction_of_managed_settings(
     assert (await client.result("wrap", in_project(running, command="x")))["wrap_id"]
 
 
+@pytest.mark.parametrize(
+    ("where", "role", "opened"),
+    [("user", None, True), ("managed", None, False), ("project", None, False), ("user", "agent", False)],
+)
+async def test_a_callers_variables_open_what_the_caller_could_open(
+    running: RunningDaemon, machine: FakeMachine, where: str, role: str | None, opened: bool
+) -> None:
+    around = running.around
+    file = {"user": around.user_settings, "managed": around.managed_settings, "project": around.project_settings}[where]
+    around.write(file, {"sandbox": {"filesystem": {"allowWrite": ["$OUT_DIR/x"]}}})
+    async with running.client() as client:
+        if role is not None:
+            await client.result("hello", {"protocol": 1, "role": role})
+        running.daemon.policies.reload()
+        await client.result("wrap", in_project(running, command="x", env={"OUT_DIR": "/out"}))
+    policy, _ = machine.planner.asked[0]
+    assert [rule.path for rule in policy.files.allow_write] == (["/out/x"] if opened else [])
+
+
 async def test_one_implicit_session_for_each_directory(client: RawClient, running: RunningDaemon) -> None:
     other = running.around.home / "other"
     other.mkdir()

@@ -12,7 +12,9 @@ from sandboxd.policy import guidance
 from sandboxd.policy.guidance import Surroundings
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.policy.upstream import ParentProxy
+from sandboxd.rpc.caller_variables import caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.origins import Origin
 from sandboxd_client.wire.messages.policy import (
     DescribeParams,
@@ -32,13 +34,18 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
     """Raises CallerError when the target is no path, host, command or socket."""
     questions = call.daemon.questions
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
+    names = questions.policy(params.session_id, directory).variables
+    variables = await caller_variables(call, names, None)
+    mine = Overrides(variables=variables) if variables else NO_OVERRIDES
     match params.kind:
         case "host":
             explained = questions.explain_host(params.target, params.session_id, directory)
         case "path":
-            explained = await questions.explain_path(params.target, params.session_id, directory, write=params.write)
+            explained = await questions.explain_path(
+                params.target, params.session_id, directory, mine, write=params.write
+            )
         case "socket":
-            explained = await questions.explain_socket(params.target, params.session_id, directory)
+            explained = await questions.explain_socket(params.target, params.session_id, directory, mine)
         case _:
             answer = await questions.explain_command(params.target, params.session_id, directory, uid=call.caller.uid)
             explained = Explained(params.target, answer.decision, answer.sandboxed)

@@ -6,12 +6,14 @@ There is no path through here that returns a command unsandboxed: `Session.wrap`
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sandboxd.daemon.learning import learn_from
 from sandboxd.errors import CallerError
 from sandboxd.policy.publication import Publication
+from sandboxd.rpc.caller_variables import caller_variables
 from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
@@ -60,8 +62,11 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
     )
     if session is None:
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
-    wrapped = await sessions.wrap(session, request)
     settings = call.daemon.policies.session_policy(session.id, session.cwd)
+    variables = await caller_variables(call, settings.variables(request.overrides), params.env)
+    if variables:
+        request = replace(request, overrides=replace(request.overrides, variables=variables))
+    wrapped = await sessions.wrap(session, request)
     news = call.daemon.news.about(settings, request.overrides)
     if settings.project.trust_has_changed:
         call.daemon.trusting.notice(settings.project, session, call.daemon.permissions.prompts)
