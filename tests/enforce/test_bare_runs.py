@@ -9,7 +9,7 @@ import asyncio
 from sandboxd_client import AsyncClient, Client
 with Client(autostart=False) as box, box.session() as session:
     session.run("echo inside > $TMPDIR/file")
-    done = session.run("cat $TMPDIR/file; echo $TMPDIR $TMPPREFIX", shell="/bin/sh", decide=True, capture_output=True, text=True)
+    done = session.run("cat $TMPDIR/file", decide=True, capture_output=True, text=True)
     print(done.sandboxed, done.stdout.split("\\n")[0])
     inside = session.run("echo $TMPDIR $TMPPREFIX", capture_output=True, text=True).stdout
     bare = session.run(["printenv", "TMPDIR", "TMPPREFIX"], decide=True, capture_output=True, text=True)

@@ -113,8 +113,8 @@ class PermissionRequestParams:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequestResult:
-    """`by` is `policy` when it was decided without a question, None when nobody answered. `env` are the variables of the
-    session to set for a command that may run without a sandbox."""
+    """`by` is `policy` when it was decided without a question, None when nobody answered. `env` are the variables of
+    the session to set for a command that may run without a sandbox."""
 
     behavior: Answer
     scope: Scope | None
