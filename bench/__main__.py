@@ -43,6 +43,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.captured", "captured_connections", True),
     ("bench.captured", "captured_command", True),
     ("bench.restarts", "restarts", True),
+    ("bench.floods", "floods", False),
 )
 
 

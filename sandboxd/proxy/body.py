@@ -23,10 +23,12 @@ from sandboxd.proxy.http1 import (
     tokens,
     values,
 )
+from sandboxd.proxy.turns import LINE, TEXT
 
 MAX_CHUNK_LINE: Final = 4096
-LINES_AT_ONCE: Final = 256
+LINES_AT_ONCE: Final = 128
 """Of a chunked body, before others get their turn: chunks may hold one byte each."""
+COST_AT_ONCE: Final = 400
 
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
@@ -122,7 +124,7 @@ def _parse_length(text: bytes) -> int:
 class BodyReader:
     """`receive` gives the content in some bytes; `done` says that the body is complete, `rest` holds what follows it,
     `trailers` the trailer fields that may be passed on. `take_unread` gives bytes to be received once more, later: what
-    a chunked body costs goes by its lines, and `lines` is how many there were in the last bytes."""
+    a chunked body costs goes by its lines. `cost` is that of the last bytes (`proxy/turns.py`)."""
 
     def __init__(self, framing: Framing) -> None:
         self._kind = framing.kind
@@ -133,7 +135,7 @@ class BodyReader:
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_lines = 0
         self._unread = b""
-        self.lines = 0
+        self.cost = 0
         self.done = not framing.has_body
         self.rest = b""
 
@@ -167,9 +169,9 @@ class BodyReader:
     def _receive_chunked(self, data: bytes) -> bytes:
         content: list[bytes] = []
         place = 0
-        self.lines = 0
+        self.cost = lines = 0
         while place < len(data) and not self.done:
-            if self.lines >= LINES_AT_ONCE:
+            if lines >= LINES_AT_ONCE or self.cost >= COST_AT_ONCE:
                 self._unread = data[place:]
                 break
             if self._state == "data":
@@ -189,7 +191,8 @@ class BodyReader:
             place = end + 1
             line = bytes(self._line)
             self._line.clear()
-            self.lines += 1
+            lines += 1
+            self.cost += LINE + len(line) // TEXT
             if not line.endswith(b"\r\n") or b"\r" in line[:-2]:
                 raise HttpSyntaxError("line in a chunked body does not end with CRLF")
             self._take_line(line[:-2])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.errors import CallerError
+from sandboxd.proxy.turns import LINE, TEXT
 
 MAX_HEAD: Final = 65536
 MAX_LINES: Final = 200
@@ -105,6 +106,7 @@ class HeadReader:
         self._start = 0
         self._searched = 0
         self._lines = 0
+        self._cost = 0
         self._first: bytes | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self.rest = b""
@@ -122,6 +124,7 @@ class HeadReader:
             line = self._line(end)
             self._start = self._searched = end + 1
             self._lines += 1
+            self._cost += LINE + len(line) // TEXT
             if self._lines > MAX_LINES + 1 and (line or self._first is None):  # with the first one
                 raise HttpSyntaxError(f"head has more than {MAX_LINES} header lines", status=431, slug="head_too_large")
             if self._first is None:
@@ -139,6 +142,11 @@ class HeadReader:
         if self._first is None and beginning not in (b"", b"\r"):
             self._check_beginning(beginning)
         return None
+
+    def take_cost(self) -> int:
+        """Of what was read since the last time (`proxy/turns.py`)."""
+        cost, self._cost = self._cost, 0
+        return cost
 
     def _line(self, end: int) -> bytes:
         line = bytes(self._buffer[self._start : end])

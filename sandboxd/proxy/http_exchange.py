@@ -115,7 +115,7 @@ class Exchange:
                 raise ConnectionResetError("the client ended in the middle of a request body")
             piece = body.receive(data)
             self._client.unread(body.take_unread())
-            self._client.share.spend(body.lines)
+            self._client.share.spend(body.cost)
             if chunked:
                 piece = (chunk(piece) if piece else b"") + (last_chunk(body.trailers) if body.done else b"")
             if piece:
@@ -170,6 +170,7 @@ class Exchange:
                     if share.held > self._limits.held_bytes:
                         raise _bad_answer("too many answers have begun without an end of their heads")
                     answer = _parse_answer(reader, data)
+                    share.spend(reader.take_cost())
                     while answer is not None:
                         if answer.status >= 200:
                             _check_login(origin.connection, answer)
@@ -212,7 +213,7 @@ class Exchange:
         content = body.receive(rest) if rest and not body.done else b""
         while True:
             origin.unread(body.take_unread())
-            self._client.share.spend(body.lines)
+            self._client.share.spend(body.cost)
             if content:
                 piece += chunk(content) if chunked else content
             if chunked and body.done:

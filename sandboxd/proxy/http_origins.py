@@ -11,7 +11,7 @@ from sandboxd.proxy.http_target import Target
 from sandboxd.proxy.limits import Limits
 from sandboxd.proxy.outbound import Connection, Outbound
 from sandboxd.proxy.stream import Stream
-from sandboxd.proxy.turns import Share
+from sandboxd.proxy.turns import CONNECTION, Share
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -57,6 +57,7 @@ class Origins:
 
     async def open(self, head: RequestHead, target: Target) -> OriginStream:
         """A new connection. Raises Refused, DialError."""
+        self._client.share.spend(CONNECTION)
         connection = await self._outbound.open_for(
             self._client,
             self._limits,

@@ -58,12 +58,18 @@ class _HttpConnection:
     async def run(self) -> None:
         limit = self._limits.head_s
         while True:
-            reader = RequestReader()
+            reader, head = RequestReader(), None
             self._client.begin()
             try:
                 head = await self._read_head(reader, limit)
             except HttpSyntaxError as error:
-                await self._answer_and_end(error_response(error, error.status))
+                refusal = error_response(error, error.status)
+            else:
+                refusal = b""
+            self._client.share.spend(reader.take_cost())
+            del reader  # what it has read is not kept while an answer is under way
+            if refusal:
+                await self._answer_and_end(refusal)
                 return
             if head is None or not await self._serve(head):
                 return
@@ -83,6 +89,7 @@ class _HttpConnection:
                             "too many requests have begun without an end of their heads", status=503, slug="too_busy"
                         )
                     head = reader.receive_request(data)
+                    self._client.share.spend(reader.take_cost())
                     if head is not None:
                         self._client.unread(reader.rest)
                         return head

@@ -31,7 +31,7 @@ class Limits:
     """A DNS connection without a whole question, or one that does not read its answers."""
     interim_answers: int = 32
     """1xx answers to one request."""
-    held_bytes: int = 8 << 20
+    held_bytes: int = 4 << 20
     """Of the heads of one command's requests and answers that are not complete, and of requests that wait for the
     answer to a question."""
     connections: int = 4096

@@ -16,14 +16,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-BUDGET: Final = 1000
+BUDGET: Final = 400
 """Of one turn of the event loop, of all commands together."""
-LEAST: Final = 50
+LEAST: Final = 40
 """Of one command, however many others there are."""
 MOST_OWED: Final = 50 * BUDGET
 
 STEP: Final = 10
 """Of any step: a call of the system, and what leads to it."""
+LINE: Final = 3
+"""Of a head or of a chunked body, beside its bytes (`TEXT`)."""
+TEXT: Final = 100
+"""Bytes of such lines that cost a unit."""
 CONNECTION: Final = 200
 """To accept a connection, or to take a request to where it goes."""
 QUESTION: Final = 100

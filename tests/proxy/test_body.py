@@ -118,6 +118,8 @@ def read(framing: Framing, pieces: tuple[bytes, ...]) -> tuple[bytes, BodyReader
     waiting = list(pieces)
     while waiting and not body.done:
         content += body.receive(waiting.pop(0))
+        if left := body.take_unread():
+            waiting.insert(0, left)
     return content, body, b"".join(waiting)
 
 

@@ -14,6 +14,8 @@ from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.policy.hosts import IPAddress
 
 _REUSE_ADDRESS = (1, 2, 1)
+AT_ONCE = 2
+"""Requests of one sandbox: each forks a process, which is to be there for the launches of others as well."""
 
 
 class NamespaceHold:
@@ -22,6 +24,7 @@ class NamespaceHold:
     def __init__(self, worker: NamespaceWorker, namespace: int) -> None:
         self._worker = worker
         self._namespace = namespace
+        self._room = asyncio.Semaphore(AT_ONCE)
 
     def fileno(self) -> int:
         return self._namespace
@@ -31,7 +34,7 @@ class NamespaceHold:
         it never came to that."""
         step = OpenSocket(STREAM, address, port, Then.CONNECT)
         try:
-            (sock,) = await self._worker.start(self._usable(), Program.of((step,)))
+            sock = await self._open(step)
         except NamespaceError as error:
             if error.number:
                 raise OSError(error.number, os.strerror(error.number)) from error
@@ -47,13 +50,18 @@ class NamespaceHold:
         """Found out by binding a socket there, which a listener forbids and a mere connection does not."""
         step = OpenSocket(STREAM, address, port, Then.BIND, options=(_REUSE_ADDRESS,))
         try:
-            (sock,) = await self._worker.start(self._usable(), Program.of((step,)))
+            sock = await self._open(step)
         except NamespaceError as error:
             if error.number == errno.EADDRINUSE:
                 return True
             raise
         sock.close()
         return False
+
+    async def _open(self, step: OpenSocket) -> socket.socket:
+        async with self._room:
+            (sock,) = await self._worker.start(self._usable(), Program.of((step,)))
+        return sock
 
     def _usable(self) -> int:
         if self._namespace < 0:

@@ -1,0 +1,90 @@
+"""What one command can do to all others: each attack of `flood_inside.py`, and another session's `run -- true`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.commands import TRUE
+from bench.flood_inside import ATTACKS
+from bench.private_daemon import Bench, private_daemon
+from bench.rows import Row
+from bench.timing import median, ms
+from sandboxd_client import Client
+
+INSIDE = Path(__file__).with_name("flood_inside.py")
+MOST_MB = 100
+GRACE_S = 10.0
+
+
+def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
+    """Each with a daemon of its own. The flood runs at the lowest priority, so that it is the daemon that is measured,
+    and not who gets the processors."""
+    for attack in ATTACKS:
+        if only in attack:
+            try:
+                yield from _one(attack, quick)
+            except Exception as error:
+                yield Row(f"flood: {attack.replace('_', ' ')}", None, error=f"{type(error).__name__}: {error}"[:300])
+
+
+def _one(attack: str, quick: bool) -> Iterator[Row]:
+    name = f"flood: {attack.replace('_', ' ')}"
+    with private_daemon() as bench:
+        with Client(timeout=120) as box:
+            quiet = [_true(box, bench) for _ in range(5 if quick else 20)]
+            with _flooding(bench, attack):
+                busy = [_true(box, bench) for _ in range(5 if quick else 20)]
+        memory = bench.memory_mb()
+        quiet_s, busy_s = median(quiet), median(busy)
+        detail = {
+            "flooded": ms(busy_s),
+            "quiet": ms(quiet_s),
+            "worst": ms(max(busy)),
+            "memory": f"{memory:.0f} MB",
+            "log": f"{(bench.base / 'daemon.log').stat().st_size >> 10} KiB",
+        }
+        yield Row(name, busy_s / quiet_s, "times quiet", "≤ 3", detail)
+        if memory > MOST_MB:
+            yield Row(f"{name}: memory", memory, "MB", f"≤ {MOST_MB}")
+
+
+def _true(box: Client, bench: Bench) -> float:
+    begin = time.perf_counter()
+    done = box.run([TRUE], cwd=str(bench.project), capture_output=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit {done.returncode}: {done.stderr!r}")
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def _flooding(bench: Bench, attack: str) -> Iterator[None]:
+    other = bench.base / "flooding"
+    other.mkdir()
+    script = other / "flood.py"
+    script.write_text(INSIDE.read_text())
+    argv = [sys.executable, "-P", "-m", "sandboxd", "run", "--", "nice", "-n", "19", "/usr/bin/python3", str(script)]
+    flood = subprocess.Popen([*argv, attack], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert flood.stdout is not None
+    try:
+        if flood.stdout.readline() != b"flooding\n":
+            raise RuntimeError(f"the flood did not begin: {flood.wait()}")
+        time.sleep(1.0)
+        yield
+    finally:
+        flood.stdout.close()
+        flood.kill()
+        flood.wait()
+
+
+if __name__ == "__main__":
+    from bench.rows import table
+
+    rows = []
+    for row in floods(None, True, sys.argv[1] if len(sys.argv) > 1 else ""):
+        rows.append(row)
+        print(table([row]).splitlines()[1], flush=True)
