@@ -6,10 +6,10 @@ at any depth, the session's temporary directory included. git takes a directory 
 and `objects` and `refs` or a `commondir` (gitrepository-layout(5)), or when a `.git` leads to it; every such directory
 is a candidate, whether anything leads to it yet or not, so it does not matter in which order the parts were made.
 
-Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; what is
-older than those commands, with all directories on the way to it; and what was made while no command ran. Of the rest
-everything that git would obey is made harmless. No program can set the inode change times that this rests on; those of
-another machine, and of a file system in memory, prove nothing.
+Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; what
+is older than this daemon, with all directories on the way to it; and what was made while no command could write there.
+Of the rest everything that git would obey is made harmless. No program can set the inode change times that this rests
+on; those of another machine, and of a file system in memory, prove nothing.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class PlantedRepositories:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._beginning = asyncio.Lock()
         self._guard = threading.Lock()
-        self._quiet_since = time.time_ns()
-        self._busy: list[tuple[int, int]] = []
-        """When commands have run (ns of the wall clock), in order, none in another."""
+        self.started = time.time_ns()
+        self._busy: dict[str, list[tuple[int, int]]] = {}
+        """By place, when commands have run that could write there (ns of the wall clock), in order, none in another."""
         self._admitted: dict[str, _Signature] = {}
         """Files that git obeys and that are known to be no command's, as they were then."""
 
@@ -79,10 +79,9 @@ class PlantedRepositories:
         """A command is about to start. Remembers what repositories there are, where that is not known yet. One at a
         time, since a command that starts meanwhile could add some."""
         async with self._beginning:
-            alone = not self._running
             new = [place for place in territory.places if place not in self._indexes]
             if new:
-                await asyncio.to_thread(self._remember, new, territory, alone)
+                await asyncio.to_thread(self._remember, new, territory)
             self._running[launch_id] = territory
 
     def resume(self, launch_id: str, territory: Territory) -> None:
@@ -116,28 +115,32 @@ class PlantedRepositories:
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
             self._running.pop(launch_id, None)
-            self._was_busy(territory.since, time.time_ns())
+            self._was_busy(territory, time.time_ns())
 
-    def _was_busy(self, start: int, end: int) -> None:
+    def _was_busy(self, territory: Territory, end: int) -> None:
         with self._guard:
-            while self._busy and self._busy[-1][1] >= start:
-                start = min(start, self._busy.pop()[0])
-            self._busy.append((start, end))
-            if len(self._busy) > _MOST_INTERVALS:
-                self._busy[:2] = [(self._busy[0][0], self._busy[1][1])]
+            for place in territory.places:
+                start, busy = territory.since, self._busy.setdefault(place, [])
+                while busy and busy[-1][1] >= start:
+                    start = min(start, busy.pop()[0])
+                busy.append((start, end))
+                if len(busy) > _MOST_INTERVALS:
+                    busy[:2] = [(busy[0][0], busy[1][1])]
 
-    def was_quiet(self, moment: int) -> bool:
-        """Whether no command of this daemon ran then, and none of an earlier one."""
+    def was_quiet(self, moment: int, path: str) -> bool:
+        """Whether no command could write at a path then. False for times before this daemon's."""
         with self._guard:
-            at = bisect_right(self._busy, moment, key=lambda one: one[0])
-            is_over = at == 0 or self._busy[at - 1][1] < moment
-        running = list(self._running.values())
-        return is_over and self._quiet_since < moment and all(moment < one.since for one in running)
+            for place, busy in self._busy.items():
+                at = bisect_right(busy, moment, key=lambda one: one[0])
+                if at and busy[at - 1][1] >= moment and _is_below(path, place):
+                    return False
+        running = (one for one in list(self._running.values()) if one.since <= moment)
+        return self.started < moment and not any(_is_below(path, place) for one in running for place in one.places)
 
-    def _remember(self, places: list[str], territory: Territory, alone: bool) -> None:
+    def _remember(self, places: list[str], territory: Territory) -> None:
         since = min((one.since for one in self._running.values()), default=territory.since)
         look = _Look(self, territory, lambda path: False, since)
-        look.remember(places, everything=alone)
+        look.remember(places)
         self._shrink()
 
     def _shrink(self) -> None:
@@ -149,6 +152,8 @@ class PlantedRepositories:
                     kept -= len(index)
                     del self._indexes[place]
                     self._locks.pop(place, None)
+                    if not os.path.isdir(place):
+                        self._busy.pop(place, None)
                     for path in [path for path in list(self._admitted) if path.startswith(f"{place}/")]:
                         self._admitted.pop(path, None)
 
@@ -163,10 +168,10 @@ class PlantedRepositories:
     def everybody(self) -> Configuration:
         return configuration_of_user(os.path.expanduser("~"), NoNames())
 
-    @property
-    def runs_alone(self) -> bool:
-        """Whether no other command runs than the one whose look this is."""
-        return len(self._running) == 1
+    def runs_alone(self, path: str, territory: Territory) -> bool:
+        """Whether no other command can write at a path now than the one with this territory."""
+        others = (one for one in list(self._running.values()) if one is not territory)
+        return not any(_is_below(path, place) for one in others for place in one.places)
 
     def is_admitted(self, path: str, signature: _Signature) -> bool:
         return self._admitted.get(path) == signature
@@ -203,14 +208,14 @@ class _Look:
         self._all = repositories
         self._territory = territory
         self._could_write = could_write
-        self._since = since
+        self._command_since = since
+        self._since = min(since, repositories.started)
         self._known = frozenset(territory.known)
         self._opened: dict[str, int] = {}
         self._moved: list[str] = []
         self._failed: Exception | None = None
         self._done: set[tuple[str, str]] = set()
         self._changes = True
-        self._everything = False
         self._index: DirectoryIndex | None = None
         self._until = 0.0
         try:
@@ -229,9 +234,9 @@ class _Look:
             planted.close_again(self._opened)
         return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed)
 
-    def remember(self, places: list[str], *, everything: bool) -> None:
-        """Change nothing, and remember what is no command's: everything when none runs."""
-        self._changes, self._everything = False, everything
+    def remember(self, places: list[str]) -> None:
+        """Change nothing, and remember what is no command's: everything where none runs."""
+        self._changes = False
         self._walk(places, SECONDS_BEFORE)
 
     def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
@@ -256,7 +261,7 @@ class _Look:
         if not self._changes or path in self._opened or not self._could_write(path):
             return False
         try:
-            if os.lstat(path).st_ctime_ns < self._since:
+            if os.lstat(path).st_ctime_ns < self._command_since:
                 return False
         except OSError:
             return False
@@ -329,11 +334,13 @@ class _Look:
         signature = _signature(path)
         if not signature or self._all.is_admitted(path, signature):
             return False
-        changed = signature[2::5]
-        if is_old and all(one < self._since for one in changed):
-            return False
-        is_local = self._index is not None and self._index.keeps_times
-        return not (is_local and all(map(self._all.was_quiet, changed)))
+        if self._index is None or not self._index.keeps_times:
+            return True
+        # what commands of an earlier daemon have left was looked at by that one
+        return not all(
+            (is_old and moment < self._since) or self._all.was_quiet(moment, path)
+            for moment in signature[2::5]
+        )
 
     def _remember(self, git_dir: str, work_tree: str) -> None:
         """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
@@ -346,9 +353,9 @@ class _Look:
         except PolicyError as error:
             self._failed = error
         found = {path: _signature(path) for path in items}
-        certain = self._failed is None and self._all.runs_alone if self._changes else self._everything
+        certain = self._failed is None and self._all.runs_alone(git_dir, self._territory)
         for path, signature in found.items():
-            if signature and (certain or (is_old and all(changed < self._since for changed in signature[2::5]))):
+            if signature and (certain or not self._is_planted(path, is_old)):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
         if not self._changes and leads and leads != git_dir:
@@ -405,6 +412,10 @@ class _Look:
             for path in gitlinks(_bytes(os.path.join(git_dir, name), LARGEST_INDEX), self._until):
                 for work_tree in configured_worktrees(git_dir):
                     yield os.path.realpath(os.path.join(work_tree, path))
+
+
+def _is_below(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place.rstrip('/')}/")
 
 
 def _signature(path: str) -> _Signature:

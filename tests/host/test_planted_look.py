@@ -179,6 +179,18 @@ async def test_a_look_that_takes_too_long_ends(looks: Looks, monkeypatch: pytest
     assert "took too long" in str((await looks.end(command)).failed)
 
 
+async def test_what_was_not_seen_is_not_excused_by_its_age(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = await looks.begin()
+    path = trap(looks.work / "many/1/2/3/4/5/6/7/8/9/unseen")
+    for number in range(300):
+        (looks.work / "many" / str(number)).mkdir(exist_ok=True)
+    with monkeypatch.context() as limited:
+        limited.setattr(planted_look, "MOST_DIRECTORIES", 200)
+        assert (await looks.end(command)).failed is not None and is_trap(path)
+    command = await looks.begin()
+    assert len((await looks.end(command)).moved) == 2 and not is_trap(path)
+
+
 async def test_hooks_of_the_user_that_a_command_has_made(looks: Looks, tmp_path: Path) -> None:
     (tmp_path / "home" / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n")
     command = await looks.begin()
