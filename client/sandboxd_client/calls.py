@@ -297,8 +297,9 @@ def settings_update(
     session_id: str | None = None,
     cwd: Path | None = None,
     confirm: bool = False,
+    project: bool = False,
 ) -> Call[SettingsUpdateResult]:
-    params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm)
+    params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project)
     return Call("settings.update", encode_params(params), SettingsUpdateResult)
 
 
@@ -309,8 +310,9 @@ def settings_exclude_command(
     session_id: str | None = None,
     cwd: Path | None = None,
     confirm: bool = False,
+    project: bool = False,
 ) -> Call[SettingsUpdateResult]:
-    params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm)
+    params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm, project)
     return Call("settings.exclude_command", encode_params(params), SettingsUpdateResult)
 
 

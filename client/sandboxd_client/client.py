@@ -373,10 +373,13 @@ class Client:
         session_id: str | None = None,
         cwd: Path | None = None,
         confirm: bool = False,
+        project: bool = False,
     ) -> SettingsUpdateResult:
         """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
         reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
-        return self.call(calls.settings_update(changes, session_id=session_id, cwd=cwd, confirm=confirm))
+        return self.call(
+            calls.settings_update(changes, session_id=session_id, cwd=cwd, confirm=confirm, project=project)
+        )
 
     def settings_exclude_command(
         self,
@@ -386,10 +389,11 @@ class Client:
         session_id: str | None = None,
         cwd: Path | None = None,
         confirm: bool = False,
+        project: bool = False,
     ) -> SettingsUpdateResult:
         return self.call(
             calls.settings_exclude_command(
-                pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm
+                pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm, project=project
             )
         )
 

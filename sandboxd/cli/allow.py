@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
 from sandboxd.cli.asking import client, show_help
-from sandboxd.cli.changes import YES, announce, confirmed, is_pattern, rule_path
+from sandboxd.cli.changes import PROJECT, YES, announce, confirmed, is_pattern, rule_path
 from sandboxd.cli.output import warn
 from sandboxd_client import Change, Client, SandboxdError
 from sandboxd_client.wire.messages.policy import ExplainResult
@@ -29,11 +29,11 @@ _OPPOSITE = {"allow": "deny", "deny": "allow"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    return change_rule("allow", arguments, (_READ, _REMOVE, _CWD, YES, JSON, NO_AUTOSTART))
+    return change_rule("allow", arguments, (_READ, _REMOVE, PROJECT, _CWD, YES, JSON, NO_AUTOSTART))
 
 
 def deny(arguments: Sequence[str]) -> int:
-    return change_rule("deny", arguments, (_REMOVE, _CWD, JSON, NO_AUTOSTART))
+    return change_rule("deny", arguments, (_REMOVE, PROJECT, _CWD, JSON, NO_AUTOSTART))
 
 
 def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]) -> int:
@@ -43,7 +43,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     opens = "let commands write a path, reach a host or use a Unix socket"
     what = opens if verb == "allow" else "close a path, or a host"
     syntax = f"{verb} (path P | domain H{' | socket P' if verb == 'allow' else ''})"
-    if show_help(parsed, syntax, f"In your local settings: {what}. {_ENDING}", options):
+    if show_help(parsed, syntax, f"In your local settings, or the project's: {what}. {_ENDING}", options):
         return 0
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     kinds = tuple(known for of, known in _LISTS if of == verb)
@@ -58,15 +58,17 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     text = rest[0] if kind == "domain" else rule_path(rest[0], parsed.get("cwd"))
     keys = ("sandbox.filesystem.allowRead",) if "read" in parsed else _LISTS[verb, kind]
     with client(parsed) as box:
-        cwd = parsed.get("cwd")
+        cwd, project = parsed.get("cwd"), "project" in parsed
         if "remove" in parsed:
-            result = box.settings_update([Change("remove", key, text) for key in keys], cwd=cwd)
+            result = box.settings_update([Change("remove", key, text) for key in keys], cwd=cwd, project=project)
             missing = f"{result.file} has no such rule"
             return announce(parsed, result, f"{text} is in no {verb} rule there any more", missing)
         changes = [Change("add", key, text) for key in keys]
-        opposite = [key for key in _LISTS.get((_OPPOSITE[verb], kind), ()) if _stands_in_local(box, key, text, cwd)]
+        file = os.path.join(os.path.realpath(cwd or "."), ".claude/settings.local.json") if project else None
+        lists = _LISTS.get((_OPPOSITE[verb], kind), ())
+        opposite = [key for key in lists if _stands_in_local(box, key, text, cwd, file)]
         changes += [Change("remove", key, text) for key in opposite]
-        result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes))
+        result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes, project=project))
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
         for key in opposite:
             warn(f"it was in {key} before, and is not any more")
@@ -80,10 +82,14 @@ def _done(verb: str, kind: str, read: bool) -> str:
     return "allowed" if kind != "path" else "readable" if read else "writable"
 
 
-def _stands_in_local(box: Client, key: str, text: str, cwd: str | None) -> bool:
+def _stands_in_local(box: Client, key: str, text: str, cwd: str | None, file: str | None) -> bool:
+    """Whether an entry stands in local settings, or in `file`."""
     (found,) = box.settings_get(key, cwd=cwd).values
     placed = zip(found.value, found.origins, strict=False)  # an empty list has the origin of its default
-    return any(value == text and origin.source == "local" for value, origin in placed)
+    return any(
+        value == text and (origin.source == "local" if file is None else origin.file == file)
+        for value, origin in placed
+    )
 
 
 def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, write: bool) -> None:

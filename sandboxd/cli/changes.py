@@ -15,6 +15,7 @@ from sandboxd_client import RpcError
 from sandboxd_client.wire.messages.settings import SettingsUpdateResult
 
 _SPECIAL = "*?["
+PROJECT = Option("--project", "in the settings of the project in this directory (--cwd), not in your own")
 
 
 def parse_value(text: str) -> Any:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
 from sandboxd.cli.asking import client, print_json, show_help
-from sandboxd.cli.changes import YES, announce, confirmed
+from sandboxd.cli.changes import PROJECT, YES, announce, confirmed
 from sandboxd_client.wire.messages.settings import SettingValue
 
 SYNTAX = "exclude (add PATTERN | remove PATTERN | list)"
 SUMMARY = """Commands that run outside the sandbox: docker (with any arguments), 'git push:*', 'npm run build'.
 
 A line runs outside only when every command in it is excluded and it has no redirection or substitution."""
-OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), YES, JSON, NO_AUTOSTART)
+OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), PROJECT, YES, JSON, NO_AUTOSTART)
 _ACTIONS = ("add", "remove", "list")
 KEY = "sandbox.excludedCommands"
 
@@ -39,9 +39,10 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 _print(found)
             return 0
-        remove, cwd = action == "remove", parsed.get("cwd")
+        remove, cwd, project = action == "remove", parsed.get("cwd"), "project" in parsed
         result = confirmed(
-            parsed, lambda yes: box.settings_exclude_command(rest[0], remove=remove, cwd=cwd, confirm=yes)
+            parsed,
+            lambda yes: box.settings_exclude_command(rest[0], remove=remove, cwd=cwd, confirm=yes, project=project),
         )
         if action == "add":
             return announce(parsed, result, f"{rest[0]} runs outside the sandbox")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,11 @@ from sandboxd.settings.table import TABLE
 from sandboxd.sources.writing import edit_file
 
 if TYPE_CHECKING:
-    from sandboxd.daemon.policies import Policies
+    from sandboxd.daemon.policies import Policies, Project
+    from sandboxd.daemon.trusting import Trusting
+
+
+__all__ = ["Change", "Changed", "change_of", "change_project", "change_settings", "excluding", "without_effect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,53 @@ async def change_settings(
     `settings_wrong_type`, `settings_other_source`, and
     the slugs of rules that cannot be used), SettingsError when the file cannot be changed."""
     project, _ = policies.snapshot(session_id, directory)
+    file = project.locations.local_file
+
+    async def write(change: Callable[[str], str]) -> bool:
+        return await asyncio.to_thread(edit_file, file, change, policies.places.lock_directory)
+
+    return await _change(policies, project, changes, file, write, confirmed)
+
+
+async def change_project(
+    policies: Policies, trusting: Trusting, changes: Sequence[Change], directory: str, *, confirmed: bool = False
+) -> Changed:
+    """The same in the local settings of a project. They stay trusted, or become so when nothing in them widened before.
+    Raises the same, and `settings_is_link` for a directory of settings that a link leads to."""
+    directory, file = _project_file(directory)
+    project, _ = policies.snapshot(None, directory)
+    edited: list[tuple[str, str]] = []
+
+    async def write(change: Callable[[str], str]) -> bool:
+        def edit(text: str) -> str:
+            new = change(text)
+            edited.append((text, new))
+            return new
+
+        places = policies.places
+        written = await asyncio.to_thread(edit_file, file, edit, places.lock_directory, follow=False)
+        if written:
+            before, after = edited[-1]  # the last is the one that counted
+            trusting.renew(directory, file, before.encode() or None, after.encode())
+        return written
+
+    return await _change(policies, project, changes, file, write, confirmed)
+
+
+def _project_file(directory: str) -> tuple[str, str]:
+    """The real directory of a project, and its local settings."""
+    real = os.path.realpath(directory)
+    return real, os.path.join(real, ".claude", "settings.local.json")
+
+
+async def _change(
+    policies: Policies,
+    project: Project,
+    changes: Sequence[Change],
+    file: str,
+    write: Callable[[Callable[[str], str]], Awaitable[bool]],
+    confirmed: bool,
+) -> Changed:
     before = project.now.settings
     wanted = tuple(replace(change, key=full_key(change.key)) for change in changes)
     warnings: list[str] = []
@@ -73,11 +125,8 @@ async def change_settings(
             data={"grants": wide},
         )
     warnings += wide
-    file = project.locations.local_file
     try:
-        written = await asyncio.to_thread(
-            edit_file, file, lambda text: apply_changes(text, wanted), policies.places.lock_directory
-        )
+        written = await write(lambda text: apply_changes(text, wanted))
     except SettingsError as fault:
         raise _placed(fault, file) from fault
     policies.reload()

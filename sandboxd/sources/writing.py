@@ -37,18 +37,20 @@ _RENAME_EXCHANGE = 2
 _RENAME_SWAP = 2
 
 
-def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "") -> bool:
+def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "", *, follow: bool = True) -> bool:
     """Replace the text of a settings file by `edit(text)`; an absent file counts as empty text, its directory is made.
     True when something changed.
 
     `lock_directory` is the one that is locked meanwhile, of all daemons of this user; without one the file's own.
+    Without `follow` the file's directory must not be a link: a command may have put it there.
     `edit` may be called several times, each time with the newest text. Raises `SettingsError`: `settings_is_link`,
     `settings_not_a_file`, `settings_too_large`, `settings_not_utf8`, `settings_unwritable`, `settings_busy`, and what
     `edit` raises."""
     directory, name = os.path.split(path)
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        with _locked(lock_directory or directory), _opened(directory) as at:
+        if not os.path.lexists(directory) or follow:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        with _locked(lock_directory or directory), _opened(directory, follow) as at:
             return _edit(at, name, path, edit)
     except OSError as fault:
         raise SettingsError(
@@ -96,8 +98,9 @@ def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(directory: str) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(directory: str, follow: bool = True) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(directory, flags)
     try:
         yield descriptor
     finally:

@@ -123,6 +123,44 @@ async def test_a_session_that_asks_nobody_does_not_ask(client: RawClient, runnin
     assert not running.daemon.trusting.is_asking
 
 
+async def allow(client: RawClient, running: RunningDaemon, name: str) -> Any:
+    change = {"act": "add", "key": "sandbox.network.allowedDomains", "value": name}
+    params = {"changes": [change], "cwd": str(running.around.project), "project": True}
+    return await client.result("settings.update", params)
+
+
+async def test_what_a_person_adds_to_a_project_stays_trusted(client: RawClient, running: RunningDaemon) -> None:
+    added = await allow(client, running, "a.test")
+    file = running.around.project / ".claude" / "settings.local.json"
+    assert (added["file"], added["written"], added["warnings"]) == (str(file), True, [])
+    assert await host(client, running, "a.test") == "allow"
+    await allow(client, running, "b.test")
+    assert await host(client, running, "b.test") == "allow"
+    file.write_text(file.read_text().replace("a.test", "c.test"))
+    await client.result("settings.reload")
+    assert (await allow(client, running, "d.test"))["warnings"]
+    for name in ("a.test", "b.test", "c.test", "d.test"):
+        assert await host(client, running, name) != "allow", "what was put in between is not trusted along with it"
+
+
+async def test_what_only_tightened_before_is_trusted_with_what_is_added(
+    client: RawClient, running: RunningDaemon
+) -> None:
+    write(running, {"sandbox": {"network": {"deniedDomains": ["x.test"]}}})
+    await allow(client, running, "a.test")
+    assert await host(client, running, "a.test") == "allow"
+
+
+async def test_a_project_does_not_lead_the_change_elsewhere(client: RawClient, running: RunningDaemon) -> None:
+    elsewhere = running.around.home / ".claude"
+    elsewhere.mkdir(exist_ok=True)
+    (running.around.project / ".claude").symlink_to(elsewhere)
+    change = {"act": "add", "key": "sandbox.network.allowedDomains", "value": "a.test"}
+    params = {"changes": [change], "cwd": str(running.around.project), "project": True}
+    assert (await client.error("settings.update", params))["data"]["slug"] == "settings_unwritable"
+    assert await host(client, running, "a.test") != "allow"
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     for _ in range(2000):
         if condition():

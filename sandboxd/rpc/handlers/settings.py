@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.daemon.changing import change_of, change_settings, excluding
+from sandboxd.daemon.changing import change_of, change_project, change_settings, excluding
 from sandboxd.daemon.linting import lint_files
 from sandboxd.daemon.linting import schema as json_schema
 from sandboxd.errors import CallerError
@@ -44,9 +44,9 @@ from sandboxd_client.wire.messages.settings import (
 from sandboxd_client.wire.params import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from sandboxd.daemon.changing import Changed
+    from sandboxd.daemon.changing import Change, Changed
     from sandboxd.daemon.subscriptions import SettingsState
     from sandboxd.daemon.trusting import Shown, TrustedDirectory
     from sandboxd.rpc.call import Call, Client
@@ -109,16 +109,29 @@ async def update(call: Call, params: SettingsUpdateParams) -> SettingsUpdateResu
         raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
     changes = [change_of(change.act, change.key, change.value) for change in params.changes]
     directory = _directory(call, params.session_id, params.cwd)
-    policies, confirmed = call.daemon.policies, params.confirm
-    return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
+    return await _change(call, changes, params, directory)
 
 
 async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsUpdateResult:
     """Let a command run outside the sandbox from now on, or no longer."""
     change = excluding(params.pattern, remove=params.remove)
     directory = _directory(call, params.session_id, params.cwd)
+    return await _change(call, [change], params, directory)
+
+
+async def _change(
+    call: Call,
+    changes: Sequence[Change],
+    params: SettingsUpdateParams | ExcludeCommandParams,
+    directory: str | None,
+) -> SettingsUpdateResult:
     policies, confirmed = call.daemon.policies, params.confirm
-    return _updated(await change_settings(policies, [change], params.session_id, directory, confirmed=confirmed))
+    if not params.project:
+        return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
+    if directory is None:
+        raise CallerError("cwd_relative", "a project's settings are those of a directory", hint="send cwd")
+    changed = await change_project(policies, call.daemon.trusting, changes, directory, confirmed=confirmed)
+    return _updated(changed)
 
 
 def _updated(changed: Changed) -> SettingsUpdateResult:

@@ -99,12 +99,14 @@ class ChangeRecord:
 @dataclass(frozen=True, slots=True)
 class SettingsUpdateParams:
     """All changes are made, or none. `session_id` and `cwd` say in which project they are judged; they are written to
-    the user's local settings in any case. `confirm` says that a person knows what a wide rule gives away."""
+    the user's local settings, or with `project` to that project's `.claude/settings.local.json`. `confirm` says that
+    a person knows what a wide rule gives away."""
 
     changes: tuple[ChangeRecord, ...]
     session_id: str | None = None
     cwd: str | None = None
     confirm: bool = False
+    project: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,14 @@ class SettingsUpdateResult:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeCommandParams:
-    """`pattern` is added to the excluded commands, or taken out of them. `confirm` as in `settings.update`."""
+    """`pattern` is added to the excluded commands, or taken out of them; `confirm` and `project` as for changes."""
 
     pattern: str
     remove: bool = False
     session_id: str | None = None
     cwd: str | None = None
     confirm: bool = False
+    project: bool = False
 
 
 @dataclass(frozen=True, slots=True)
