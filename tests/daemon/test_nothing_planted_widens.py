@@ -42,6 +42,8 @@ files = st.sampled_from(
 )
 steps = st.one_of(
     st.tuples(st.just("write"), files, contents),
+    st.tuples(st.just("write"), files, contents),
+    st.tuples(st.just("write"), files, contents),
     st.tuples(st.just("link"), files, files),
     st.tuples(st.just("hard link"), files, files),
     st.tuples(st.just("rename"), places, places),
@@ -171,8 +173,8 @@ def _opened(policy: Policy) -> set[str]:
     }
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.lists(steps, max_size=14))
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, min_size=4, max_size=18))
 def test_no_policy_is_wider_than_what_people_said(sequence: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as base:
         world = World(Path(base).resolve())
