@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
+import math
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
@@ -79,8 +80,8 @@ async def respond(message: object, methods: Methods, context: object) -> Json | 
 
 
 async def _respond_one(message: object, methods: Methods, context: object) -> Json | None:
-    if type(message) is dict and type(message.get("id")) is str and not _is_text(message["id"]):
-        return invalid_request('the member "id" has half a surrogate pair, so no answer can have it')
+    if type(message) is dict and not _can_be_sent(message.get("id")):
+        return invalid_request('the member "id" is no text or number that an answer can have')
     # Given one message and not a list, it returns one answer or none.
     answer = cast(
         "Json | None",
@@ -93,9 +94,13 @@ async def _respond_one(message: object, methods: Methods, context: object) -> Js
     return answer
 
 
-def _is_text(value: str) -> bool:
+def _can_be_sent(value: object) -> bool:
+    """Whether an answer can have this id: not half a surrogate pair, nor a number that is larger than a double (`1e999`
+    is read as infinity, which JSON cannot write)."""
+    if type(value) is float:
+        return math.isfinite(value)
     try:
-        return value.isascii() or bool(value.encode())
+        return type(value) is not str or value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
         return False
 

@@ -63,3 +63,25 @@ async def test_the_settings_of_one_command_are_named_by_an_absolute_path(path: s
         assert error["data"]["slug"] == "invalid_params" and error["data"]["parameter"] == "overrides.settings"
         wish["overrides"] = {"settings": str(running.around.write(running.around.home / "x.json", {}))}
         assert await slug(client, "wrap", wish) == ""
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + "0" * 400 + ".5"])
+async def test_a_number_that_no_answer_can_hold(client: RawClient, number: str) -> None:
+    client.send_bytes(f'{{"jsonrpc": "2.0", "id": {number}, "method": "hello"}}\n'.encode())
+    answer = await client.receive()
+    assert (answer["id"], answer["error"]["code"], answer["error"]["data"]["slug"]) == (None, -32600, "invalid_request")
+    params = f'{{"grace_s": {number}}}'
+    client.send_bytes(f'{{"jsonrpc": "2.0", "id": 1, "method": "shutdown", "params": {params}}}\n'.encode())
+    assert (await client.receive())["error"]["code"] == -32602
+    change = f'{{"act": "set", "key": "sandbox.audit.keep", "value": [{number}]}}'
+    line = f'{{"jsonrpc": "2.0", "id": 2, "method": "settings.update", "params": {{"changes": [{change}]}}}}\n'
+    client.send_bytes(line.encode())
+    assert (await client.receive())["error"]["code"] == -32602
+    batch = ", ".join(f'{{"jsonrpc": "2.0", "id": {one}, "method": "hello"}}' for one in (number, 7))
+    client.send_bytes(f"[{batch}]\n".encode())
+    assert {one["id"] for one in await client.receive()} == {None, 7}
+    for text in ("NaN", "Infinity", "-Infinity"):
+        client.send_bytes(f'{{"jsonrpc": "2.0", "id": {text}, "method": "hello"}}\n'.encode())
+        assert (await client.receive())["error"]["code"] == -32700
+    client.send_bytes(b'{"jsonrpc": "2.0", "id": 1.5, "method": "hello"}\n')
+    assert (await client.receive())["id"] == 1.5

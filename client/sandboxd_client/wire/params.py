@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -212,12 +213,14 @@ def _is_whole(text: str) -> bool:
 
 
 def _anything(value: object) -> object:
-    """Any value whose strings, names included, are text."""
+    """Any value whose strings, names included, are text, and whose numbers are finite."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if type(item) is str:
             _text(item)
+        elif type(item) is float:
+            _number(item)
         elif type(item) is list:
             waiting += item
         elif type(item) is dict:
@@ -227,13 +230,14 @@ def _anything(value: object) -> object:
 
 
 def _number(value: object) -> float:
-    if type(value) is float:
-        return value
-    if type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            raise ParamsError("", "a number", "one beyond all measure") from None
+    """A finite number: `1e999` is read as infinity, which no answer could hold."""
+    try:
+        if type(value) in (float, int) and math.isfinite(found := float(value)):  # type: ignore[arg-type]
+            return found
+    except OverflowError:
+        pass
+    if type(value) in (float, int):
+        raise ParamsError("", "a number", "one beyond all measure")
     raise ParamsError("", "a number", _kind(value))
 
 
