@@ -56,7 +56,7 @@ def private_daemon(settings: Mapping[str, Any] | None = None) -> Iterator[Bench]
     with log.open("wb") as stream:
         daemon = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "sandboxd", "serve", "--socket", str(address)),
+                *(sys.executable, "-I", "-m", "sandboxd", "serve", "--socket", str(address)),
                 *("--resolve", f"{PINNED_NAME}=127.0.0.1"),
             ],
             stdin=subprocess.DEVNULL,

@@ -52,7 +52,7 @@ def placing(
             mask_file=mask_file,
             temporary_base=base,
             private=private(),
-            daemon_paths=machine.daemon_paths,
+            daemon_paths=machine.daemon_paths(),
             captured=machine.captures(),
             name_files=name_files,
         )

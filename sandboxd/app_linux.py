@@ -8,7 +8,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sandboxd.app_machine import Ground, Machine, Succession, own_paths
+from sandboxd.app_machine import Ground, Machine, Succession
+from sandboxd.app_own_code import own_code, source_trees
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
@@ -56,7 +57,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
     Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
     helper, machine = find_helper(), machine_name()
-    search_path = ground.environment.get("PATH") or os.defpath
+    search_path = ground.environment.get("PATH") or ""
+    executed = dict.fromkeys(own_code(os.path.dirname(os.path.dirname(helper))))
     strict, weaker = probe_options(), probe_options(weaker=True)
     probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
     own = Identity.own()
@@ -68,10 +70,18 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     if landlock.slug:
         ground.log.warning("Landlock is not used", why=landlock.reason, slug=landlock.slug)
 
+    def writable() -> tuple[str, ...]:
+        return tuple(rule.path for rule in ground.policy().files.allow_write if not rule.glob)
+
+    def daemon_paths() -> tuple[str, ...]:
+        configured = ground.policy().platform.bwrap_path
+        return tuple(executed) if configured is None else (*executed, configured)
+
     async def tools() -> Tools:
         wanted = ground.policy().platform
         try:
-            bwrap = await probe.ready(wanted.bwrap_path, search_path)
+            bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
+            executed[bwrap.path] = None
             said.now("")
             return Tools(helper, bwrap.path, False, unwatched, unbounded, landlock)
         except HostError as error:
@@ -80,7 +90,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                 raise
             because = error
         try:
-            bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path)
+            bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path, writable())
+            executed[bwrap.path] = None
         except HostError as error:
             said.now("no sandbox can be started", error)
             raise
@@ -89,12 +100,12 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
 
     async def steps() -> Sequence[Step]:
         configured = ground.policy().platform.bwrap_path
-        found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path)
+        found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path, writable())
         with contextlib.suppress(HostError):  # then the steps say why
             await backend.ready()
         tried = await asyncio.to_thread(find_landlock, helper)
         advice = await asyncio.to_thread(check_git)
-        return (*found, _landlock_step(tried), _capture_step(backend), advice)
+        return (*found, _landlock_step(tried), _capture_step(backend), advice, _own_code_step())
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(ground.kept, "placeholders"))
@@ -146,7 +157,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                     *backend.ability.layers(network_plan(ground.policy().network)),
                 )
             ),
-            daemon_paths=own_paths(helper),
+            daemon_paths=daemon_paths,
             captures=lambda: backend.ability.reach is not None,
             warnings=lambda: backend.warnings,
             succession=Succession(
@@ -162,6 +173,20 @@ def _landlock_step(found: Landlock) -> CheckStep:
     without = "a file given as standard input can be written, and so can FIFOs outside"
     detail = found.reason if found.confinement is not None else f"not used: {found.reason}; {without}"
     return CheckStep("landlock", False, detail, LANDLOCK_REMEDY, required=False, slug=found.slug or "landlock_limited")
+
+
+def _own_code_step() -> CheckStep:
+    if not (trees := source_trees()):
+        return CheckStep("own code", True, "no command can write what the daemon imports", required=False)
+    return CheckStep(
+        "own code",
+        False,
+        f"the daemon is imported from a source tree ({', '.join(trees)}): what has been imported is read-only for "
+        "commands, and what lies beside it is not",
+        "install it where no project is, for example with: uv tool install sandboxd",
+        required=False,
+        slug="source_tree",
+    )
 
 
 def _capture_step(backend: LinuxBackend) -> CheckStep:

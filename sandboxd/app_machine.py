@@ -3,8 +3,6 @@ one; tests put another in its place."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -12,8 +10,6 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-import sandboxd
-import sandboxd_client
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.state import Step
 from sandboxd.handover.document import Incoming, Outgoing
@@ -65,8 +61,8 @@ class Machine:
     planner: ExplainingPlanner
     steps: Callable[[], Awaitable[Sequence[Step]]]
     layers: Callable[[], tuple[str, ...]]
-    daemon_paths: tuple[str, ...] = ()
-    """Our own files, which no sandbox may write."""
+    daemon_paths: Callable[[], tuple[str, ...]] = tuple
+    """What the daemon executes and imports, which no sandbox may write."""
     warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be now, for `status`."""
     captures: Callable[[], bool] = bool
@@ -76,17 +72,6 @@ class Machine:
 
 
 Assemble = Callable[[Ground], AbstractAsyncContextManager[Machine]]
-
-
-def own_paths(helper: str) -> tuple[str, ...]:
-    """Our own code, the interpreter that runs it and the helper: whoever can write these decides what we do next."""
-    return tuple(dict.fromkeys((*own_code(), os.path.dirname(os.path.dirname(helper)))))
-
-
-def own_code() -> tuple[str, ...]:
-    package = os.path.dirname(os.path.abspath(sandboxd.__file__))
-    client = os.path.dirname(os.path.abspath(sandboxd_client.__file__))
-    return package, client, sys.prefix
 
 
 def machine_of(platform: str) -> Assemble:

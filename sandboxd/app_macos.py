@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandboxd.app_machine import Ground, Machine, own_code
+from sandboxd.app_machine import Ground, Machine
+from sandboxd.app_own_code import own_code
 from sandboxd.backends.macos import supervise
 from sandboxd.backends.macos.backend import SeatbeltBackend, Tools
 from sandboxd.backends.macos.members import Members, SeatbeltMembers, end_members
@@ -64,6 +65,7 @@ async def mac_machine(ground: Ground, parts: Parts | None = None) -> AsyncIterat
         return (*await probe.steps(), monitor_step(monitor.status))
 
     facts = HostFacts()
+    paths = own_code()
     monitor = LogMonitor(ground.log.info, parts.log_command, pauses_s=parts.log_pauses_s)
     reception = Reception(
         os.path.join(ground.directory, "launch.sock"),
@@ -83,7 +85,7 @@ async def mac_machine(ground: Ground, parts: Parts | None = None) -> AsyncIterat
             planner=SeatbeltPlanner(facts),
             steps=steps,
             layers=lambda: backend.layers,
-            daemon_paths=own_code(),
+            daemon_paths=lambda: paths,
             warnings=lambda: monitor_warnings(monitor.status),
         )
 

@@ -32,7 +32,6 @@ from support.snapshot import HostWatch
 from support.turns import close_turns, open_turns, turn
 from support.users import (
     CHECKOUT,
-    SYSTEM_PATH,
     Code,
     Identity,
     code_for,
@@ -145,7 +144,7 @@ def bubblewrap(request: pytest.FixtureRequest) -> dict[str, str]:
     """What the environment of a daemon has to say of it (`support.bubblewrap`)."""
     if getattr(request, "param", "machine") == "machine":
         return {}
-    return {"PATH": f"{request.getfixturevalue('_newest_bubblewrap')}:{SYSTEM_PATH}"}
+    return {"SANDBOXD_TEST_PATH": str(request.getfixturevalue("_newest_bubblewrap"))}
 
 
 @pytest.fixture

@@ -26,6 +26,9 @@ _ORIGIN = "sandboxd.settings.origins"
 # What a part of a daemon leaves to the next one is a record of its own, so whoever holds descriptors makes some.
 _HANDOVER = "sandboxd.handover"
 
+# One place finds programs, for the client too, which imports nothing of the daemon.
+_PROGRAMS = "sandboxd_client.programs"
+
 # Package or module: what of ours it may import beside itself. The longest matching row counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
@@ -35,14 +38,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.policy": ("sandboxd.errors", "sandboxd.settings"),
     "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
     "sandboxd.sources": ("sandboxd.errors", "sandboxd.settings"),
-    "sandboxd.host": ("sandboxd.errors", _HANDOVER, "sandboxd.plan.facts", "sandboxd.plan.needs"),
+    "sandboxd.host": ("sandboxd.errors", _HANDOVER, "sandboxd.plan.facts", "sandboxd.plan.needs", _PROGRAMS),
     "sandboxd.backends": ("sandboxd.errors", _HANDOVER, "sandboxd.policy", "sandboxd.plan", _ORIGIN),
     "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy", _ORIGIN),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
         _HANDOVER,
     ),
-    "sandboxd.daemon": ("sandboxd.__version__", _HANDOVER, *_STAGES),
+    "sandboxd.daemon": ("sandboxd.__version__", _HANDOVER, _PROGRAMS, *_STAGES),
     "sandboxd.rpc": (
         "sandboxd.__version__", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",
         # The records that requests and answers are made of, and how text from inside is shown.
@@ -74,6 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.app_linux": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_machine": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_macos": ("sandboxd", "sandboxd_client"),
+    "sandboxd.app_own_code": ("sandboxd", "sandboxd_client"),
     "sandboxd.app_process": ("sandboxd", "sandboxd_client"),
     "sandboxd.__main__": ("sandboxd.cli",),
     "sandboxd_client": (),

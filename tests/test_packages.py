@@ -46,9 +46,16 @@ def test_the_wheel_brings_the_units(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert "sandboxd" in tops
-    assert all(top == "sandboxd" or top.endswith(".dist-info") for top in tops), tops
-    (points,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert "sandboxd = sandboxd.cli.main:main" in points
+    assert all(top == "sandboxd" or top.endswith((".dist-info", ".data")) for top in tops), tops
+
+
+def test_the_program_is_a_script_that_installers_leave_as_it_is(wheel: zipfile.ZipFile) -> None:
+    """What they generate for an entry point, and what begins with `#!python`, obeys PYTHONPATH."""
+    assert not any(name.endswith("entry_points.txt") for name in wheel.namelist())
+    (script,) = (name for name in wheel.namelist() if ".data/" in name)
+    assert re.fullmatch(r"sandboxd-[^/]+\.data/scripts/sandboxd", script)
+    assert wheel.read(script) == (CHECKOUT / "scripts" / "sandboxd").read_bytes()
+    assert wheel.read(script).startswith(b"#!/bin/sh\n")
 
 
 def test_the_client_needs_nothing(tmp_path: Path) -> None:

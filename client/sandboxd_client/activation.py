@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import subprocess
+
+from sandboxd_client import programs
 
 LOCK_NAME = "lock"
 """Of the daemon (`rpc.socket`), beside its socket: held open as long as it lives, with its pid in it."""
@@ -76,16 +77,16 @@ def start_socket_unit(path: str) -> bool:
 
 
 def _systemctl(*words: str) -> str | None:
-    """What it prints; None when it fails or is not there. Like the daemon's own program it is not looked for in the
-    current directory, which a project could have put something into."""
-    search = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(entry)]
-    program = shutil.which("systemctl", path=os.pathsep.join(search))
+    """What it prints; None when it fails or is not there. Only that of the system counts: PATH may begin with a
+    directory that commands can write."""
+    program = programs.find("systemctl").path
     if program is None:
         return None
     try:
         done = subprocess.run(
             [program, "--user", *words],
             stdin=subprocess.DEVNULL,
+            env=programs.without_code(os.environ),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_SYSTEMCTL_TIMEOUT_S,

@@ -13,12 +13,12 @@ import fcntl
 import importlib.machinery
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from sandboxd_client import programs
 from sandboxd_client.activation import start_socket_unit
 from sandboxd_client.connection import Connection, open_connection
 from sandboxd_client.errors import (
@@ -160,31 +160,30 @@ def stop_daemon(path: str, *, grace_s: float | None = None, timeout: float = STO
 
 
 def daemon_command(path: str) -> list[str]:
-    """The program that is `sandboxd`: the package beside this client, else the one on PATH. The current directory,
-    which a project could have put something into, is never looked at. Raises DaemonNotRunning."""
-    absolute = [entry for entry in sys.path if os.path.isabs(entry)]
-    if sys.executable and importlib.machinery.PathFinder.find_spec("sandboxd", absolute) is not None:
-        return [sys.executable, "-P", "-m", "sandboxd"]
-    search = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(entry)]
-    if sys.executable:
-        search.insert(0, os.path.dirname(sys.executable))
-    found = shutil.which("sandboxd", path=os.pathsep.join(search))
-    if found is None:
-        raise DaemonNotRunning(
-            path,
-            f"sandboxd is not running (nothing answers at {path}) and is not installed here",
-            "install it with: pip install sandboxd",
-        )
-    return [found]
+    """The program that is `sandboxd`, isolated from the environment: that of the installation this client belongs to,
+    whose interpreter runs already; else one that no command can have written. Neither the current directory nor
+    PYTHONPATH counts, nor a directory of PATH that a project could have put something into. Raises DaemonNotRunning."""
+    if sys.executable and importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) is not None:
+        return [sys.executable, "-I", "-m", "sandboxd"]
+    found = programs.find("sandboxd", os.environ.get("PATH", ""))
+    if found.path is not None:
+        return [found.path]
+    why = f"; {found.refused} is not used, since a command could have written it: {found.why}" if found.refused else ""
+    raise DaemonNotRunning(
+        path,
+        f"sandboxd is not running (nothing answers at {path}) and is not installed here{why}",
+        "start it with: sandboxd serve; or install it for all projects with: uv tool install sandboxd, "
+        "or beside this program with: pip install sandboxd",
+    )
 
 
 def _detach(path: str, log: str, command: list[str], environment: Mapping[str, str]) -> int:
-    interpreter = sys.executable or shutil.which("python3") or "python3"
+    interpreter = sys.executable or programs.find("python3").path or "/usr/bin/python3"
     done = subprocess.run(
         [interpreter, "-I", "-S", "-c", _DETACH, log, *command],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env=environment,
+        env=programs.without_code(environment),
         cwd="/",
         start_new_session=True,
         check=False,

@@ -24,7 +24,7 @@ def own_agent() -> Agent:
     """The agent that starts this very program. The interpreter is named and not the console script, so that it works
     from a virtual environment, pipx and uv alike."""
     return Agent(
-        program=(sys.executable, "-P", "-m", "sandboxd"),
+        program=(sys.executable, "-I", "-m", "sandboxd"),
         home=os.path.expanduser("~"),
         socket=usable_path(),
         uid=os.getuid(),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sandboxd.cli.arguments import Option, UsageError, parse, visible
 from sandboxd.cli.asking import no_words, show_help
+from sandboxd_client import programs
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
+from sandboxd_client.errors import SandboxdError
 
 SYNTAX = (
     "serve [--socket P] [--settings F] [--log-format console|json|journal] [--idle-exit SECONDS] [--resolve NAME=ADDR]…"
@@ -39,6 +44,8 @@ class ServeOptions:
 
 
 def main(arguments: Sequence[str]) -> int:
+    if "--help" not in arguments:
+        _go_on_isolated(arguments)
     parsed = parse(arguments, OPTIONS)
     if show_help(parsed, SYNTAX, "Run the daemon in the foreground.", OPTIONS):
         return 0
@@ -53,6 +60,22 @@ def main(arguments: Sequence[str]) -> int:
     from sandboxd.app_process import main as run_daemon
 
     return run_daemon(options)
+
+
+def _go_on_isolated(arguments: Sequence[str]) -> None:
+    """Execute the daemon anew when this interpreter, or what is loaded into it, was chosen by the environment: what is
+    named there may lie where commands write, and the daemon would keep it over each restart."""
+    environment = programs.without_code(os.environ)
+    if sys.flags.isolated and environment == dict(os.environ):
+        return
+    if importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) is None:
+        raise SandboxdError(
+            "not_isolated",
+            "the daemon would be imported from the current directory or from PYTHONPATH, where commands may write",
+            "install it, for example with: uv tool install sandboxd, or in a virtual environment: pip install sandboxd",
+        )
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-I", "-m", "sandboxd", "serve", *arguments], environment)
 
 
 def seconds(text: str) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.backends.linux.systemd_units import SERVICE, SOCKET, properties
+from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
 
 _TIMEOUT_S = 100.0
@@ -54,8 +54,7 @@ class UserManager:
         self._run(*words)
 
     def _run(self, *words: str) -> str:
-        search = self.environment.get("PATH", os.defpath).split(os.pathsep)
-        program = shutil.which("systemctl", path=os.pathsep.join(filter(os.path.isabs, search)))
+        program = programs.find("systemctl").path
         if program is None or not os.path.isdir("/run/systemd/system"):
             what = "is not installed" if program is None else "is installed, and this machine was not started with it"
             raise SandboxdError(
@@ -64,7 +63,7 @@ class UserManager:
         try:
             done = subprocess.run(
                 [program, "--user", "--no-pager", "--no-ask-password", *words],
-                env={**self.environment, "SYSTEMD_COLORS": "0", "LC_ALL": "C.UTF-8"},
+                env={**programs.without_code(self.environment), "SYSTEMD_COLORS": "0", "LC_ALL": "C.UTF-8"},
                 capture_output=True,
                 text=True,
                 errors="replace",

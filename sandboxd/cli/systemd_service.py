@@ -25,6 +25,7 @@ from sandboxd.backends.linux.systemd_units import (
 )
 from sandboxd.cli.output import fail, warn
 from sandboxd.cli.systemctl import UserManager, user_name
+from sandboxd_client import programs
 from sandboxd_client.activation import daemon_pid, is_listening
 from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
@@ -52,13 +53,15 @@ def own_directory() -> str:
 def own_service() -> Service:
     """The service that starts this very program. The interpreter is named and not the console script: that works from a
     virtual environment, pipx, uv tool and a distribution's package alike."""
-    environment = dict(os.environ)
+    environment = programs.without_code(os.environ)
     environment["PATH"] = os.pathsep.join(
-        entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry.startswith("/")
+        entry
+        for entry in environment.get("PATH", os.defpath).split(os.pathsep)
+        if entry.startswith("/") and not programs.why_writable(entry)
     )
     path = usable_path()
     usual = path == f"{environment.get('XDG_RUNTIME_DIR', '').rstrip('/')}/sandboxd/sandboxd.sock"
-    return Service((sys.executable, "-P", "-m", "sandboxd"), __version__, environment, None if usual else path)
+    return Service((sys.executable, "-I", "-m", "sandboxd"), __version__, environment, None if usual else path)
 
 
 def distribution_directory(unit_path: tuple[str, ...], own: str) -> str | None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.handover.kept import document_in, gathered, parse_name
+from sandboxd_client import programs
 
 FIRST = 3
 """SD_LISTEN_FDS_START."""
@@ -224,7 +225,10 @@ async def restart_intended() -> bool:
 async def _ask(*what: str) -> str:
     """What systemctl(1) says of the manager that we belong to; empty when it cannot be asked."""
     _, user = unit_of(_own_groups())
-    words = ("systemctl", *(("--user",) if user else ()), *what)
+    program = programs.find("systemctl").path
+    if program is None:
+        return ""
+    words = (program, *(("--user",) if user else ()), *what)
     try:
         process = await asyncio.create_subprocess_exec(
             *words,

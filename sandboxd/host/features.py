@@ -156,22 +156,22 @@ class SandboxProbe:
         self._proven: Bwrap | None = None
         self._lock = asyncio.Lock()
 
-    async def ready(self, configured: str | None, search_path: str) -> Bwrap:
+    async def ready(self, configured: str | None, search_path: str, writable: Sequence[str] = ()) -> Bwrap:
         """A bubblewrap that has started a sandbox. Raises `HostError` with cause and remedy."""
         proven = self._proven
         if proven is not None and (configured is None or configured == proven.path) and _is_same(proven):
             return proven
         async with self._lock:
-            self._proven = await asyncio.to_thread(self._try, configured, search_path)
+            self._proven = await asyncio.to_thread(self._try, configured, search_path, writable)
             return self._proven
 
     def doubt(self) -> None:
         """A sandbox did not start: try again before the next one."""
         self._proven = None
 
-    def _try(self, configured: str | None, search_path: str) -> Bwrap:
+    def _try(self, configured: str | None, search_path: str, writable: Sequence[str]) -> Bwrap:
         check_platform()
-        bwrap = find_bwrap(configured, search_path)
+        bwrap = find_bwrap(configured, search_path, writable)
         try_sandbox(bwrap.path, self._options)
         return bwrap
 
@@ -274,7 +274,12 @@ Parts = Sequence[tuple[str, Sequence[str]]]
 
 
 def check_host(
-    options: Sequence[str], weaker_options: Sequence[str], parts: Parts, configured: str | None, search_path: str
+    options: Sequence[str],
+    weaker_options: Sequence[str],
+    parts: Parts,
+    configured: str | None,
+    search_path: str,
+    writable: Sequence[str] = (),
 ) -> tuple[CheckStep, ...]:
     """Every step, failing ones included, in one go. Blocks: for a worker thread."""
     found: list[Bwrap] = []
@@ -284,7 +289,7 @@ def check_host(
         return f"Linux {os.uname().release}"
 
     def find() -> str:
-        found.append(find_bwrap(configured, search_path))
+        found.append(find_bwrap(configured, search_path, writable))
         return f"{found[0].path}, version {found[0].version_text}"
 
     steps = [_step("platform", platform), _step("bubblewrap", find)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd_client import programs
 
 OLDEST_BWRAP = (0, 8, 0)
 INSTALL = "install it: apt-get install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"
@@ -31,10 +32,11 @@ class Bwrap:
         return _dotted(self.version)
 
 
-def find_bwrap(configured: str | None, search_path: str) -> Bwrap:
-    """The bubblewrap of the settings, else of PATH. Runs `--version`. Raises `HostError`: `bwrap_missing`,
+def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str] = ()) -> Bwrap:
+    """The bubblewrap of the settings, else of the system, else one of PATH that no command can write (`writable` are
+    directories that commands may write). Runs `--version`. Raises `HostError`: `bwrap_missing`, `bwrap_writable`,
     `bwrap_not_executable`, `bwrap_setuid`, `bwrap_too_old`, `bwrap_broken`."""
-    path = _locate(configured, search_path)
+    path = _locate(configured, search_path, writable)
     state = os.stat(path)
     if state.st_mode & stat.S_ISUID and state.st_uid == 0 and os.geteuid() != 0:
         raise HostError(
@@ -58,7 +60,7 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _locate(configured: str | None, search_path: str) -> str:
+def _locate(configured: str | None, search_path: str, writable: Sequence[str]) -> str:
     if configured is not None:
         if not os.path.isabs(configured) or not os.path.isfile(configured):
             raise HostError(
@@ -72,21 +74,29 @@ def _locate(configured: str | None, search_path: str) -> str:
                 "bwrap_not_executable", f"{configured} is not executable", hint=f"run: chmod a+rx {configured}"
             )
         return configured
-    found = shutil.which("bwrap", path=search_path)
-    if found is not None:
-        return os.path.abspath(found)
-    for directory in filter(None, search_path.split(os.pathsep)):
-        path = os.path.join(directory, "bwrap")
-        if os.path.isfile(path):
-            raise HostError("bwrap_not_executable", f"{path} is not executable", hint=f"run: chmod a+rx {path}")
-    raise HostError("bwrap_missing", "bubblewrap (bwrap) is not installed", hint=INSTALL)
+    found = programs.find("bwrap", search_path, writable)
+    if found.path is not None:
+        return found.path
+    if not found.refused:
+        raise HostError("bwrap_missing", "bubblewrap (bwrap) is not installed", hint=INSTALL)
+    if not os.access(found.refused, os.X_OK):
+        raise HostError(
+            "bwrap_not_executable", f"{found.refused} is not executable", hint=f"run: chmod a+rx {found.refused}"
+        )
+    raise HostError(
+        "bwrap_writable",
+        f"{found.refused} is not used as bubblewrap, since a command could have written it: {found.why}",
+        hint=f"{INSTALL}; or name it in bwrapPath of the managed settings",
+        data={"path": found.refused},
+    )
 
 
 def _version(path: str) -> tuple[int, ...]:
     try:
         done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
-        )
+            [path, "--version"],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False, cwd="/",
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError("bwrap_broken", f"{path} cannot be run: {error}", hint="reinstall bubblewrap") from error
     text = done.stdout.decode("utf-8", "replace")

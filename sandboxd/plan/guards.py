@@ -31,10 +31,14 @@ MOST_WORKTREES = 16
 
 def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts, followed: Followed) -> None:
     """The protected names of a place, existing and absent, and what the user's rules take back."""
+    reason = Reason(Mark.PROTECTED, "the daemon's own files")
     for path in place.daemon_paths:
         resolved = facts.paths[path]
         if resolved.kind is not None:
-            found.add(resolved.real, resolved.kind, Reason(Mark.PROTECTED, "the daemon's own files"))
+            found.add(resolved.real, resolved.kind, reason)
+        else:
+            found.add_absent(resolved, reason, file=True)
+        found.add_links(resolved, guard=True)
     for path in files.settings_files:
         _protect(found, facts.paths[path], SETTINGS_FILE)
     home = facts.paths[place.home]
@@ -235,9 +239,12 @@ def is_workspace(root: str, facts: Facts) -> bool:
 
 def _add_lifted(found: PointMap, files: FilePolicy, place: Place, facts: Facts, followed: Followed) -> None:
     """A rule that names a protected path, or one inside it, takes the protection back there."""
+    own = [facts.paths[path].real for path in place.daemon_paths]
     for rule in (*files.allow_write, *place.allow_write):
         if not may_lift(rule) or facts.paths[rule.path].problem:
             continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
+        if any(is_below(facts.paths[rule.path].real, path) for path in own):
+            continue  # no rule opens what the daemon executes
         if not followed.opens(rule):
             continue
         point = found.points.get(facts.paths[rule.path].real)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd_client import activation
+from sandboxd_client import activation, programs
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_daemon_is_known_by_the_lock_it_holds(tmp_path: Path, listener: socket
             assert activation.daemon_pid(path) is None
 
 
-def test_systemctl_is_not_taken_from_the_directory_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project could have put one there."""
+def test_systemctl_is_that_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project could have put one where PATH leads first."""
     runtime = tmp_path / "run"
     (runtime / "systemd").mkdir(parents=True)
     (runtime / "systemd" / "private").touch()
@@ -68,9 +68,10 @@ def test_systemctl_is_not_taken_from_the_directory_one_is_in(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     path = f"{runtime}/sandboxd/sandboxd.sock"
-    monkeypatch.setenv("PATH", f".:bin::{tmp_path / 'bin'}")
+    monkeypatch.setenv("PATH", f".:bin::{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert activation.start_socket_unit(path) is False
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setattr(programs, "SYSTEM_DIRECTORIES", (str(tmp_path / "bin"),))
+    monkeypatch.setattr(programs, "why_writable", lambda path, writable=(): "")
     assert activation.start_socket_unit(path) is False
     assert (tmp_path / "ran").read_text() == f"{tmp_path}/bin/systemctl\n"
-    monkeypatch.setenv("PATH", ".:bin:")
-    assert activation.start_socket_unit(path) is False
-    assert (tmp_path / "ran").read_text() == f"{tmp_path}/bin/systemctl\n"  # not again

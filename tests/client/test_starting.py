@@ -20,6 +20,7 @@ from sandboxd_client import (
     DaemonStartFailed,
     DaemonTimeout,
     PermissionDenied,
+    programs,
     starting,
 )
 from sandboxd_client.connection import open_connection
@@ -248,7 +249,7 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path / "site")])
-    assert starting.daemon_command(path) == [sys.executable, "-P", "-m", "sandboxd"]
+    assert starting.daemon_command(path) == [sys.executable, "-I", "-m", "sandboxd"]
     monkeypatch.setattr(sys, "path", ["", "."])  # a project must not decide it by what it contains
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", ":.:bin:/nonexistent")
@@ -256,6 +257,9 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
         starting.daemon_command(path)
     assert "pip install sandboxd" in caught.value.hint
     monkeypatch.setenv("PATH", f".:{program.parent}")
+    with pytest.raises(DaemonNotRunning, match="a command could have written it"):
+        starting.daemon_command(path)
+    monkeypatch.setattr(programs, "why_writable", lambda path, writable=(): "")
     assert starting.daemon_command(path) == [str(program)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -96,8 +95,7 @@ def test_a_program_that_would_not_start_changes_nothing(start_daemon: StartDaemo
     broken = Path(identity.write(identity.base / "broken" / "sandboxd" / "__init__.py", "raise SystemExit('broken')"))
     switch = identity.base / "path"
     # The directory that is searched first leads nowhere when the daemon starts.
-    ours = identity.environment()["PYTHONPATH"]
-    daemon = start_daemon(env={"PYTHONPATH": f"{switch}{os.pathsep}{ours}"})
+    daemon = start_daemon(env={"SANDBOXD_TEST_SITE": str(switch)})
     before = daemon.run("status", "--json")
     switch.symlink_to(broken.parent.parent)
     refused = daemon.run("restart")
@@ -144,8 +142,7 @@ def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
     start_daemon: StartDaemon, identity: Identity, when: str
 ) -> None:
     script = Path(identity.write(identity.base / "signals" / "sitecustomize.py", SIGNALLING))
-    ours = identity.environment()["PYTHONPATH"]
-    daemon = start_daemon(env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "WHEN": when})
+    daemon = start_daemon(env={"SANDBOXD_TEST_SITE": str(script.parent), "WHEN": when})
     command = daemon.popen("run", "--", "sleep", "60")
     wait_until(lambda: commands_of(daemon) == 1, "it runs")
     daemon.popen("restart").wait()
@@ -156,8 +153,7 @@ def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
 
 def test_a_hang_up_while_it_is_restarted_ends_nothing(start_daemon: StartDaemon, identity: Identity) -> None:
     script = Path(identity.write(identity.base / "signals" / "sitecustomize.py", SIGNALLING))
-    ours = identity.environment()["PYTHONPATH"]
-    daemon = start_daemon(env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "WHEN": "it has hung up"})
+    daemon = start_daemon(env={"SANDBOXD_TEST_SITE": str(script.parent), "WHEN": "it has hung up"})
     assert daemon.run("restart").returncode == 0, daemon.output()
     assert json.loads(daemon.run("status", "--json").stdout)["restarts"] == 1
     assert daemon.stop() == 0
@@ -184,11 +180,10 @@ def test_when_the_program_cannot_be_replaced_the_process_goes_on_with_everything
     start_daemon: StartDaemon, identity: Identity, origin: Origin, ends: bool
 ) -> None:
     script = Path(identity.write(identity.base / "refused" / "sitecustomize.py", REFUSED))
-    ours = identity.environment()["PYTHONPATH"]
     daemon = start_daemon(
         resolve={"ok.test": "127.0.0.1"},
         settings={"sandbox": {"network": {"allowedDomains": ["ok.test"]}}},
-        env={"PYTHONPATH": f"{script.parent}{os.pathsep}{ours}", "ENDS": "yes" if ends else ""},
+        env={"SANDBOXD_TEST_SITE": str(script.parent), "ENDS": "yes" if ends else ""},
     )
     words = ["sh", "-c", f"echo up; read line; curl -sSf http://ok.test:{origin.port}/"]
     command = daemon.popen("run", "--", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -20,9 +20,17 @@ from sandboxd.host.features import (
     why_unbounded,
 )
 from sandboxd.host.tools import find_bwrap
+from sandboxd_client import programs
 
 OPTIONS = probe_options()
 GOOD = 'case "$*" in --version) echo "bubblewrap 0.11.0";; *) exec /usr/bin/bwrap "$@";; esac'
+
+
+@pytest.fixture(autouse=True)
+def _any_place_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests write as bubblewrap is what commands could write (tests/client/test_programs.py)."""
+    monkeypatch.setattr(programs, "SYSTEM_DIRECTORIES", ())
+    monkeypatch.setattr(programs, "why_writable", lambda path, writable=(): "")
 
 
 def stub(directory: Path, body: str, *, mode: int = 0o755) -> str:

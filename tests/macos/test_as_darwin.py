@@ -3,16 +3,21 @@ command needs a name, a file or a kernel feature that only Linux has."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pkgutil
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import sandboxd
 import sandboxd_client
 from support.daemon import surroundings
+from support.users import installed
 
 TESTS = Path(__file__).resolve().parents[1]
 AS_DARWIN = TESTS / "macos" / "as_darwin"
@@ -23,17 +28,25 @@ WHOLE_LINE = (
 )  # fmt: skip
 
 
+@cache
+def interpreter() -> str:
+    """One that imports what this one does, and a sitecustomize.py that a variable names."""
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place)
+    return installed(Path(place) / "venv", sys.executable, tuple(filter(None, sys.path)), TESTS.parent).python
+
+
 def environment(home: Path, **more: str) -> dict[str, str]:
     return {
         "HOME": str(home),
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": os.pathsep.join([str(AS_DARWIN), *(part for part in sys.path if part)]),
+        "SANDBOXD_TEST_SITE": str(AS_DARWIN),
         **more,
     }
 
 
 def python(code: str, home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", code, *arguments]
+    words = [interpreter(), "-c", code, *arguments]
     return subprocess.run(words, env=environment(home, **more), capture_output=True, text=True, timeout=120)
 
 
@@ -56,7 +69,7 @@ def test_every_module_can_be_imported(tmp_path: Path) -> None:
 
 
 def test_the_whole_line(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    words = [interpreter(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
         [*words, "-k", " or ".join(WHOLE_LINE), str(TESTS / "macos" / "test_whole_line.py")],
         cwd=TESTS.parent, env=environment(tmp_path), capture_output=True, text=True, timeout=300,
@@ -76,7 +89,7 @@ async def test_a_client_starts_the_daemon() -> None:
         assert ran.returncode == 125 and "/usr/bin/sandbox-exec cannot be started" in ran.stderr, ran.stderr
         status = json.loads(python(CLI, around.home, "status", "--json", **more).stdout)
         assert status["layers"] == [] and "sandbox-exec" in status["unavailable"]["message"]
-        words = [sys.executable, "-c", CLI, "stop"]
+        words = [interpreter(), "-c", CLI, "stop"]
         with subprocess.Popen(words, env=environment(around.home, **more), stdout=subprocess.PIPE) as stop:
             os.waitpid(status["pid"], 0)  # the tests adopt orphans, and a zombie would look alive
             assert stop.wait(60) == 0

@@ -14,6 +14,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from packaging.requirements import Requirement
 
 ACCOUNT = "sandboxd-test"
 CHECKOUT = Path(__file__).resolve().parents[2]
-SYSTEM_PATH = os.environ.get("SANDBOXD_TEST_PATH", "") + "/usr/local/bin:/usr/bin:/bin"
-"""`SANDBOXD_TEST_PATH=/opt/bubblewrap/bin: ./dev test` tries another bubblewrap with everything (`support.bubblewrap`
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""`SANDBOXD_TEST_PATH=/opt/bubblewrap/bin ./dev test` tries another bubblewrap with everything (`support.bubblewrap`
 tries one with some tests)."""
 
 _PROBE = """
@@ -38,7 +39,8 @@ for name in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """An interpreter and a module search path with which our code can be run, and the tree they come from."""
+    """The interpreter of a virtual environment that has our code, by the entries of a module search path, and the tree
+    they come from."""
 
     python: str
     search_path: tuple[str, ...]
@@ -92,8 +94,7 @@ class Identity:
             "PATH": f"{self.base / 'bin'}:{SYSTEM_PATH}",
             "XDG_RUNTIME_DIR": str(self.runtime),
             "TMPDIR": str(self.temporary),
-            "PYTHONPATH": os.pathsep.join(self.code.search_path),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            **{name: os.environ[name] for name in ("SANDBOXD_TEST_PATH",) if name in os.environ},
             **changes,
         }
 
@@ -198,7 +199,7 @@ def make_identity(kind: str, base: Path, code: Code) -> Identity:
         (base / folder).mkdir(mode=mode)
         (base / folder).chmod(mode)
         identity.own(base / folder)
-    script = f"#!{code.python} -P\nimport sys\nfrom sandboxd.cli.main import main\nsys.exit(main())\n"
+    script = f"#!{code.python} -I\nimport sys\nfrom sandboxd.cli.main import main\nsys.exit(main())\n"
     identity.write(base / "bin" / "sandboxd", script, mode=0o755)
     return identity
 
@@ -206,8 +207,11 @@ def make_identity(kind: str, base: Path, code: Code) -> Identity:
 def code_for(kind: str, scratch: Path) -> Code:
     """The code as `kind` can run it: straight from the checkout, else, when that lies where this person may not look
     (a clone below /root, a private umask), a copy of what is needed below `scratch`."""
-    checkout = Code(sys.executable, (str(CHECKOUT), str(CHECKOUT / "client")), CHECKOUT)
     person = account(kind)
+    scratch.mkdir()
+    base = getattr(sys, "_base_executable", sys.executable)
+    ours = (str(CHECKOUT), str(CHECKOUT / "client"), sysconfig.get_path("purelib"))
+    checkout = installed(scratch / "checkout", base, ours, CHECKOUT)
     if person.pw_uid == os.geteuid() or _works(checkout, person):
         return checkout
     tree, libraries = scratch / "tree", scratch / "libraries"
@@ -226,12 +230,54 @@ def code_for(kind: str, scratch: Path) -> Code:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     search_path = (str(tree), str(tree / "client"), str(libraries))
     for python in (os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        if os.path.exists(python) and _works(copy := Code(python, search_path, tree), person):
+        venv = scratch / f"venv{python.replace('/', '-')}"
+        if os.path.exists(python) and _works(copy := installed(venv, python, search_path, tree), person):
             return copy
     raise AssertionError(
         f"{person.pw_name} can run no {version} here: {sys.executable} is out of its reach. "
         f"Run the tests with an interpreter that everybody may use: PYTHON=/usr/bin/python3 ./dev test"
     )
+
+
+# In each interpreter of the tests, when one of these variables says so: SANDBOXD_TEST_PATH names directories in which
+# programs are looked for first, SANDBOXD_TEST_SITE one with a sitecustomize.py.
+_HOOK = """
+import os, sys
+if place := os.environ.get("SANDBOXD_TEST_SITE"):
+    sys.path.insert(0, place)
+if directories := os.environ.get("SANDBOXD_TEST_PATH"):
+    from sandboxd_client import programs
+    usual = programs.find
+    def find(name, *rest):
+        for directory in filter(None, directories.split(":")):
+            if os.access(path := os.path.join(directory, name), os.X_OK):
+                return programs.Search(path)
+        return usual(name, *rest)
+    programs.find = find
+"""
+
+
+def installed(venv: Path, python: str, search_path: tuple[str, ...], tree: Path) -> Code:
+    """A virtual environment of an interpreter, with our code as an editable installation has it."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = venv / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    (venv / "bin").mkdir()
+    for name in ("python", "python3"):
+        (venv / "bin" / name).symlink_to(os.path.realpath(python))
+    home = os.path.dirname(os.path.realpath(python))
+    (venv / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    (packages / "a_code.pth").write_text("".join(f"{entry}\n" for entry in search_path))
+    (packages / "b_hook.pth").write_text("import sandboxd_test_hook\n")
+    (packages / "sandboxd_test_hook.py").write_text(_HOOK)
+    shutil.copyfile(CHECKOUT / "scripts" / "sandboxd", venv / "bin" / "sandboxd")
+    for folder, _, files in os.walk(venv):
+        os.chmod(folder, 0o755)
+        for name in files:
+            if not os.path.islink(os.path.join(folder, name)):
+                os.chmod(os.path.join(folder, name), 0o644)
+    (venv / "bin" / "sandboxd").chmod(0o755)
+    return Code(str(venv / "bin" / "python"), search_path, tree)
 
 
 def compile_code(tree: Path) -> None:
@@ -247,7 +293,7 @@ def _works(code: Code, person: pwd.struct_passwd) -> bool:
     try:
         probe = subprocess.run(
             [code.python, "-P", "-c", _PROBE, *([str(helper)] if helper.exists() else [])],
-            env={"PATH": SYSTEM_PATH, "PYTHONPATH": os.pathsep.join(code.search_path), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PATH": SYSTEM_PATH, "PYTHONDONTWRITEBYTECODE": "1"},
             cwd="/",
             user=person.pw_uid,
             group=person.pw_gid,

@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+LAUNCHCTL = "/bin/launchctl"
 LABEL = "dev.sandboxd.agent"
 SOCKET_NAME = "rpc"
 THROTTLE_S = 2
@@ -82,17 +83,17 @@ def agent_plist(agent: Agent) -> bytes:
 def install_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
     """What to run once the file is in its place. The first one may fail: nothing was there to be removed."""
     return (
-        ("launchctl", "bootout", f"{agent.domain}/{LABEL}"),
-        ("launchctl", "bootstrap", agent.domain, agent.plist_path),
-        ("launchctl", "enable", f"{agent.domain}/{LABEL}"),
+        (LAUNCHCTL, "bootout", f"{agent.domain}/{LABEL}"),
+        (LAUNCHCTL, "bootstrap", agent.domain, agent.plist_path),
+        (LAUNCHCTL, "enable", f"{agent.domain}/{LABEL}"),
     )
 
 
 def uninstall_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
     """What to run before the file is removed."""
-    return (("launchctl", "bootout", f"{agent.domain}/{LABEL}"),)
+    return ((LAUNCHCTL, "bootout", f"{agent.domain}/{LABEL}"),)
 
 
 def status_command(agent: Agent) -> tuple[str, ...]:
     """Its status is 0 when launchd knows the agent; what it prints is for people."""
-    return ("launchctl", "print", f"{agent.domain}/{LABEL}")
+    return (LAUNCHCTL, "print", f"{agent.domain}/{LABEL}")

@@ -26,7 +26,7 @@ from sandboxd.cli.systemd_status import Facts, agreement
 from support.users import CHECKOUT
 
 ORIGINALS = {name: (CHECKOUT / "systemd" / name).read_text() for name in (SERVICE, SOCKET)}
-PLAIN = Service(("/opt/venv/bin/python", "-P", "-m", "sandboxd"), "1.2.3", {"PATH": "/usr/bin:/bin", "SECRET": "s"})
+PLAIN = Service(("/opt/venv/bin/python", "-I", "-m", "sandboxd"), "1.2.3", {"PATH": "/usr/bin:/bin", "SECRET": "s"})
 
 
 def lines(text: str, key: str) -> list[str]:
@@ -35,7 +35,7 @@ def lines(text: str, key: str) -> list[str]:
 
 def test_the_program_and_the_environment_stand_in_the_service() -> None:
     texts = unit_texts(PLAIN, ORIGINALS)
-    assert lines(texts[SERVICE], "ExecStart=") == [":/opt/venv/bin/python -P -m sandboxd serve"]
+    assert lines(texts[SERVICE], "ExecStart=") == [":/opt/venv/bin/python -I -m sandboxd serve"]
     assert lines(texts[SERVICE], "Environment=") == ["PATH=/usr/bin:/bin"]
     assert lines(texts[SOCKET], "ListenStream=") == ["%t/sandboxd/sandboxd.sock"]
     assert "SECRET" not in str(texts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sandboxd.backends.macos import launchd
 from sandboxd.backends.macos.launchd import LABEL, SOCKET_NAME, Agent, agent_plist, install_commands
 from sandboxd.cli import launchd_service
 from sandboxd.cli.main import execute
@@ -25,7 +26,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "launchd" / f"{LABEL}.plist"
 
 def agent(home: str = "/Users/me", **changes: Any) -> Agent:
     values: dict[str, Any] = {
-        "program": ("/opt/venv/bin/python", "-P", "-m", "sandboxd"),
+        "program": ("/opt/venv/bin/python", "-I", "-m", "sandboxd"),
         "home": home,
         "socket": "/var/folders/xy/T/sandboxd-501/sandboxd.sock",
         "uid": 501,
@@ -39,7 +40,7 @@ def test_the_property_list() -> None:
     text = agent_plist(agent())
     listed = plistlib.loads(text)
     assert listed["Label"] == LABEL == "dev.sandboxd.agent"
-    assert listed["ProgramArguments"] == ["/opt/venv/bin/python", "-P", "-m", "sandboxd", "serve"]
+    assert listed["ProgramArguments"] == ["/opt/venv/bin/python", "-I", "-m", "sandboxd", "serve"]
     assert listed["Sockets"] == {
         "rpc": {
             "SockFamily": "Unix",
@@ -71,7 +72,7 @@ def test_the_example_is_what_the_code_makes() -> None:
 def test_where_things_are() -> None:
     assert agent().plist_path == "/Users/me/Library/LaunchAgents/dev.sandboxd.agent.plist"
     assert install_commands(agent())[1] == (
-        "launchctl", "bootstrap", "gui/501", "/Users/me/Library/LaunchAgents/dev.sandboxd.agent.plist",
+        "/bin/launchctl", "bootstrap", "gui/501", "/Users/me/Library/LaunchAgents/dev.sandboxd.agent.plist",
     )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def launchctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "esac\n"
     )
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(launchd, "LAUNCHCTL", str(program))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SANDBOXD_SOCKET", str(tmp_path / "run" / "sandboxd.sock"))
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -106,7 +107,7 @@ def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: p
     for _ in range(2):  # again is the same as once
         assert execute(["service", "install"]) == 0
         listed = plistlib.loads(file.read_bytes())
-        assert listed["ProgramArguments"] == [sys.executable, "-P", "-m", "sandboxd", "serve"]
+        assert listed["ProgramArguments"] == [sys.executable, "-I", "-m", "sandboxd", "serve"]
         assert listed["Sockets"]["rpc"]["SockPathName"] == str(tmp_path / "run" / "sandboxd.sock")
         assert (launchctl / "known").read_bytes() == file.read_bytes()
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
@@ -121,10 +122,10 @@ def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: p
 def test_what_launchctl_says_is_said(
     launchctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = (("true",), ("launchctl", "bootstrap", "gui/1", "/no"))
+    commands = (("true",), (launchd.LAUNCHCTL, "bootstrap", "gui/1", "/no"))
     monkeypatch.setattr(launchd_service, "install_commands", lambda agent: commands)
     assert execute(["service", "install"]) == 125
-    assert "sandboxd: launchctl bootstrap gui/1 /no: " in capsys.readouterr().err
+    assert "bin/launchctl bootstrap gui/1 /no: " in capsys.readouterr().err
 
 
 def test_usage_and_other_systems(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
