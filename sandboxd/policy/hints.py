@@ -89,15 +89,29 @@ _CACHES_TEXT = (
     "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
     """sandboxd settings set sandbox.presets '["caches"]'"""
 )
+_PROGRAM_CACHES = (
+    (r"\.cache/uv", "UV_CACHE_DIR=$TMPDIR/uv"),
+    (r"\.local/share/uv", "UV_TOOL_DIR=$TMPDIR/tools UV_PYTHON_INSTALL_DIR=$TMPDIR/python"),
+    (r"\.local/(share/)?pipx", "PIPX_HOME=$TMPDIR/pipx PIPX_BIN_DIR=$TMPDIR/bin"),
+    (r"\.local/share/pnpm", "npm_config_store_dir=$TMPDIR/pnpm"),
+    (r"\.bun/install", "BUN_INSTALL_CACHE_DIR=$TMPDIR/bun"),
+    (r"\.npm/_npx", "npm_config_cache=$TMPDIR/npm"),
+    (r"\.cache/(pre-commit|prek)", "PRE_COMMIT_HOME=$TMPDIR/pre-commit PREK_HOME=$TMPDIR/prek"),
+    (r"(\.cache|Library/Caches)/pypoetry/virtualenvs", "POETRY_VIRTUALENVS_IN_PROJECT=true"),
+    (r"\.cache/node", "COREPACK_HOME=$TMPDIR/corepack"),
+    (r"(\.cache|Library/Caches)/ms-playwright", "PLAYWRIGHT_BROWSERS_PATH=$TMPDIR/browsers"),
+    (r"\.gradle/wrapper", "GRADLE_USER_HOME=$TMPDIR/gradle"),
+    (r"(go(/pkg)?|(\.cache|Library/Caches)/go-build)", "GOMODCACHE=$TMPDIR/go GOCACHE=$TMPDIR/go-build"),
+    (r"\.gem|\.local/share/gem", "GEM_HOME=$TMPDIR/gems"),
+    (r"\.pyenv", "PYENV_ROOT=$TMPDIR/pyenv"),
+)
+_PROGRAM_TEXT = "programs that lie there are run outside the sandbox; put those of this command elsewhere: export "
 _CACHES = (
     (r"~/\.npm", "~/.npm"),
     (r"~/\.cargo/(registry|git|\.package-cache.*|\.global-cache.*)", "~/.cargo/registry"),
     (r"~/\.m2", "~/.m2/repository"),
     (r"~/\.gradle", "~/.gradle/caches"),
-    (r"~/\.(yarn|bun|nuget|ivy2|gem|pnpm-store)", "{path}"),
-    (r"~/\.local/share/(pnpm|uv|gem)", "{path}"),
-    (r"~/go/pkg", "~/go/pkg"),
-    (r"~/Library/Caches", "~/Library/Caches"),
+    (r"~/\.(yarn|nuget|ivy2)", "{path}"),
 )
 _AGENT_TEXT = "an agent signs with your keys for whoever can talk to it; if that is meant: sandboxd allow socket {path}"
 _SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
@@ -168,6 +182,8 @@ HINTS: tuple[Hint, ...] = (
         "git runs the programs in it outside the sandbox: install hooks outside, or if this repository may have them "
         "written: sandboxd allow path {path}",
     ),
+    # programs among caches, protected or in no preset
+    *(Hint(_WRITE, rf"~/({pattern})(/.*)?", _PROGRAM_TEXT + instead) for pattern, instead in _PROGRAM_CACHES),
     Hint(
         _WRITE, _ANY,
         "it is protected, because a program outside the sandbox obeys it: change it outside, or if that is meant: "
@@ -182,8 +198,17 @@ HINTS: tuple[Hint, ...] = (
     ),
     # caches
     *(Hint(_WRITE, rf"{pattern}(/.*)?", _CACHE_TEXT.replace("{path}", rule)) for pattern, rule in _CACHES),
-    Hint(_WRITE, r"~/(?P<path>\.cache(/[^/]+)?)(/.*)?", _CACHE_TEXT),
-    Hint(_WRITE, r"~/(\.cargo|\.gradle|\.m2|go)", _CACHES_TEXT),
+    Hint(
+        _WRITE,
+        r"~/(?P<path>(\.cache|Library/Caches)/(pip|pypoetry|[yY]arn|composer|coursier|node-gyp|huggingface))(/.*)?",
+        _CACHE_TEXT,
+    ),
+    Hint(_WRITE, r"~/\.cache|~/Library/Caches", _CACHES_TEXT),
+    Hint(
+        _WRITE, r"~/(?P<path>(\.cache|Library/Caches)/[^/]+)(/.*)?",
+        "a cache that may hold programs which run outside the sandbox; if it holds none: sandboxd allow path {path}",
+    ),
+    Hint(_WRITE, r"~/(\.cargo|\.gradle|\.m2)", _CACHES_TEXT),
     Hint(_READ, _ANY, "if it may be read: sandboxd allow path --read {path}", reasons=(Reason.PATH_DENIED,)),
     # stores that a pointer file of another directory leads to
     *(

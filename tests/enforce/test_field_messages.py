@@ -171,7 +171,7 @@ def _two_at_once(daemon: DaemonProcess) -> None:
 def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -> None:
     """F022: who is refused hears of the preset, which works for who has no cache yet, and opens nothing else."""
     host(identity, PACKAGE)
-    _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/uv")
+    _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/pip")
     for name in (".npm", ".cargo", ".cache"):
         assert """sandboxd settings set sandbox.presets '["caches"]'""" in found[f"{identity.home}/{name}"]
     assert daemon.run("settings", "set", "sandbox.presets", '["caches"]').returncode == 0

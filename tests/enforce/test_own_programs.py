@@ -80,7 +80,7 @@ def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict
     code = PLANTED.format(mark=str(mark))
     version = os.path.basename(os.path.dirname(str(next(Path(identity.code.python).parents[1].glob("lib/*/site-packages")))))
     user = f"user/lib/{version}/site-packages"
-    names = "sitecustomize usercustomize evil json structlog sandboxd_client encodings site signal asyncio".split()
+    names = "sitecustomize usercustomize evil json structlog sandboxd_client site signal asyncio".split()
     planting = "; ".join(f'printf "%s\\n" "$CODE" >{name}.py' for name in names)
     line = f'ln -sfn . link; {planting}; mkdir -p {user} sandboxd; cp *.py {user}; printf "%s" "$CODE" >sandboxd/__init__.py'
     assert inside(identity, line, CODE=code, **environment).returncode == 0

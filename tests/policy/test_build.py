@@ -13,6 +13,7 @@ from sandboxd.policy.host_decisions import decide_host
 from sandboxd.policy.hosts import parse_host
 from sandboxd.policy.policy import PathRule, Policy
 from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.protected import PROTECTED, Where
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -441,10 +442,12 @@ def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
     """F022."""
     policy = build({"sandbox": {"presets": ["caches"]}})
     opened = set(paths(policy.files.allow_write))
-    assert {"/home/u/.cache", "/home/u/.cargo/registry", "/home/u/.npm/_cacache"} <= opened
+    assert {"/home/u/.cache/pip", "/home/u/.cargo/registry", "/home/u/.npm/_cacache"} <= opened
     closed = {"/home/u/" + path.removeprefix("~/") for path in PRESETS["credentials"].deny_read}
     assert not opened & closed
+    programs = {f"/home/u/{row.name}" for row in PROTECTED if row.where is Where.HOME}
     for path in opened:
+        assert not any(f"{one}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one}/") for one in programs), path
         assert not any(secret.startswith(path + "/") for secret in closed), path
     assert all(rule.origin.key == "sandbox.presets" for rule in policy.files.allow_write)
 
