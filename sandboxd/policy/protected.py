@@ -121,9 +121,9 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(
         Where.HOME,
         "programs in it are run outside the sandbox",
-        *""".local/share/uv/tools .local/share/uv/python .local/share/pipx .local/pipx .local/share/pnpm .local/share/mise
-        .pyenv .rbenv .asdf .volta .rustup/toolchains .bun/bin .deno/bin .npm/_npx .gradle/wrapper .cache/pre-commit
-        .cache/prek .cache/pypoetry/virtualenvs .cache/node .cache/ms-playwright""".split(),
+        *""".local/share/uv/tools .local/share/uv/python .local/share/pipx .local/pipx .local/share/pnpm
+        .local/share/mise .pyenv .rbenv .asdf .volta .rustup/toolchains .bun/bin .deno/bin .npm/_npx .gradle/wrapper
+        .cache/pre-commit .cache/prek .cache/pypoetry/virtualenvs .cache/node .cache/ms-playwright""".split(),
     ),
     *_rows(Where.HOME, "its files are hard links of installed programs", ".cache/uv", ".bun/install/cache"),
     *_rows(

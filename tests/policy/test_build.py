@@ -12,8 +12,8 @@ from sandboxd.policy.build import build_policy, check_settings
 from sandboxd.policy.host_decisions import decide_host
 from sandboxd.policy.hosts import parse_host
 from sandboxd.policy.policy import PathRule, Policy
-from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.protected import PROTECTED, Where
+from sandboxd.policy.rule_paths import Scope
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
