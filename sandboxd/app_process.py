@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Mapping
 
 from structlog.typing import FilteringBoundLogger
 
@@ -30,6 +31,8 @@ from sandboxd.daemon.state import Daemon
 from sandboxd.errors import HostError, SandboxdError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.policy.display import neutralise
+from sandboxd.rpc.socket import START_LOG_NAME
+from sandboxd_client.wire.location import LocationError, socket_path
 
 EXIT_CANNOT_START = 125
 
@@ -41,7 +44,7 @@ def main(options: ServeOptions) -> int:
     trial = take_trial(environment)
     log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
     level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
-    log = make_logger(sys.stderr, log_format, level)
+    log = make_logger(sys.stderr, log_format, level, _own_log(options, environment))
     manager = ServiceManager(os.environ)
     try:
         with StandardLogs.installed(log):
@@ -83,6 +86,14 @@ def main(options: ServeOptions) -> int:
         sys.stderr.write(f"sandboxd: {neutralise(why.message)}\n{hint}")
         return EXIT_CANNOT_START
     return 0
+
+
+def _own_log(options: ServeOptions, environment: Mapping[str, str]) -> str:
+    """Where an automatic start lets the log go; empty when there is no place for a socket, which is told later."""
+    try:
+        return os.path.join(os.path.dirname(options.socket or socket_path(environment)), START_LOG_NAME)
+    except LocationError:
+        return ""
 
 
 def _unusable(error: OSError) -> HostError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,9 +40,12 @@ from sandboxd.runtime.events import (
     SettingsChanged,
 )
 from sandboxd.runtime.questions import Asked, Resolved
+from sandboxd.runtime.rate import RateBound
 from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0
+CONNECTIONS_WRITTEN = 500
+TARGETS_COUNTED, TARGETS_TOLD = 256, 20
 LONGEST_COMMAND = 4096
 """Characters of a command that are kept."""
 _READ_BEFORE_REDACTION = LONGEST_COMMAND + 2048
@@ -71,6 +75,8 @@ class Audit:
         self._opened_for: AuditPolicy | None = None
         self._reached = "", BEGINNING
         """The file that was open last, and the last line in it."""
+        self._connections: dict[tuple[str, str], _Connections] = {}
+        """Of the commands that run."""
         self._lines = 0
         self._lost = 0
         """Since the beginning; `_unsaid` of them the log does not know of yet."""
@@ -120,8 +126,17 @@ class Audit:
             self._ready()
         if self._file is None and not self._policy().enabled:
             return
-        if not isinstance(event, RunPrepared) and (record := record_of(event)) is not None:
-            self._note(record)
+        if isinstance(event, RunPrepared) or (record := record_of(event)) is None:
+            return
+        if isinstance(event, Connected):
+            command = event.session_id, event.command_id
+            if not self._connections.setdefault(command, _Connections()).admits(record["target"]):
+                return
+        elif isinstance(event, RunEnded):
+            made = self._connections.pop((event.session_id, event.command_id), None)
+            if made is not None and made.bound.lost:
+                self._note({"kind": "connections", **_who(event), "count": made.bound.lost, "targets": made.most})
+        self._note(record)
 
     def _ready(self) -> bool:
         """Have the right file open. What keeps it from being opened is kept as the failure."""
@@ -207,6 +222,27 @@ class Audit:
             self._reached = self._file.path, self._file.position
             self._file.close()
             self._file = None
+
+
+class _Connections:
+    """Those of one command: the first 500 have a line each, then one a second; the others are counted, and told of when
+    it ends. So they do not push violations and questions out of the log."""
+
+    def __init__(self) -> None:
+        self.bound = RateBound(CONNECTIONS_WRITTEN, 1.0)
+        self._counted: Counter[str] = Counter()
+
+    def admits(self, target: str) -> bool:
+        if self.bound.admits():
+            return True
+        if target in self._counted or len(self._counted) < TARGETS_COUNTED:
+            self._counted[target] += 1
+        return False
+
+    @property
+    def most(self) -> dict[str, int]:
+        """How many each of the targets had; the rest is in the count only."""
+        return dict(self._counted.most_common(TARGETS_TOLD))
 
 
 def record_of(event: Event) -> dict[str, Any] | None:

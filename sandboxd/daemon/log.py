@@ -23,6 +23,7 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from sandboxd.daemon.log_bounds import TEMPLATE, CappedFile, Repeats
 from sandboxd.daemon.redaction import redact
 from sandboxd.policy.display import neutralise
 
@@ -119,8 +120,11 @@ def _word(value: object) -> str:
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
-def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO) -> FilteringBoundLogger:
-    """A logger that writes lines in the given form to `stream`."""
+def make_logger(
+    stream: TextIO, form: LogFormat, level: int = logging.INFO, own_file: str = ""
+) -> FilteringBoundLogger:
+    """A logger that writes lines in the given form to `stream`, repeats folded. `own_file` is the daemon's log file,
+    which is capped when the stream leads there."""
     if form is LogFormat.JSON:
         last: tuple[Processor, ...] = (
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -135,13 +139,15 @@ def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO) -> F
                 colors=_is_terminal(stream), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
             ),
         )
-    return logger_writing(_writer(stream), last, level)
+    return logger_writing(CappedFile(stream, own_file).write, last, level, Repeats())
 
 
-def logger_writing(write: Callable[[str], None], last: Sequence[Processor], level: int) -> FilteringBoundLogger:
+def logger_writing(
+    write: Callable[[str], None], last: Sequence[Processor], level: int, *first: Processor
+) -> FilteringBoundLogger:
     """A logger whose last steps are given; what the last of them returns goes to `write`. Tests capture with it."""
     logger = structlog.wrap_logger(
-        _Output(write), processors=[*STEPS, *last], wrapper_class=structlog.make_filtering_bound_logger(level)
+        _Output(write), processors=[*first, *STEPS, *last], wrapper_class=structlog.make_filtering_bound_logger(level)
     )
     return cast(FilteringBoundLogger, logger.bind())
 
@@ -152,16 +158,6 @@ class _Output:
     def __init__(self, write: Callable[[str], None]) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = write
         self.msg = self.log = self.exception = self.warn = self.fatal = self.failure = self.err = write
-
-
-def _writer(stream: TextIO) -> Callable[[str], None]:
-    def write(line: str) -> None:
-        # Nobody reads stderr any more (its terminal or pipe is gone): the daemon goes on, silently.
-        with contextlib.suppress(OSError, ValueError):
-            stream.write(line + "\n")
-            stream.flush()
-
-    return write
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -179,7 +175,7 @@ class StandardLogs(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields: MutableMapping[str, Any] = {"library": record.name}
+        fields: MutableMapping[str, Any] = {"library": record.name, TEMPLATE: str(record.msg)}
         if record.exc_info:
             fields["exc_info"] = record.exc_info
         self._logger.log(record.levelno, record.getMessage(), **fields)

@@ -142,6 +142,7 @@ def _remove_own_log(directory: str) -> None:
     with contextlib.suppress(OSError):
         if os.path.samestat(os.lstat(log), os.fstat(2)):
             os.unlink(log)
+            os.unlink(f"{log}.1")  # an older part
 
 
 def _holder(descriptor: int) -> str:

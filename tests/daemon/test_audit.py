@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import shutil
@@ -12,8 +14,13 @@ from typing import Any
 import pytest
 
 from sandboxd.cli.main import execute
+from sandboxd.daemon.audit import Audit
 from sandboxd.daemon.audit_log import AuditLog
+from sandboxd.daemon.log import LogFormat, make_logger
 from sandboxd.errors import HostError
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.policy import AuditPolicy
+from sandboxd.runtime.events import Connected, Fallback, RunEnded
 from support.daemon import RunningDaemon, running_daemon
 from support.daemons import DaemonProcess, StartDaemon
 from support.fake_runtime import FakeMachine
@@ -330,3 +337,29 @@ async def test_every_fallback_is_an_event() -> None:
         lines = [line for line in lines_of(default_log(running)) if line["kind"] == "fallback"]
     assert [(line["what"], line["command_id"]) for line in lines] == [("layer", "c1"), ("unsandboxed", None)]
     assert lines[0]["why"] == "nested, and weaker" and "bubblewrap is not installed" in lines[1]["why"]
+
+
+def test_connections_of_one_command_do_not_push_out_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "audit" / "audit.jsonl"
+    policy = AuditPolicy(enabled=True, path=str(path), max_bytes=1 << 20, keep=1)
+    decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, "allowed")
+
+    async def flood() -> None:
+        async with Audit(lambda: policy, str(tmp_path), make_logger(io.StringIO(), LogFormat.JSON)).running() as audit:
+            audit.listen(Fallback("layer", "first", "s", "c"))
+            for number in range(20_000):
+                audit.listen(Connected("s", "c", "CONNECT", f"n{number % 3}.test", 443, "192.0.2.1", decision))
+            audit.listen(Connected("s", "other", "CONNECT", "late.test", 443, "192.0.2.1", decision))
+            audit.listen(RunEnded("w", "c", "s", True, 0, None))
+            audit.listen(RunEnded("w", "other", "s", True, 0, None))
+
+    asyncio.run(flood())
+    lines = lines_of(path)
+    assert [line["why"] for line in lines if line["kind"] == "fallback"] == ["first"]
+    written = [line for line in lines if line["kind"] == "connection"]
+    assert 500 < len(written) < 600 and written[-1]["target"] == "late.test:443"
+    [folded] = [line for line in lines if line["kind"] == "connections"]
+    assert folded["count"] + len(written) == 20_001
+    assert sum(folded["targets"].values()) == folded["count"] and set(folded["targets"]) <= {
+        f"n{number}.test:443" for number in range(3)
+    }
