@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,7 +47,7 @@ def served(answer: Callable[[socket.socket], None]) -> int:
     def accept() -> None:
         while True:
             sock, _ = listener.accept()
-            in_background(lambda sock=sock: answer(sock))
+            in_background(partial(answer, sock))
 
     in_background(accept)
     return int(listener.getsockname()[1])
