@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
 from sandboxd.policy.control_sockets import FINDABLE, usual_places
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy
+from sandboxd.policy.policy import FilePolicy, Missing, NetworkPolicy, PathRule, Policy
 from sandboxd.policy.protected import SKIPPED_DIRECTORIES, Where, begun_names, rows
 from sandboxd.policy.rule_paths import quoted
 
@@ -115,11 +115,13 @@ def top_names() -> tuple[str, ...]:
 
 def files_in(files: FilePolicy, place: Place) -> FilePolicy:
     """The file rules of a place: denials that begin in no directory hold below each directory that commands may write,
-    or that a rule names as readable."""
+    or that a rule names as readable. Not below those of a preset: caches hold no secrets by what they are, and so many
+    directories that each command would be kept waiting."""
     named = [quoted(path) for path in (place.project_root, place.cwd)]
     named += [
         rule.path if rule.glob else quoted(rule.path)
         for rule in (*files.allow_write, *place.allow_write, *files.allow_read, *place.allow_read)
+        if rule.missing is Missing.TELL
     ]
     return replace(files, deny_write=_spread(files.deny_write, named), deny_read=_spread(files.deny_read, named))
 
