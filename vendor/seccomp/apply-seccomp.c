@@ -23,7 +23,7 @@
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
  *  7. What the owner hands over acts in the sandbox only: bubblewrap sees none of its environment (LD_PRELOAD), and a
- *     directory as standard stream is refused, since through it the host's mounts can be reached.
+ *     standard stream that is more than a stream of bytes is refused (streams.c).
  * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec: its status, paths, addresses are data. */
 #include <errno.h>
 #include <fcntl.h>
@@ -127,14 +127,14 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct { uint32_t type, length, version; char ticket[64]; } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
     unsigned path_length = length_of(path), ticket_length = length_of(ticket);
+    const char *refused, *name;
     if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket)
         refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
     memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
     long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
     do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
-    for (fd = 0; fd < 3; fd++) /* by a directory the command could reach the mounts of the host */
-        if ((error = call(openat, fd, ".", O_PATH)) != -ENOTDIR)
-            refuse("a directory is no standard input, output or error", 0, "redirect it to a file, or to /dev/null");
+    for (fd = 0; fd < 3; fd++)
+        if ((refused = refused_as_stream((int)fd, &name))) fail(SETUP_FAILED, refused, name, 0, carry_bytes);
     if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
     if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
     for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */
