@@ -28,6 +28,8 @@ DEEPEST = 64
 """Levels of a message. No method needs ten; and what is nested nearly as deep as Python goes can be read at one place
 and then not be copied, written or handed to another daemon at the next."""
 
+MOST_ID = 2**64 - 1
+
 Json = dict[str, Any]
 Call = Callable[[Any, object], Awaitable[Result]]
 """A method: the context and the undecoded `params` in, what `success` or `failure` makes out. It raises nothing but
@@ -125,12 +127,19 @@ def _fault(message: object) -> str:
         return 'the member "method" must be a string'
     if "params" in message and type(message["params"]) not in (dict, list):
         return 'the member "params" must be an object'
-    if "id" in message and type(message["id"]) not in (str, int, float, type(None)):
-        return 'the member "id" must be a string, a number or null'
+    if "id" in message and not _can_be_id(message["id"]):
+        return 'the member "id" must be a string, a number of at most 64 bits or null'
     if not message.keys() <= _MEMBERS:
         unknown = next(name for name in message if name not in _MEMBERS)
         return f"a request has no member {unknown[:40]!r}"
     return ""
+
+
+def _can_be_id(value: object) -> bool:
+    """1e999 is read as infinity, which no answer can have (RFC 8259 has no word for it)."""
+    if type(value) is int:
+        return -MOST_ID <= value <= MOST_ID
+    return value is None or type(value) is str or (type(value) is float and math.isfinite(value))
 
 
 def _explain(answer: Json, message: object, methods: Iterable[str]) -> None:

@@ -154,3 +154,18 @@ def test_any_json_gets_an_answer_or_none(message: Any) -> None:
     answer = asyncio.run(respond(message, METHODS, object()))
     assert answer is None or isinstance(answer, (dict, list))
     json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity", str(2**64), str(-(2**64)), "1" + "0" * 400]
+)
+def test_a_number_that_no_answer_can_have_is_no_id(number: str) -> None:
+    answer = ask(f'{{"jsonrpc": "2.0", "method": "get_data", "id": {number}}}')
+    assert shape(answer) == {"error": -32600, "id": None}
+    json.dumps(answer, allow_nan=False)
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e300", str(2**64 - 1), str(-(2**63)), "0"])
+def test_other_numbers_are(number: str) -> None:
+    answer = ask(f'{{"jsonrpc": "2.0", "method": "get_data", "id": {number}}}')
+    assert answer == {"jsonrpc": "2.0", "result": ["hello", 5], "id": json.loads(number)}
