@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,9 @@ _NUMBERS = {  # of calls that Python does not have: x86_64, aarch64
 }  # fmt: skip
 
 
+_NOT_HERE = (errno.ENOSYS, errno.ENODEV, errno.EPERM, errno.EINVAL, errno.EACCES, errno.EOPNOTSUPP)
+
+
 class Missing(Exception):
     """This kernel, or this container, makes no such descriptor."""
 
@@ -43,7 +47,7 @@ def _call(name: str, *arguments: object) -> int:
     words += [ctypes.c_long(0)] * (6 - len(words))
     descriptor = int(_LIBC.syscall(ctypes.c_long(number), *words))
     if descriptor < 0:
-        if ctypes.get_errno() in (errno.ENOSYS, errno.ENODEV, errno.EPERM, errno.EINVAL, errno.EACCES, errno.EOPNOTSUPP):
+        if ctypes.get_errno() in _NOT_HERE:
             raise Missing(os.strerror(ctypes.get_errno()))
         raise OSError(ctypes.get_errno(), name)
     return descriptor
@@ -53,7 +57,7 @@ def _open(path: str, flags: int = os.O_RDONLY) -> Callable[[ExitStack], int]:
     def opened(stack: ExitStack) -> int:
         try:
             return os.open(path, flags)
-        except (FileNotFoundError, PermissionError, OSError) as error:
+        except OSError as error:
             raise Missing(str(error)) from None
 
     return opened
@@ -170,7 +174,10 @@ REFUSED: dict[str, tuple[Factory, str]] = {
     "epoll": (_epoll, "an object of the kernel"),
     "eventfd": (lambda stack: os.eventfd(0), "an object of the kernel"),
     "timerfd": (lambda stack: _call("timerfd_create", 1, 0), "an object of the kernel"),
-    "signalfd": (lambda stack: _call("signalfd4", -1, ctypes.byref(ctypes.c_uint64(1)), 8, 0), "an object of the kernel"),
+    "signalfd": (
+        lambda stack: _call("signalfd4", -1, ctypes.byref(ctypes.c_uint64(1)), 8, 0),
+        "an object of the kernel",
+    ),
     "inotify": (lambda stack: _call("inotify_init1", 0), "an object of the kernel"),
     "fanotify": (lambda stack: _call("fanotify_init", 0, 0), "an object of the kernel"),
     "io_uring": (lambda stack: _call("io_uring_setup", 4, ctypes.create_string_buffer(256)), "an object of the kernel"),
@@ -288,7 +295,8 @@ def test_what_has_other_powers_is_refused(launch: Launcher, stack: ExitStack, na
     if descriptor < 0:  # `test_most_of_them_exist_here` counts these
         return
     for stream, said in (("stdin", "standard input"), ("stdout", "standard output"), ("stderr", "standard error")):
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: descriptor}
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        streams[stream] = descriptor
         status, out, err = launch.start(launch.words(), **streams).finish()
         assert (status, out) == (125, "")
         launch.listener.setblocking(False)
@@ -311,7 +319,8 @@ def test_what_carries_bytes_is_not(launch: Launcher, stack: ExitStack, name: str
     descriptor = _made(ALLOWED[name], stack)
     assert descriptor >= 0
     for stream in ("stdin", "stdout", "stderr"):
-        sandbox = launch(["true"], **{stream: descriptor})
+        streams: dict[str, Any] = {stream: descriptor}
+        sandbox = launch(["true"], **streams)
         sandbox.expect(Started())
         assert sandbox.finish()[0] == 0
 
