@@ -58,6 +58,8 @@ class SettingsPlaces:
     managed_root: str = "/"
     opened: dict[str, None] = field(default_factory=dict, compare=False)
     """Directories that commands of this daemon may write, or could."""
+    believed: dict[str, State] = field(default_factory=dict, compare=False)
+    """Named files that were the person's own before anything opened their place, with their states then."""
     lock_directory: str = ""
     """Locked while settings are written: one of all daemons of this user that commands cannot open."""
 
@@ -80,8 +82,17 @@ class SettingsPlaces:
         self.note(literal_part(rule.path) for rule in policy.files.allow_write)
 
     def why_doubtful(self, path: str) -> str:
-        """Why a file that somebody named may be what a command has written; empty when it is the person's own."""
-        return why_doubtful(path, self.opened, self.home)
+        """Why a file that a call names may be what a command has written; empty when it is the person's own, also where
+        it opens its own place: it is protected from the commands that it opens that for."""
+        state = look_at_file(path).states[0]
+        if self.believed.get(path) == state:
+            return ""
+        reason = why_doubtful(path, self.opened, self.home)
+        if not reason:
+            if len(self.believed) >= OPENED_KEPT:
+                self.believed.clear()
+            self.believed[path] = state
+        return reason
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
         """The same, with those files marked as a project's that an option or a variable names in such a place. The
@@ -90,7 +101,7 @@ class SettingsPlaces:
 
         def judge(location: Location) -> Location:
             named = location.source is not Source.MANAGED and os.path.dirname(location.path) != own
-            if location.in_project or not named or not self.why_doubtful(location.path):
+            if location.in_project or not named or not why_doubtful(location.path, self.opened, self.home):
                 return location
             return replace(location, in_project=True)
 
