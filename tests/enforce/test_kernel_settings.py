@@ -53,6 +53,33 @@ def test_they_can_be_read_and_stay(daemon: DaemonProcess, name: str) -> None:
     assert path.read_text() == before
 
 
+PROCESS_1 = """
+import json, os, sys
+opened = []
+for top in ("/proc/1", "/proc/1/task/1", "/proc/self/../1"):
+    for directory, names, files in os.walk(top):
+        for path in (os.path.join(directory, name) for name in files):
+            try: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError: continue
+            opened.append(path)
+json.dump(opened, sys.stdout)
+"""
+
+FOR_EVERYBODY = frozenset({"timerslack_ns", "current", "prev", "exec", "fscreate", "keycreate", "sockcreate"})
+"""Files of mode 666, in which only a process itself, or one that may trace it, can write."""
+
+
+def test_nothing_of_process_1_can_be_opened_for_writing(daemon: DaemonProcess) -> None:
+    """The helper, which sees to it that nothing survives: a command of root owns these files."""
+    done = daemon.run("run", "--", "python3", "-c", PROCESS_1)
+    opened = {path.rpartition("/")[2] for path in json.loads(done.stdout)}
+    assert opened <= (FOR_EVERYBODY if daemon.identity.uid else set()), done.stderr
+    file = "/proc/1/oom_score_adj"
+    done = daemon.run("run", "-c", f"cat {file}; echo 900 > {file}; cat {file}; cat /proc/1/comm")
+    before, after, name = done.stdout.split()
+    assert before == after and name == "sandboxd-init", done.stderr
+
+
 def test_a_process_still_sets_its_own(daemon: DaemonProcess) -> None:
     done = daemon.run("run", "-c", "echo 500 > /proc/self/oom_score_adj && cat /proc/self/oom_score_adj")
     assert done.stdout.split() == ["500"], done.stderr
