@@ -16,6 +16,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import select
@@ -35,6 +36,8 @@ STATE = "sandboxd-state"
 TAKEN_WITHIN_S = 10.0
 """How long the manager may take to take everything; it kills us later than that."""
 ASKED_WITHIN_S = 5.0
+MOST_BYTES = 64 << 20
+"""Of a memory file. A thousand commands take less than one MiB."""
 _NAME = re.compile(r"sandboxd-(?:state|[0-9]{1,9})")
 """Of what is handed over. `handover.kept` has the others."""
 _UNIT = re.compile(r"[^/]+\.service")
@@ -111,10 +114,14 @@ def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None,
     stored = {FIRST + place: name for place, name in enumerate(names) if _is_ours(name)}
     if not stored:
         return None, ()
-    for descriptor in stored:
-        os.set_inheritable(descriptor, False)
-    others = [name for name in names if not _is_ours(name)]
+    # The sockets of units come first. What lies among ours has been put into the store by another program.
+    others = names[: min(stored) - FIRST]
     environment["LISTEN_FDS"], environment["LISTEN_FDNAMES"] = str(len(others)), ":".join(others)
+    for descriptor in range(min(stored), FIRST + len(names)):
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+            if descriptor not in stored:
+                os.close(descriptor)
     return _read(stored), tuple(stored.values())
 
 
@@ -136,7 +143,8 @@ def _read(stored: Mapping[int, str]) -> Incoming | None:
     used = set() if incoming is None else {number for part in incoming.all_parts for number in part.descriptors}
     for descriptor in stored:
         if descriptor not in used:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     return incoming
 
 
@@ -159,7 +167,11 @@ def _read_kept(stored: Mapping[int, str]) -> Incoming | None:
 
 
 def _content(memory: int) -> bytes:
-    return os.pread(memory, os.fstat(memory).st_size, 0)
+    """Raises OSError, also for what is too large to be a document."""
+    size = os.fstat(memory).st_size
+    if size > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return os.pread(memory, size, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,6 @@ def read_document(text: bytes, descriptors: Mapping[int, int] | None = None) -> 
                 incoming.refused.append((part, "one of its descriptors is missing"))
             else:
                 incoming.parts.append(part)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise HostError("handover_unreadable", f"what the daemon before left cannot be read: {error}") from error
     return incoming

@@ -33,6 +33,8 @@ START_LOG_NAME = "daemon.log"
 BACKLOG = 1024
 """A connect(2) that does not wait fails when this many wait already (EAGAIN), which asyncio takes for success."""
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
+_MOST_PASSED = 65536
+_STORED = "stored"  # the name of what another program has put into the service manager's store, after all sockets
 
 
 def prepare_directory(path: str) -> str:
@@ -269,12 +271,20 @@ def _take_activated() -> ListeningSocket | None:
 
 def _take_listed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
-    environment.pop("LISTEN_FDNAMES", None)
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count.isdigit() or int(count) < 1:
         return None
-    for descriptor in range(_FIRST_PASSED, _FIRST_PASSED + int(count)):
-        os.set_inheritable(descriptor, False)
-    return _taken(_FIRST_PASSED, "in the .socket unit use ListenStream= with a path")
+    for descriptor in range(_FIRST_PASSED, min(_FIRST_PASSED + int(count), _MOST_PASSED)):
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+    if names[0] == _STORED:
+        return None
+    try:
+        return _taken(_FIRST_PASSED, "in the .socket unit use ListenStream= with a path")
+    except HostError:
+        if not names[0] or names[0].endswith(".socket"):  # systemd.socket(5), FileDescriptorName=: the unit's own name
+            raise
+        return None
 
 
 def _taken(descriptor: int, hint: str) -> ListeningSocket:

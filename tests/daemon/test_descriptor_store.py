@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.daemon.descriptor_store import STATE, empty, keep, names_restart, take_stored, unit_of
-from sandboxd.handover.document import Outgoing
+from sandboxd.errors import HostError
+from sandboxd.handover.document import Outgoing, read_document
 from sandboxd.handover.record import Descriptor
 
 
@@ -130,3 +134,50 @@ def test_a_restart_is_told_from_a_stop(jobs: str, said: bool) -> None:
 )
 def test_the_own_unit_is_found(groups: str, unit: tuple[str, bool]) -> None:
     assert unit_of(groups) == unit
+
+
+START = """
+import json, os, sys
+names, here = json.loads(sys.argv[1]), os.environ
+for place, name in enumerate(names):
+    if name.endswith(".socket"):
+        import socket
+        made = socket.socket(socket.AF_UNIX); made.bind(""); made.listen(); made = made.detach()
+    elif name == "sparse": made = os.memfd_create("x"); os.truncate(made, 1 << 40)
+    else: made = os.open("/dev/null", os.O_RDWR)
+    if made != 3 + place: os.dup2(made, 3 + place); os.close(made)
+names = ["sandboxd-state" if name == "sparse" else name for name in names]
+for number in json.loads(sys.argv[2] or "[]"): os.close(number)
+here.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(names)), LISTEN_FDNAMES=":".join(names))
+from sandboxd.daemon.descriptor_store import take_stored
+from sandboxd.rpc.socket import take_passed
+before = take_stored(here)[0]
+print(before is None, take_passed(here) is not None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "closed", "has_socket"),
+    [
+        (["sandboxd.socket", "sandboxd-1", "foreign", "sandboxd-state", "stored"], "", True),
+        (["sandboxd.socket", "foreign", "sandboxd-1", "foreign"], "", True),
+        (["sandboxd.socket", "sandboxd-1", "sandboxd-state"], "[4]", True),
+        (["sandboxd.socket", "sparse"], "", True),
+        (["stored"], "", False),
+        (["foreign", "stored"], "", False),
+        (["stored", "stored", "sandboxd-1"], "", False),
+        (["sandboxd.socket", "stored"], "", True),
+    ],
+)
+def test_what_others_have_put_there_never_stops_the_start(names: list[str], closed: str, has_socket: bool) -> None:
+    words = [sys.executable, "-c", START, json.dumps(names), closed]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.split() == ["True", str(has_socket)], done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": 1, "cut": 1e999, "parts": []}', "[]", "1", '{"format": []}']
+)
+def test_any_document_is_read_or_refused(text: str) -> None:
+    with pytest.raises(HostError):
+        read_document(text.encode())

@@ -29,8 +29,8 @@ KERNEL_SETTINGS: Final = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/p
                           "/proc/dynamic_debug", "/proc/mtrr", "/proc/1")  # fmt: skip
 """Parts of /proc that set up the kernel of the host. Their files are root's, and root needs no capability to write most
 of them: in `sys/kernel/core_pattern` a program can be named that the kernel runs on the host. bubblewrap covers a few
-itself, but only where the *directory* is writable, and none of these is. Process 1 is the helper: its `oom_score_adj` and
-the like are for root to write, too."""
+itself, but only where the *directory* is writable, and none of these is. Process 1 is the helper: its `oom_score_adj`
+and the like are for root to write, too."""
 
 MOST_OPTIONS = 2_000
 MOST_BYTES = 100_000
