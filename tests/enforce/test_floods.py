@@ -1,0 +1,66 @@
+"""One command that floods the daemon, without any permission, keeps no other from running and the daemon not from
+ending."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.waiting import wait_until
+
+FLOOD = Path(__file__).parents[2] / "bench" / "flood_inside.py"
+MOST_KB = 100 << 10
+
+
+@contextmanager
+def flooding(daemon: DaemonProcess, attack: str) -> Iterator[None]:
+    place = daemon.identity.workspace / attack
+    script = daemon.identity.write(place / "flood.py", FLOOD.read_text())
+    begun = place / "begun"
+    with begun.open("wb") as stream:
+        flood = daemon.popen(
+            *("run", "--", "/usr/bin/python3", str(script), attack),
+            cwd=place,
+            stdout=stream,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        wait_until(lambda: begun.read_bytes().startswith(b"flooding\n"), "the flood has begun")
+        yield
+    finally:
+        flood.kill()
+        flood.wait()
+
+
+def peak_kb(daemon: DaemonProcess) -> int:
+    text = Path(f"/proc/{daemon.pid}/status").read_text()
+    return int(text.partition("VmHWM:")[2].split()[0])
+
+
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        ("interim_answers", "chunks_down", "chunks_up"),
+        ("heads_of_many_lines", "unfinished_heads"),
+        ("own_server_requests", "captured_connects", "refused_opens", "stream_questions"),
+    ],
+    ids=lambda attacks: attacks[0],
+)
+def test_others_run_and_the_daemon_ends(start_daemon: StartDaemon, attacks: tuple[str, ...]) -> None:
+    daemon = start_daemon()
+    with ExitStack() as floods:
+        for attack in attacks:
+            floods.enter_context(flooding(daemon, attack))
+        for name in "abcde":
+            hook = f"{name}/.git/hooks/post-commit"
+            done = daemon.run("run", "-c", f"git init -q {name}; echo true > {hook}; chmod +x {hook}; echo ran")
+            assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+            assert not (daemon.identity.workspace / hook).exists()
+        assert peak_kb(daemon) < MOST_KB
+        assert daemon.stop(signal.SIGTERM) == 0
