@@ -28,6 +28,7 @@ from sandboxd.policy.hosts import quote
 from sandboxd.policy.publication import MOST, Publication
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import hurry, reset, send_at_once
+from sandboxd.proxy.turns import CONNECTION, Share
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024
@@ -58,6 +59,7 @@ class PublishedPorts:
         self._listeners: list[socket.socket] = []
         self._files: list[tuple[int, int]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._share = Share()
         self._loop = asyncio.get_running_loop()
         self.publications: tuple[Publication, ...] = ()
         """With the ports that were found for those that were left open."""
@@ -161,7 +163,9 @@ class PublishedPorts:
         self._loop.add_reader(listener.fileno(), self._readable, listener, wanted.inner)
 
     def _readable(self, listener: socket.socket, inner: int) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+        for count in range(ACCEPTS_AT_ONCE):
+            if count and not self._share.has_some():
+                return
             try:
                 client, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -175,6 +179,7 @@ class PublishedPorts:
                 reset(client)
                 continue
             client.setblocking(False)
+            self._share.spend(CONNECTION)
             task = self._loop.create_task(self._join(client, inner, self._inside), name=f"published {self._label}")
             self._tasks.add(task)
             task.add_done_callback(partial(self._ended, client))
@@ -200,7 +205,7 @@ class PublishedPorts:
         for sock in (client, server):
             send_at_once(sock)  # as `hurry`, without effect on a Unix socket
             hurry(sock)
-        await Relay(client, server).run()
+        await Relay(client, server, share=self._share).run()
 
 
 async def _connect(inside: Inside, port: int) -> socket.socket:
