@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from sandboxd.app_machine import Ground, Machine, Succession
-from sandboxd.app_own_code import own_code, source_trees
+from sandboxd.app_own_code import linked_files, own_code, source_trees
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, Tools
 from sandboxd.backends.linux.bridge import Bridge
@@ -176,6 +176,16 @@ def _landlock_step(found: Landlock) -> CheckStep:
 
 
 def _own_code_step() -> CheckStep:
+    if linked := linked_files():
+        return CheckStep(
+            "own code",
+            False,
+            f"{len(linked)} files that the daemon imports have further names (hard links), by which commands may "
+            f"be able to write them: {linked[0]}",
+            "install it with copies: UV_LINK_MODE=copy uv tool install --reinstall sandboxd",
+            required=False,
+            slug="code_linked",
+        )
     if not (trees := source_trees()):
         return CheckStep("own code", True, "no command can write what the daemon imports", required=False)
     return CheckStep(

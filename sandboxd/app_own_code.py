@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 
-from sandboxd_client.programs import is_in
+from sandboxd_client.programs import SYSTEM_TREES, is_in
 
 _SHARED_PREFIXES = frozenset({"/", "/usr", "/usr/local", "/opt/homebrew", "/opt/local"})
 """Not only Python is in them: there its own directories are protected, and in every other prefix the whole."""
@@ -35,6 +35,21 @@ def source_trees() -> tuple[str, ...]:
         and os.path.basename(entry) not in _LIBRARIES
         and not any(is_in(entry, directory) for directory in own)
     )
+
+
+def linked_files() -> tuple[str, ...]:
+    """Files of ours that have another name (hard links), by which commands could write them: uv installs like that."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return tuple(file for file in files if isinstance(file, str) and _is_linked(file))
+
+
+def _is_linked(path: str) -> bool:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return False
+    ours = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
+    return ours and state.st_nlink > 1
 
 
 def _prefixes() -> list[str]:
