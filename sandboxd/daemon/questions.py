@@ -7,6 +7,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.daemon.program_paths import ProgramPaths
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Decision, Reason
@@ -88,15 +89,20 @@ class Questions:
     ) -> CommandDecision:
         """What happens to a command line (design 6.3)."""
         policy = self.policy(session_id, directory)
-        decision = decide_command(
-            policy,
-            text,
-            dangerously_disable=unsandboxed,
-            permission_mode=self._mode(session_id),
-            platform=self._platform,
-            root=uid == 0,
-            is_sandbox_env=self._inside_sandbox,
-            unavailable=await self.unavailable() if policy.enabled else "",
+        unavailable = await self.unavailable() if policy.enabled else ""
+        paths = self._program_paths(policy, session_id, directory)
+        decision = await paths.decide(
+            lambda resolve: decide_command(
+                policy,
+                text,
+                dangerously_disable=unsandboxed,
+                permission_mode=self._mode(session_id),
+                platform=self._platform,
+                root=uid == 0,
+                is_sandbox_env=self._inside_sandbox,
+                unavailable=unavailable,
+                resolve=resolve,
+            )
         )
         if decision.reason is Reason.SANDBOX_UNAVAILABLE:
             fate = "refused" if decision.sandboxed else "a person is asked to run it without"
@@ -107,15 +113,27 @@ class Questions:
         self, text: str, session_id: str | None, directory: str | None, *, uid: int
     ) -> CommandDecision:
         """How the command line runs when it is run through the sandbox."""
-        return explain_command(
-            self.policy(session_id, directory),
-            text,
-            permission_mode=self._mode(session_id),
-            platform=self._platform,
-            root=uid == 0,
-            is_sandbox_env=self._inside_sandbox,
-            unavailable=await self.unavailable(),
+        policy = self.policy(session_id, directory)
+        unavailable = await self.unavailable()
+        paths = self._program_paths(policy, session_id, directory)
+        return await paths.decide(
+            lambda resolve: explain_command(
+                policy,
+                text,
+                permission_mode=self._mode(session_id),
+                platform=self._platform,
+                root=uid == 0,
+                is_sandbox_env=self._inside_sandbox,
+                unavailable=unavailable,
+                resolve=resolve,
+            )
         )
+
+    def _program_paths(self, policy: Policy, session_id: str | None, directory: str | None) -> ProgramPaths:
+        project = directory if session_id is None else self._sessions.get(session_id).cwd
+        named = [rule.path for rule in policy.files.allow_write]
+        writable = [path for path in (project, directory, *named) if path is not None]
+        return ProgramPaths(directory or project, self._policies.places.home, writable)
 
     def _mode(self, session_id: str | None) -> str | None:
         return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value

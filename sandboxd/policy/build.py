@@ -24,7 +24,7 @@ from sandboxd.policy.policy import (
 )
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.settings_reader import SettingsReader
-from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
+from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
@@ -136,7 +136,7 @@ class _Builder:
 
     def exclusion(self, text: str, origin: Origin) -> CommandRule:
         pattern = parse_exclusion(text)
-        program = pattern.program
+        program = unversioned(pattern.program)
         if program in LAUNCHERS or (program in INTERPRETERS and not pattern.is_exact):
             self._reader.warn(
                 "exclusion_runs_anything",

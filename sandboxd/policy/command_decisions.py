@@ -6,6 +6,7 @@ last and can only make the answer stricter, whichever gate gave it.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from enum import StrEnum
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.exclusion import decide_exclusion, matching_rule
+from sandboxd.policy.exclusion import Resolve, decide_exclusion, matching_rule, standing_path
 from sandboxd.policy.policy import CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
-from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
+from sandboxd.policy.shell_syntax import Obstacle, ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.shell_texts import nested_texts
 from sandboxd.settings.origins import Origin
 
@@ -48,6 +49,7 @@ class CommandRequest:
     root: bool = False
     is_sandbox_environment: bool = False
     unavailable: str = ""
+    resolve: Resolve = standing_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def decide_command(
     root: bool = False,
     is_sandbox_env: bool = False,
     unavailable: str = "",
+    resolve: Resolve = standing_path,
 ) -> CommandDecision:
     """Decide on a command. `permission_mode` is a `PermissionMode` value, None for the default; another text raises
     ValueError."""
@@ -87,6 +90,7 @@ def decide_command(
         root,
         is_sandbox_env,
         unavailable,
+        resolve,
     )
     answer = next(answer for gate in GATES if (answer := gate(policy, request)) is not None)
     return _with_rules(policy, request, answer)
@@ -175,7 +179,7 @@ def no_command_gate(policy: Policy, request: CommandRequest) -> CommandDecision 
 
 
 def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
-    exclusion = decide_exclusion(policy.commands.excluded, request.command or "")
+    exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
     if not exclusion.excluded or exclusion.rule is None:
         return None
     return _answer(
@@ -218,7 +222,8 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
 def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
     why = ""
     if policy.commands.excluded:
-        why = f"; not excluded, since {decide_exclusion(policy.commands.excluded, request.command or '').why}"
+        exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
+        why = f"; not excluded, since {exclusion.why}"
     text = f"runs inside the sandbox{why}"
     if policy.commands.auto_allow or request.mode is PermissionMode.OPEN:
         return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
@@ -311,10 +316,41 @@ def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine) -> 
     whole = next((rule for rule in rules if rule.pattern.strip() == text.strip(" \t\n")), None)
     if whole is not None:
         return whole
-    if line.unreadable or not line.commands:
+    if line.unreadable or not line.commands or _is_more_than_commands(text, line):
         return None
     found = [None if simple.assignments else matching_rule(rules, simple.words) for simple in line.commands]
     return found[0] if all(found) else None
+
+
+_PLAIN = frozenset({Obstacle.SUBSTITUTION, Obstacle.BACKGROUND})
+"""Constructs that only run further commands, each of which needs a rule of its own."""
+_PLAIN_QUOTES = re.compile(r"""'[^']*'|"[^"$`\\]*["]""")
+_GROUPS = re.compile(r"\(|(?:^|[\s;&|!])[{}](?=$|[\s;&|])")
+_SETTERS = frozenset(
+    """alias bind builtin command complete coproc declare enable eval exec export getopts hash let local mapfile printf
+    read readarray readonly set shopt source . trap typeset unalias unset wait""".split()
+)
+"""Builtins of the shell that can set a variable, change what a name runs, or run what an index `a[$(…)]` says, also
+where it is quoted."""
+
+
+def _is_more_than_commands(text: str, line: ShellLine) -> bool:
+    """Whether something in the line may change which program a name runs, or where output goes."""
+    if not _PLAIN.issuperset(line.obstacles):
+        return True
+    if any(_may_set_something(simple.words) for simple in line.commands):
+        return True
+    bare = text if "\\" in text or "#" in text else _PLAIN_QUOTES.sub("", text)
+    return _GROUPS.search(bare.replace("$(", " ")) is not None
+
+
+def _may_set_something(words: Sequence[Word]) -> bool:
+    name = words[0].text if words else ""
+    if name == "printf":
+        return any(word.text.startswith("-") or not word.literal for word in words[1:2])
+    if name in ("test", "["):
+        return any(word.text in ("-v", "-R") or not word.literal for word in words[1:])
+    return name in _SETTERS
 
 
 def _closing_rule(rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine]) -> CommandRule | None:

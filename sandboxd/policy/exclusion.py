@@ -7,14 +7,19 @@ the grammar of tree-sitter, and the standard library's `shlex`. Each has its mis
 
 from __future__ import annotations
 
+import posixpath
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.policy import CommandRule
-from sandboxd.policy.shell_programs import is_harmless_assignment, script_of, unwrap
+from sandboxd.policy.shell_programs import is_harmless_assignment, runs_anything, script_of, unwrap
 from sandboxd.policy.shell_syntax import ShellLine, SimpleCommand, Word, join_continuations, read_line
+
+Resolve = Callable[[str], str | None]
+"""Where a path with a slash leads, without links; None where that is unknown or a command could change it."""
 
 MAX_SHELLS = 4
 _PUNCTUATION = ";&|()<>\n"
@@ -30,14 +35,19 @@ class Exclusion:
     rule: CommandRule | None = None
 
 
-def decide_exclusion(rules: Sequence[CommandRule], command: str) -> Exclusion:
+def standing_path(path: str) -> str | None:
+    """An absolute path that names its file without detours, taken to have no link in it."""
+    return path if path.startswith("/") and posixpath.normpath(path) == path else None
+
+
+def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = standing_path) -> Exclusion:
     """Decide for a whole command line."""
     if not rules:
         return Exclusion(False, "no command is excluded")
-    return _decide(tuple(rules), command, MAX_SHELLS)
+    return _decide(tuple(rules), command, MAX_SHELLS, resolve)
 
 
-def _decide(rules: tuple[CommandRule, ...], text: str, shells: int) -> Exclusion:
+def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Resolve) -> Exclusion:
     line = read_line(text)
     if line.unreadable:
         return Exclusion(False, f"what it runs cannot be told: {line.unreadable}")
@@ -49,7 +59,7 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int) -> Exclusion
         return Exclusion(False, "its words can be read in two ways")
     first: Exclusion | None = None
     for simple in line.commands:
-        answer = _decide_simple(rules, simple, shells)
+        answer = _decide_simple(rules, simple, shells, resolve)
         if not answer.excluded:
             return answer
         first = first or answer
@@ -57,7 +67,9 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int) -> Exclusion
     return first
 
 
-def _decide_simple(rules: tuple[CommandRule, ...], simple: SimpleCommand, shells: int) -> Exclusion:
+def _decide_simple(
+    rules: tuple[CommandRule, ...], simple: SimpleCommand, shells: int, resolve: Resolve
+) -> Exclusion:
     for assignment in simple.assignments:
         if not is_harmless_assignment(assignment):
             name = assignment.partition("=")[0]
@@ -67,16 +79,60 @@ def _decide_simple(rules: tuple[CommandRule, ...], simple: SimpleCommand, shells
         for word in words:
             if not (word.literal or word.plain_variable or _is_pattern(word)):
                 return Exclusion(False, f"{word.text!r} is only known when it runs")
-        rule = matching_rule(rules, words)
+        rule = _excluding_rule(rules, words, resolve)
         if rule is not None:
             return Exclusion(True, f"it is on the list as {rule.pattern!r}", rule)
         script = script_of(words)
         if script is not None:
             if shells <= 0:
                 return Exclusion(False, "shells are nested too deep")
-            return _decide(rules, script, shells - 1)
+            return _decide(rules, script, shells - 1, resolve)
         words = unwrap(words)
     return Exclusion(False, f"{simple.text[:80]!r} is not an excluded command")
+
+
+def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
+    """As `matching_rule`, but a program with a slash is the file that it leads to."""
+    program = words[0].text
+    if "/" not in program:
+        return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
+    plain = words[0].literal or (program.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", program))
+    real = resolve(program) if plain else None
+    if real is None:
+        return None
+    for rule in rules:
+        head, rest = _head_and_rest(rule.pattern)
+        if "/" in head and _leads_to(head, real, resolve):
+            behind = (Word("program"), *words[1:])
+            if matching_rule([CommandRule(f"program {rest}".strip(), rule.origin)], behind) is not None:
+                return rule
+    return None
+
+
+def _head_and_rest(text: str) -> tuple[str, str]:
+    """The program of a pattern, and the pattern of its arguments."""
+    pattern = parse_command_pattern(text)
+    if pattern.wildcard:
+        head, _, rest = "*".join(pattern.wildcard).partition(" ")
+    else:
+        head, rest = "".join(pattern.words[:1]), shlex.join(pattern.words[1:])
+    return head, f"{rest} *" if rest and pattern.open_ended else rest
+
+
+def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
+    """Whether the program of a pattern is this file; `*` stands for a part of one name."""
+    fixed, star, _ = head.partition("*")
+    name = posixpath.basename(real)
+    if not star:
+        return resolve(head) == real and (posixpath.basename(head) == name or not runs_anything(name))
+    directory = fixed[: fixed.rindex("/") + 1] if "/" in fixed else ""
+    base = resolve(directory.rstrip("/") or "/") if directory else None
+    if base is None or runs_anything(name):
+        return False
+    expected = head[len(directory) :].split("/")
+    found = real[len(base.rstrip("/")) + 1 :].split("/") if real.startswith(base.rstrip("/") + "/") else []
+    parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in expected)
+    return len(found) == len(expected) and all(map(re.fullmatch, parts, found))
 
 
 def matching_rule(rules: Sequence[CommandRule], words: Sequence[Word]) -> CommandRule | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.exclusion import Resolve, standing_path
 from sandboxd.policy.host_decisions import decide_host
 from sandboxd.policy.hosts import HostSyntaxError, IPAddress, parse_authority, parse_host
 from sandboxd.policy.policy import HostRule, Policy
@@ -39,6 +40,7 @@ def explain_command(
     root: bool = False,
     is_sandbox_env: bool = False,
     unavailable: str = "",
+    resolve: Resolve = standing_path,
 ) -> CommandDecision:
     """How a command runs when it is run through the sandbox, also while `sandbox.enabled` is false: then the text says
     that callers who ask first are told to run it outside."""
@@ -50,6 +52,7 @@ def explain_command(
         root=root,
         is_sandbox_env=is_sandbox_env,
         unavailable=unavailable,
+        resolve=resolve,
     )
     off = decide_command(policy, text, platform=platform)
     if off.reason not in (Reason.SANDBOX_DISABLED, Reason.PLATFORM_NOT_ENABLED) or not answer.sandboxed:

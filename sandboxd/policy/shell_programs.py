@@ -55,6 +55,16 @@ LAUNCHERS = (
 
 INTERPRETERS = frozenset("python python3 node ruby perl php lua deno bun java awk gawk make npx uvx".split())
 
+def unversioned(name: str) -> str:
+    """The name of a program without a version behind it: `python` for `python3.11`."""
+    return name if name in LAUNCHERS | INTERPRETERS else re.sub(r"[-.\d]+$", "", name)
+
+
+def runs_anything(name: str) -> bool:
+    """Whether a program runs whatever it is told to."""
+    return unversioned(name) in LAUNCHERS | INTERPRETERS
+
+
 _HARMLESS = re.compile(
     r"(LANG|LC_[A-Z]+|LANGUAGE|TZ|TERM|COLUMNS|LINES|CI|NO_COLOR|FORCE_COLOR|CLICOLOR(_FORCE)?|COLORTERM|DEBUG|VERBOSE"
     r"|DEBIAN_FRONTEND|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|NODE_ENV)=[A-Za-z0-9_.,:@%+/\-]*"
