@@ -280,7 +280,7 @@ def tunnel(port: int) -> socket.socket:
 @attack
 def tunnels_by_byte() -> None:
     port = served(read_all)
-    again_and_again(lambda: _bytes(tunnel(port)), 300)
+    again_and_again(lambda: _bytes(tunnel(port)), 60)
 
 
 def _bytes(sock: socket.socket) -> None:

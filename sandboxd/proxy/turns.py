@@ -32,7 +32,7 @@ CONNECTION: Final = 200
 """To accept a connection, or to take a request to where it goes."""
 QUESTION: Final = 100
 """To answer a name look-up."""
-_BYTES: Final = 4096
+_BYTES: Final = 8192
 """That are read or written for one unit."""
 
 
