@@ -25,6 +25,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <string.h>
 #include <sys/time.h>
 #include "bridge.h"
 enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
@@ -47,6 +48,25 @@ struct mount_step { uint32_t how, other; /* where the other path begins */ char 
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
 static int answers, sockets[MAX_SOCKETS];
 static unsigned opened;
+/* What a sandbox may have of what its user has: half of it, or one command could take all (inotify(7)). The kernel
+ * counts in each user namespace (user_namespaces(7)), and looks the files up in that of the caller. */
+static struct { const char *path; char half[12]; } shares[] = {
+    {"/proc/sys/user/max_inotify_instances", ""}, {"/proc/sys/user/max_inotify_watches", ""}};
+static void share(int take) { /* where there is no such limit, or it cannot be set, nothing is changed */
+    for (unsigned n = 0; n < sizeof shares / sizeof *shares; n++) {
+        char text[12] = "", *at = text;
+        unsigned limit = 0, length = length_of(shares[n].half);
+        int how = (take ? O_RDONLY : O_WRONLY) | O_CLOEXEC;
+        long fd = take || length ? call(openat, AT_FDCWD, shares[n].path, how) : -1;
+        if (fd >= 0 && !take) call(write, fd, shares[n].half, length);
+        if (fd >= 0 && take && call(read, fd, text, sizeof text - 1) > 0) {
+            while (*at >= '0' && *at <= '9') limit = limit * 10 + (unsigned)(*at++ - '0');
+            const char *half = decimal(limit / 2);
+            memcpy(shares[n].half, half, length_of(half) + 1);
+        }
+        if (fd >= 0) call(close, fd);
+    }
+}
 long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count) {
     struct { struct cmsghdr head; int sent[MAX_SOCKETS]; } control = {
         .head = {.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
@@ -150,6 +170,7 @@ static _Noreturn void perform(int network, int mounts, long length) {
     long owner = call(ioctl, network, NS_GET_USERNS), error;
     if (owner < 0) answer(NO_OWNER, owner);
     if ((error = call(setns, owner, CLONE_NEWUSER))) answer(ENTERING_USER, error);
+    share(0);
     if ((error = call(setns, network, CLONE_NEWNET))) answer(ENTERING_NETWORK, error);
     enter_mounts(mounts);
     uint8_t *at = (uint8_t *)program, *end = at + length;
@@ -182,7 +203,7 @@ static _Noreturn void perform(int network, int mounts, long length) {
     answer(COMPLETE, 0);
 }
 _Noreturn void namespaces(void) {
-    call(prctl, PR_SET_NAME, "sandboxd-netns"), call(prctl, PR_SET_DUMPABLE, 0);
+    call(prctl, PR_SET_NAME, "sandboxd-netns"), call(prctl, PR_SET_DUMPABLE, 0), share(1);
     call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8), dispose(SIGALRM, SIG_DFL);
     dispose(SIGCHLD, SIG_IGN); /* the kernel reaps */
     dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN), dispose(SIGTERM, SIG_IGN), dispose(SIGHUP, SIG_IGN);
