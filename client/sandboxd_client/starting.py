@@ -161,13 +161,19 @@ def stop_daemon(path: str, *, grace_s: float | None = None, timeout: float = STO
 
 def daemon_command(path: str) -> list[str]:
     """The program that is `sandboxd`, isolated from the environment: that of the installation this client belongs to,
-    whose interpreter runs already; else one that no command can have written. Neither the current directory nor
-    PYTHONPATH counts, nor a directory of PATH that a project could have put something into. Raises DaemonNotRunning."""
-    if sys.executable and importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) is not None:
-        return [sys.executable, "-I", "-m", "sandboxd"]
+    when it runs in this process already (the command line) or no command can have written it; else one that is found
+    in such a place; else that of the installation all the same, which this process imports from too. Neither the
+    current directory nor PYTHONPATH counts, nor a directory of PATH that a project could have put something into.
+    Raises DaemonNotRunning."""
+    spec = importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) if sys.executable else None
+    own = [sys.executable, "-I", "-m", "sandboxd"] if spec is not None else None
+    if own is not None and ("sandboxd" in sys.modules or _is_safe(sys.executable, spec)):
+        return own
     found = programs.find("sandboxd", os.environ.get("PATH", ""))
     if found.path is not None:
         return [found.path]
+    if own is not None:
+        return own
     why = f"; {found.refused} is not used, since a command could have written it: {found.why}" if found.refused else ""
     raise DaemonNotRunning(
         path,
@@ -175,6 +181,11 @@ def daemon_command(path: str) -> list[str]:
         "start it with: sandboxd serve; or install it for all projects with: uv tool install sandboxd, "
         "or beside this program with: pip install sandboxd",
     )
+
+
+def _is_safe(interpreter: str, spec: importlib.machinery.ModuleSpec | None) -> bool:
+    origin = spec.origin if spec is not None else None
+    return origin is not None and not programs.why_writable(interpreter) and not programs.why_writable(origin)
 
 
 def _detach(path: str, log: str, command: list[str], environment: Mapping[str, str]) -> int:

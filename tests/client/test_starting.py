@@ -249,7 +249,13 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path / "site")])
+    monkeypatch.delitem(sys.modules, "sandboxd", raising=False)
     assert starting.daemon_command(path) == [sys.executable, "-I", "-m", "sandboxd"]
+    with monkeypatch.context() as patch:  # a safe one comes before one that commands may have written
+        patch.setattr(programs, "find", lambda *_: programs.Search("/usr/bin/sandboxd"))
+        assert starting.daemon_command(path) == ["/usr/bin/sandboxd"]
+        patch.setattr(programs, "why_writable", lambda *_: "")
+        assert starting.daemon_command(path) == [sys.executable, "-I", "-m", "sandboxd"]
     monkeypatch.setattr(sys, "path", ["", "."])  # a project must not decide it by what it contains
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", ":.:bin:/nonexistent")

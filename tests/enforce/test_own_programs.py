@@ -57,6 +57,7 @@ def test_programs_of_a_project_are_not_run(identity: Identity, place: str) -> No
     assert not mark.exists(), mark.read_text()
     identity.run([f"{directory}/env"])
     assert mark.exists()
+    identity.run([program(identity), "stop"], check=True)
 
 
 PLANTED = "open({mark!r}, 'a').write(__name__ + chr(10))"
@@ -85,6 +86,7 @@ def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict
     assert not mark.exists(), mark.read_text()
     identity.run([identity.code.python, "-c", "0"], env={"PYTHONPATH": str(work)})
     assert mark.exists()
+    identity.run([program(identity), "stop"], check=True)
 
 
 def test_a_daemon_does_not_keep_what_loads_code(identity: Identity) -> None:
@@ -162,3 +164,4 @@ def test_programs_of_the_home_directory_are_protected(identity: Identity) -> Non
                 assert done.returncode not in (0, 125), (attempt, done)
         assert sorted(os.listdir(identity.home / place)) == ["old"]
     assert identity.run([program(identity), "run", "-c", "echo x >~/free"], cwd=identity.home).returncode == 0
+    identity.run([program(identity), "stop"], check=True)
