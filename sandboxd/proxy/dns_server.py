@@ -80,8 +80,8 @@ class DatagramServer:
             self._socket.close()
 
     def _readable(self) -> None:
-        for count in range(QUESTIONS_AT_ONCE):
-            if count and not self._share.has_some():
+        for _ in range(QUESTIONS_AT_ONCE):
+            if not self._share.has_some():
                 return
             self._share.spend(QUESTION)
             try:

@@ -30,7 +30,7 @@ TEXT: Final = 100
 """Bytes of such lines that cost a unit."""
 CONNECTION: Final = 200
 """To accept a connection, or to take a request to where it goes."""
-QUESTION: Final = 100
+QUESTION: Final = 200
 """To answer a name look-up."""
 _BYTES: Final = 8192
 """That are read or written for one unit."""
