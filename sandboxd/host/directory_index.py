@@ -62,12 +62,39 @@ class Directory:
     holds: Holds = Holds.NOTHING
 
 
+SLOWEST = 3.0
+"""How much longer than its processor time a look may take, on a machine that has other work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When the work of this thread has to end: a time of `time.thread_time`, and one of `time.monotonic`."""
+
+    work: float
+    clock: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """In so many seconds of processor time."""
+        return cls(time.thread_time() + seconds, time.monotonic() + SLOWEST * seconds)
+
+    def is_over(self) -> bool:
+        return time.thread_time() > self.work or time.monotonic() > self.clock
+
+    def share(self, parts: int, least: float) -> Deadline:
+        """The first of so many equal parts of what is left, with at least `least` seconds."""
+        work, clock = time.thread_time(), time.monotonic()
+        return Deadline(
+            work + max(least, (self.work - work) / parts), clock + max(least, (self.clock - clock) / parts)
+        )
+
+
 @dataclass(slots=True)
 class Budget:
-    """What one look may take: a monotonic time and a number of directories. `open_up` lets a closed directory be
-    listed, and returns whether it did."""
+    """What one look may take: time, and a number of directories. `open_up` lets a closed directory be listed, and
+    returns whether it did."""
 
-    until: float
+    until: Deadline
     directories: int
     open_up: Callable[[str], bool]
 
@@ -81,11 +108,13 @@ class DirectoryIndex:
         self.unseen = ""
         """Why the last look is not complete; empty when it is."""
         self._records: dict[str, Directory] = {}
+        self._not_reached: dict[str, Directory] = {}
+        """Records of earlier looks that the last one, which ended early, did not come to."""
         self._device = -1
         self._in_memory = False
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._records) + len(self._not_reached)
 
     def get(self, path: str) -> Directory | None:
         """A directory as the current look, or the last one, has seen it."""
@@ -101,11 +130,15 @@ class DirectoryIndex:
         state = os.lstat(path)
         return self.keeps_times and state.st_dev == self._device and state.st_ctime_ns < before
 
-    def look(self, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
-        """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up."""
-        before, records = self._records, dict[str, Directory]()
-        self._records = records
-        self.number += 1
+    def look(
+        self, apart: frozenset[str], budget: Budget, *, again: bool = False
+    ) -> Iterator[tuple[str, Directory]]:
+        """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up; the same
+        look can then be made `again`, and the next one goes on from what was reached."""
+        before, records = {**self._not_reached, **self._records}, dict[str, Directory]()
+        self._records, self._not_reached = records, {}
+        if not again:
+            self.number += 1
         self.unseen = ""
         self._device = self._own_device()
         self._in_memory = is_in_memory(self.root)
@@ -115,7 +148,7 @@ class DirectoryIndex:
             if len(records) >= budget.directories:
                 self.unseen = f"{self.root} has more than {budget.directories:,} directories"
                 break
-            if time.monotonic() > budget.until:
+            if budget.until.is_over():
                 self.unseen = f"the look at {self.root} took too long, after {len(records):,} directories"
                 break
             path = todo.popleft()
@@ -139,6 +172,9 @@ class DirectoryIndex:
                 above = path if path == "/" else f"{path}/"
                 below = [above + name for name in record.below]
                 todo.extend([one for one in below if one not in apart] if apart else below)
+
+        if self.unseen:
+            self._not_reached = {path: record for path, record in before.items() if path not in records}
 
     def _own_device(self) -> int:
         """-1 where another machine sets the change times: they prove nothing here."""
@@ -184,7 +220,7 @@ def _list(record: Directory, path: str, budget: Budget) -> None:
     below: list[str] = []
     with os.scandir(path) as entries:
         for number, entry in enumerate(entries):
-            if number % _BETWEEN_CLOCKS == _BETWEEN_CLOCKS - 1 and time.monotonic() > budget.until:
+            if number % _BETWEEN_CLOCKS == _BETWEEN_CLOCKS - 1 and budget.until.is_over():
                 raise TimeoutError
             name = entry.name
             if len(name) <= 9 and (mark := _NAMES.get(name.lower())) is not None:

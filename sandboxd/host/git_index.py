@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import struct
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _ENTRY = 62
 _EXTENDED = 0x4000
@@ -15,14 +13,14 @@ _OBJECT_NAMES = (20, 32)
 """Bytes: SHA-1 and SHA-256. Which of them it is stands in the configuration."""
 
 
-def gitlinks(index: bytes, until: float = math.inf) -> Iterator[str]:
+def gitlinks(index: bytes, is_over: Callable[[], bool] = lambda: False) -> Iterator[str]:
     """Paths of the submodules, from the top of the working tree. Ends where the file does not hold what it should, and
-    when it is later than `until` (monotonic clock)."""
-    found = [_read(index, length, until) for length in _OBJECT_NAMES]
+    when `is_over` says so."""
+    found = [_read(index, length, is_over) for length in _OBJECT_NAMES]
     yield from dict.fromkeys(path for paths in found for path in paths)
 
 
-def _read(index: bytes, length: int, until: float) -> list[str]:
+def _read(index: bytes, length: int, is_over: Callable[[], bool]) -> list[str]:
     paths: list[str] = []
     try:
         signature, version, count = struct.unpack_from(">4sII", index)
@@ -30,7 +28,7 @@ def _read(index: bytes, length: int, until: float) -> list[str]:
             return []
         offset, previous, fixed = 12, b"", _ENTRY - 20 + length
         for number in range(count):
-            if number % 4096 == 0 and time.monotonic() > until:
+            if number % 4096 == 0 and is_over():
                 break
             mode = struct.unpack_from(">I", index, offset + 24)[0]
             flags = struct.unpack_from(">H", index, offset + fixed - 2)[0]

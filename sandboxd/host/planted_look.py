@@ -15,7 +15,6 @@ on; those of another machine, and of a file system in memory, prove nothing.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import stat
@@ -28,7 +27,7 @@ from functools import partial
 
 from sandboxd.errors import PolicyError
 from sandboxd.host import planted
-from sandboxd.host.directory_index import Budget, Directory, DirectoryIndex, Holds
+from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds
 from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
 from sandboxd.host.git_index import gitlinks
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
@@ -38,6 +37,7 @@ from sandboxd.plan.facts import Neutralised, Territory
 MOST_DIRECTORIES = 200_000
 """Looked at below one place."""
 MOST_SECONDS = 5.0
+"""Of processor time, for one look."""
 SECONDS_BEFORE = 1.0
 """For the look before the first command of a place. What it does not reach is judged by its times alone."""
 SECONDS_FOR_POINTERS = 2.0
@@ -217,7 +217,7 @@ class _Look:
         self._done: set[tuple[str, str]] = set()
         self._changes = True
         self._index: DirectoryIndex | None = None
-        self._until = 0.0
+        self._until = Deadline.after(0.0)
         try:
             self._everybody = repositories.everybody()
         except PolicyError as error:
@@ -227,12 +227,12 @@ class _Look:
         try:
             incomplete = self._walk(self._territory.places, MOST_SECONDS)
             if incomplete:
-                self._until = time.monotonic() + SECONDS_FOR_POINTERS
+                self._until = Deadline.after(SECONDS_FOR_POINTERS)
                 self._follow()
-                self._failed = TimeoutError(errno.ETIMEDOUT, f"{incomplete}; repositories in the rest were not seen")
         finally:
             planted.close_again(self._opened)
-        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed)
+        unseen = f"{incomplete}; repositories in the rest were not seen" if incomplete else ""
+        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
 
     def remember(self, places: list[str]) -> None:
         """Change nothing, and remember what is no command's: everything where none runs."""
@@ -240,21 +240,25 @@ class _Look:
         self._walk(places, SECONDS_BEFORE)
 
     def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
-        incomplete = ""
+        """Why something was not seen, empty when nothing was left out. `seconds` are of this thread's processor time;
+        it may take `SLOWEST` times as long where the machine has other work."""
         apart = frozenset(self._territory.apart)
-        end = time.monotonic() + seconds
-        # each its share, so that one that is large leaves something for the others
+        end = Deadline.after(seconds)
+        # each its share, so that one that is large leaves something for the others; then what is left over
+        unfinished = []
         for number, place in enumerate(places):
-            index, lock = self._all.index_of(place)
-            with lock:
-                self._index = index
-                now = time.monotonic()
-                self._until = now + max(LEAST_SECONDS, (end - now) / (len(places) - number))
-                budget = Budget(self._until, MOST_DIRECTORIES, self._open_up)
-                for path, directory in index.look(apart, budget):
-                    self._visit(path, directory)
-                incomplete = incomplete or index.unseen
-        return incomplete
+            if self._walk_one(place, apart, end.share(len(places) - number, LEAST_SECONDS)):
+                unfinished.append(place)
+        why = [self._walk_one(place, apart, end, again=True) for place in unfinished]
+        return next(filter(None, why), "")
+
+    def _walk_one(self, place: str, apart: frozenset[str], until: Deadline, *, again: bool = False) -> str:
+        index, lock = self._all.index_of(place)
+        with lock:
+            self._index = index
+            for path, directory in index.look(apart, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
+                self._visit(path, directory)
+            return index.unseen
 
     def _open_up(self, path: str) -> bool:
         """Only what a command has closed: what a person has closed is read-only inside, or has not changed."""
@@ -385,11 +389,11 @@ class _Look:
         todo = [*self._territory.known, *(path for path, _ in self._done)]
         followed: set[str] = set()
         for git_dir in todo:
-            if git_dir in followed or time.monotonic() > self._until:
+            if git_dir in followed or self._until.is_over():
                 continue
             followed.add(git_dir)
             for target in self._leads_from(git_dir):
-                if time.monotonic() > self._until:
+                if self._until.is_over():
                     break
                 self._pointer(target)
                 if os.path.lexists(os.path.join(target, "HEAD")):
@@ -400,7 +404,7 @@ class _Look:
     def _leads_from(self, git_dir: str) -> Iterator[str]:
         for name in ("modules", "worktrees"):
             for directory, below, _ in os.walk(os.path.join(git_dir, name), followlinks=False):
-                if time.monotonic() > self._until:
+                if self._until.is_over():
                     return
                 yield directory
                 below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
@@ -409,7 +413,7 @@ class _Look:
             yield os.path.dirname(os.path.realpath(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
         indexes = ["index", *(name for name in _listed(git_dir) if name.startswith("sharedindex."))]
         for name in indexes:
-            for path in gitlinks(_bytes(os.path.join(git_dir, name), LARGEST_INDEX), self._until):
+            for path in gitlinks(_bytes(os.path.join(git_dir, name), LARGEST_INDEX), self._until.is_over):
                 for work_tree in configured_worktrees(git_dir):
                     yield os.path.realpath(os.path.join(work_tree, path))
 

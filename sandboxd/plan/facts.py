@@ -207,10 +207,12 @@ class Territory:
 @dataclass(frozen=True, slots=True)
 class Neutralised:
     """What was done about repositories that a command has made. `moved` are the paths that were moved aside, by the
-    names they had. `failed` is what kept something from being done or seen, although the rest was."""
+    names they had. `failed` is what kept something from being done or seen, although the rest was. `unseen` says why
+    there was too much to be seen whole."""
 
     moved: tuple[str, ...] = ()
     failed: Exception | None = None
+    unseen: str = ""
 
 
 class FactSource(Protocol):

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, HARMLESS, KILL, Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.bridge_protocol import GO, HARMLESS, KILL, PARTLY, Descriptors, Exited, Failed, Started
 from sandboxd.backends.linux.launch_configuration import Flags
 from sandboxd.backends.linux.stragglers import end_stragglers
 from support import processes
@@ -283,6 +283,16 @@ class TestStay:
         _, said = sandbox.process.communicate()
         assert sandbox.process.returncode == 125
         assert said.decode().startswith(self.UNSEEN)
+
+    def test_a_look_that_was_not_whole_is_told_and_changes_no_status(self, launch: Launcher) -> None:
+        sandbox = launch.connect(stderr=subprocess.PIPE)
+        sandbox.send(self.PLAIN)
+        sandbox.expect(Descriptors(0), Started(), Exited(3, 0))
+        sandbox.send(PARTLY)
+        sandbox.hang_up()
+        _, said = sandbox.process.communicate()
+        assert sandbox.process.returncode == 3
+        assert said.decode().startswith("sandboxd: only a part of what the command has left was looked through")
 
     def test_what_was_sent_before_is_passed_over(self, launch: Launcher) -> None:
         sandbox = launch.connect()

@@ -1,6 +1,5 @@
 /* apply-seccomp: the process between bubblewrap and a sandboxed command. docs/helper.md describes the bytes.
- * THEORY OF OPERATION. Two stages and no policy: what is to be decided the daemon has decided. No C library is linked:
- * these few files are all there is, and the last function here, begin(), is the first that runs.
+ * THEORY OF OPERATION. Two stages and no policy: the daemon has decided. No C library is linked; begin() runs first.
  * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
  *     6 a pidfd of itself, 8 a pipe for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
@@ -22,8 +21,7 @@
  *  5. The command cannot reach init, which is not dumpable; signals from inside are only read, never acted upon.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
- *  7. What the owner hands over acts in the sandbox only: bubblewrap sees none of its environment (LD_PRELOAD), and a
- *     standard stream that is more than a stream of bytes is refused (streams.c).
+ *  7. bubblewrap sees none of the owner's environment (LD_PRELOAD); standard streams are bytes and no more (streams.c).
  * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec: its status, paths, addresses are data. */
 #include <errno.h>
 #include <fcntl.h>
@@ -173,8 +171,10 @@ static _Noreturn void leave(uint32_t status, uint32_t signal) {
     tell(EXIT, ((uint32_t[]){status, signal}), 8), signal = 0;
     while (stays && call(recvfrom, BRIDGE, &signal, 1, 0) > 0) {}
     if (listens = NOBODY, stays && signal != HARMLESS)
-        fail(SETUP_FAILED, "what the command has left was not looked through; it ended with status", decimal(status),
-             0, "look at the hooks and configurations of git repositories in its directories");
+        fail(signal == PARTLY ? (int)status : SETUP_FAILED,
+             signal == PARTLY ? "only a part of what the command has left was looked through; it ended with status"
+                              : "what the command has left was not looked through; it ended with status",
+             decimal(status), 0, "look at the hooks and configurations of git repositories in its directories");
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those

@@ -122,7 +122,7 @@ class LinuxBackend:
         self._tools: Tools | None = None
         self._placeholders = placeholders
         self._planted = planted
-        self._looking: set[asyncio.Task[bool]] = set()
+        self._looking: set[asyncio.Task[bytes]] = set()
         self._worker = worker
         self.ability: Ability = NOTHING
         self._probed = False
@@ -227,7 +227,7 @@ class LinuxBackend:
         layers = self.named(layers)
         return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
-    def _look_after(self, launch: Launching) -> asyncio.Task[bool] | None:
+    def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
         if not launch.was_claimed or not launch.territory.places:
             self._planted.forget(launch.launch_id)
@@ -237,12 +237,12 @@ class LinuxBackend:
         task.add_done_callback(self._looking.discard)
         return task
 
-    async def _look_through(self, launch: Launching) -> bool:
+    async def _look_through(self, launch: Launching) -> bytes:
         try:
             launch.tell(await self._planted.look(launch.launch_id, writable_in(launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
-        return launch.is_harmless
+        return launch.last_byte
 
     # the next daemon (docs/restarts.md)
 

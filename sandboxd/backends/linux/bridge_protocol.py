@@ -41,6 +41,9 @@ the start it calls the launch off."""
 HARMLESS = b"H"
 """The last byte to a launch with Flags.STAY that has told of its end: what the command has left was looked through."""
 
+PARTLY = b"P"
+"""The same where it was too much to be looked through whole: process 1 says so, and the status stays the command's."""
+
 OPTIONS = b"A"
 """Sent, with the descriptor of a file of NUL separated bubblewrap options at offset 0, to a `launch-args`."""
 

@@ -10,8 +10,9 @@ from typing import Protocol
 from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.launch_configuration import Configuration
 
-Aftermath = Callable[[], "asyncio.Future[bool] | bool"]
-"""What has to be done when nobody but process 1 is left in a sandbox, and before anybody hears of its end."""
+Aftermath = Callable[[], "asyncio.Future[bytes] | bytes"]
+"""What has to be done when process 1 is alone in a sandbox, before a client hears of its end. The result is the last
+byte for process 1: HARMLESS, PARTLY, or none."""
 
 
 class Peer(Protocol):

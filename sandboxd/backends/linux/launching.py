@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.linux.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Ability
 from sandboxd.plan.facts import Neutralised, Territory
@@ -44,7 +45,7 @@ class Launching:
         view: FileView,
         territory: Territory,
         promise: Promise,
-        look_after: Callable[[Launching], asyncio.Future[bool] | None],
+        look_after: Callable[[Launching], asyncio.Future[bytes] | None],
         forget: Callable[[], object],
     ) -> None:
         self._observer = observer
@@ -52,10 +53,10 @@ class Launching:
         self._log = log
         self._look_after = look_after
         self._forget = forget
-        self._looking: asyncio.Future[bool] | None = None
+        self._looking: asyncio.Future[bytes] | None = None
         self._cleared = False
-        self.is_harmless = True
-        """Whether all that was looked at of what the command has left could be, and was made harmless."""
+        self.last_byte = HARMLESS
+        """What process 1 hears of the look through what the command has left."""
         self.was_claimed = False
         self.launch_id = launch_id
         self.view = view
@@ -85,8 +86,8 @@ class Launching:
     def failed(self, reason: str) -> None:
         self._observer.failed(reason)
 
-    def clear_up(self) -> asyncio.Future[bool] | bool:
-        """Nobody runs in there any more: make harmless what the command has left. Whether it is."""
+    def clear_up(self) -> asyncio.Future[bytes] | bytes:
+        """The command has ended: make harmless what it has left. The result is the last byte for process 1."""
         if not self._cleared:
             self._cleared = True
             try:
@@ -94,12 +95,12 @@ class Launching:
             except OSError as error:  # the look is still to come, and the end has to be told
                 self.not_looked_through(error)
             self._looking = self._look_after(self)
-        return self.is_harmless if self._looking is None or self._looking.done() else self._looking
+        return self.last_byte if self._looking is None or self._looking.done() else self._looking
 
     def ended(self, status: int | None) -> None:
         looking = self.clear_up()
         self._forget()
-        if isinstance(looking, bool):
+        if isinstance(looking, bytes):
             self._observer.ended(status)
         else:
             looking.add_done_callback(lambda _: self._observer.ended(status))
@@ -110,6 +111,8 @@ class Launching:
             self._moved_aside(path)
         if found.failed is not None:
             self.not_looked_through(found.failed)
+        elif found.unseen:
+            self._not_whole(found.unseen, PARTLY)
 
     def _moved_aside(self, path: str) -> None:
         """Something that a program outside would obey has been given another name."""
@@ -120,10 +123,14 @@ class Launching:
 
     def not_looked_through(self, error: Exception) -> None:
         """There may be something that a program outside would obey, and nothing was done about it."""
-        self.is_harmless = False
-        self._log("what a command has left could not be looked through", error=str(error))
+        self._not_whole(str(error), b"")
+
+    def _not_whole(self, why: str, last_byte: bytes) -> None:
+        if self.last_byte:
+            self.last_byte = last_byte
+        self._log("what a command has left could not be looked through", error=why)
         place = next(reversed(self.territory.places), "")
-        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {error}"
+        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {why}"
         self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
 
     def cancel(self) -> None:

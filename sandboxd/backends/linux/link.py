@@ -12,7 +12,6 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Observer, 
 from sandboxd.backends.linux.birth import Birth
 from sandboxd.backends.linux.bridge_protocol import (
     GO,
-    HARMLESS,
     KILL,
     OPTIONS,
     TICKET_SIZE,
@@ -254,15 +253,15 @@ class Link:
         if aftermath is None:
             return
         under_way = aftermath()
-        if isinstance(under_way, bool):
+        if isinstance(under_way, bytes):
             self._hang_up(under_way)
         else:
-            under_way.add_done_callback(lambda done: self._hang_up(not done.cancelled() and done.result()))
+            under_way.add_done_callback(lambda done: self._hang_up(b"" if done.cancelled() else done.result()))
 
-    def _hang_up(self, is_harmless: bool) -> None:
-        """Without the word the command does not look as if it had ended well."""
-        if is_harmless:
-            self._channel.send_at_once(HARMLESS)
+    def _hang_up(self, last: bytes) -> None:
+        """Without a last byte the command does not look as if it had ended well."""
+        if last:
+            self._channel.send_at_once(last)
         self._channel.hang_up()
         self._finish()
 

@@ -547,13 +547,13 @@ def stored() -> Iterator[list[int]]:
 
 
 async def staying(
-    setting: Setting, stored: list[int], under_way: asyncio.Future[bool] | bool
+    setting: Setting, stored: list[int], under_way: asyncio.Future[bytes] | bytes
 ) -> tuple[Helper, Recorder, list[str]]:
     """One that has told of its end, and what had been heard when it was cleared up. As under systemd, somebody else has
     the daemon's end of the connection as well."""
     recorder, heard = Recorder(), list[str]()
 
-    def clear_up() -> asyncio.Future[bool] | bool:
+    def clear_up() -> asyncio.Future[bytes] | bytes:
         heard.append("over" if recorder.is_over else "cleared up")
         return under_way
 
@@ -573,7 +573,7 @@ async def staying(
 
 
 async def test_process_1_is_let_go_when_it_is_cleared_up(setting: Setting, stored: list[int]) -> None:
-    helper, recorder, heard = await staying(setting, stored, True)
+    helper, recorder, heard = await staying(setting, stored, HARMLESS)
     assert await helper.receive(1) == HARMLESS
     assert await helper.receive(1) == b"" and heard == ["cleared up"]
     assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
@@ -583,7 +583,7 @@ async def test_process_1_is_let_go_when_what_takes_longer_is_done(setting: Setti
     done = asyncio.get_running_loop().create_future()
     helper, recorder, heard = await staying(setting, stored, done)
     assert not setting.bridge.is_disconnected(TICKET) and not recorder.is_over
-    done.set_result(True)
+    done.set_result(HARMLESS)
     assert await helper.receive(1) == HARMLESS
     assert await helper.receive(1) == b"" and heard == ["cleared up"]
     assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
@@ -592,9 +592,9 @@ async def test_process_1_is_let_go_when_what_takes_longer_is_done(setting: Setti
 @pytest.mark.parametrize("under_way", [True, False])
 async def test_a_look_that_failed_is_not_confirmed(setting: Setting, stored: list[int], under_way: bool) -> None:
     done = asyncio.get_running_loop().create_future()
-    helper, recorder, _ = await staying(setting, stored, done if under_way else False)
+    helper, recorder, _ = await staying(setting, stored, done if under_way else b"")
     if under_way:
-        done.set_result(False)
+        done.set_result(b"")
     assert await helper.receive(1) == b""
     assert (await hang_up_and_see(helper, recorder))[-1] == ("ended", 3)
 
@@ -607,9 +607,9 @@ async def test_another_daemon_clears_up_what_it_finds_at_its_end(setting: Settin
     setting.bridge.resume(setting.bridge.hand_over())
     another, heard = Recorder(listeners=recorder.listeners), list[str]()
 
-    def clear_up() -> bool:
+    def clear_up() -> bytes:
         heard.append("cleared up")
-        return True
+        return HARMLESS
 
     setting.bridge.resume_link(TICKET, link, another, None, clear_up)
     assert await helper.receive(1) == HARMLESS

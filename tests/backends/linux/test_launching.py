@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sandboxd.backends.base import Refusal
+from sandboxd.backends.linux.bridge_protocol import HARMLESS
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import NOTHING
 from sandboxd.backends.linux.launching import Launching, Promise
@@ -24,13 +25,13 @@ class Around:
 
     heard: list[tuple[object, ...]] = field(default_factory=list)
     appeared: tuple[str, ...] = ()
-    looking: asyncio.Future[bool] | None = None
+    looking: asyncio.Future[bytes] | None = None
     broken: OSError | None = None
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: self.heard.append((name, *what))
 
-    def look_after(self, launch: Launching) -> asyncio.Future[bool] | None:
+    def look_after(self, launch: Launching) -> asyncio.Future[bytes] | None:
         self.heard.append(("look_after",))
         return self.looking
 
@@ -94,8 +95,8 @@ async def test_the_end_is_told_when_what_takes_longer_is_done(launch: Launching,
 
 
 async def test_it_is_cleared_up_once(launch: Launching, around: Around) -> None:
-    assert launch.clear_up() is True
-    assert launch.clear_up() is True
+    assert launch.clear_up() == HARMLESS
+    assert launch.clear_up() == HARMLESS
     launch.ended(0)
     assert around.heard == [("release",), ("look_after",), ("forget",), ("ended", 0)]
 
@@ -129,4 +130,4 @@ def test_its_end_is_asked_of_the_bridge(launch: Launching, around: Around, name:
 
 async def test_what_could_not_be_looked_through_is_not_harmless(launch: Launching) -> None:
     launch.not_looked_through(OSError("no"))
-    assert launch.clear_up() is False
+    assert launch.clear_up() == b""
