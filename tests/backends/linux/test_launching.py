@@ -89,7 +89,7 @@ async def test_the_end_is_told_when_what_takes_longer_is_done(launch: Launching,
     assert launch.clear_up() is around.looking
     launch.ended(3)
     assert around.heard == [("release",), ("look_after",), ("forget",)]
-    around.looking.set_result(True)
+    around.looking.set_result(HARMLESS)
     await asyncio.sleep(0)
     assert around.heard[3:] == [("ended", 3)]
 
