@@ -143,6 +143,7 @@ async def run_daemon(
             violations=feed,
             events=events,
             proxies=proxies,
+            look_at_settings=policies.look,
         )
         keeping: Keeping | None = None
         if store is not None and machine.succession is not None:

@@ -16,8 +16,9 @@ from sandboxd_client.calls import Call, Notification, Path, notification_record,
 from sandboxd_client.client import DEFAULT_TIMEOUT_S
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, DaemonTimeout
+from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SettingsChanged
 from sandboxd_client.launching import (
+    WRAPS_TRIED,
     Command,
     Launch,
     RunOptions,
@@ -453,8 +454,14 @@ class AsyncClient:
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
-        process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome)
-        done = await complete(process, input, TextMode(options), timeout)
+        for left in reversed(range(WRAPS_TRIED)):
+            process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome)
+            try:
+                done = await complete(process, input, TextMode(options), timeout)
+                break
+            except SettingsChanged:
+                if not left:
+                    raise
         if ask and done.violations:
             done = await ask_to_run_outside(self, command, spawning, done, input, timeout)
         if check:

@@ -13,8 +13,9 @@ from sandboxd_client import calls
 from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
 from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost
+from sandboxd_client.errors import ConnectionLost, SettingsChanged
 from sandboxd_client.launching import (
+    WRAPS_TRIED,
     Command,
     Launch,
     RunOptions,
@@ -476,8 +477,14 @@ class Client:
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
-        process = start(self._launch(command, spawning), spawning, self.wrap_outcome)
-        done = complete(process, input, timeout)
+        for left in reversed(range(WRAPS_TRIED)):
+            process = start(self._launch(command, spawning), spawning, self.wrap_outcome)
+            try:
+                done = complete(process, input, timeout)
+                break
+            except SettingsChanged:
+                if not left:
+                    raise
         self._unasked.add(done)
         if ask and done.violations:
             done = ask_to_run_outside(self, command, spawning, done, input, timeout)

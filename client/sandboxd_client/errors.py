@@ -89,6 +89,13 @@ class SandboxSetupError(SandboxdError):
         super().__init__(slug, message, hint)
 
 
+class SettingsChanged(SandboxSetupError):
+    """Nothing was run, since the settings have changed between the wrap of the command and its start."""
+
+    def __init__(self, message: str, hint: str = "run the command again") -> None:
+        super().__init__(message, hint, "settings_changed")
+
+
 class CommandRefused(SandboxdError):
     """`decide=True`: the decision was to run nothing. `decision` is the result of `should_sandbox`."""
 

@@ -19,6 +19,7 @@ from sandboxd_client.errors import (
     CommandDenied,
     InvalidCommand,
     SandboxSetupError,
+    SettingsChanged,
 )
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
@@ -28,6 +29,8 @@ Stream = int | IO[Any] | None
 
 DEFAULT_GRACE_S = 1.0
 SUSPICIOUS = frozenset((1, 125))  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
+WRAPS_TRIED = 3
+"""Times that `run` has a command wrapped while settings change between that and its start."""
 _BARE_SHELLS = ("/bin/bash", "/bin/sh")  # the order in which the daemon chooses one
 
 
@@ -256,13 +259,12 @@ def shell_status(code: int | None) -> int | None:
 def setup_error(outcome: WrapOutcomeResult, stderr: bytes | str | None = None) -> SandboxSetupError:
     """The error for a command that was never started. `stderr`, where captured, has what bubblewrap said."""
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr or ""
-    said = [line for line in text.splitlines() if line.strip()]
+    said = [] if outcome.settings_changed else [line for line in text.splitlines() if line.strip()]
     reason = outcome.reason or "the sandbox ended before the command started"
     if said:
         reason = f"{reason}: {said[-1].strip()}"
-    return SandboxSetupError(
-        f"the sandbox could not be set up, nothing was run: {reason}", outcome.hint or "see: sandboxd check"
-    )
+    kind = SettingsChanged if outcome.settings_changed else SandboxSetupError
+    return kind(f"the sandbox could not be set up, nothing was run: {reason}", outcome.hint or "see: sandboxd check")
 
 
 def spawn_error(launch: Launch, error: OSError) -> SandboxSetupError:

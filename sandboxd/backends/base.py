@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -118,7 +118,8 @@ Answer = Callable[[int], None]
 
 
 class Observer(Protocol):
-    """Hears what becomes of one launch, in this order: claimed, listening, started or failed, ended. `ended` is always
+    """Hears what becomes of one launch, in this order: claimed, starting, listening, started or failed, ended. What
+    `starting` returns is awaited; where it raises SandboxdError the command does not start. `ended` is always
     the last of these, and comes exactly once for a launch that was claimed or has expired. `refused` may come at any
     time, also later: a system's log is slow. `lost` says how many refusals were left out because they were too many.
     `connecting` comes between started and ended; the answer is a courtesy for Internet addresses, where the gate stands
@@ -129,6 +130,7 @@ class Observer(Protocol):
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None: ...
     def claimed(self, pid: int) -> None: ...
     def listening(self, listeners: Listeners) -> None: ...
+    def starting(self) -> Awaitable[None] | None: ...
     def started(self) -> None: ...
     def failed(self, reason: str) -> None: ...
     def ended(self, status: int | None) -> None: ...

@@ -36,15 +36,27 @@ _SIGCHLD = int(_signal.SIGCHLD)
 _PYTHON_IGNORES = tuple(getattr(_signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(_signal, name))
 
 
-def run_in_foreground(argv: list[str], environment: Mapping[str, str], grace_s: float = DEFAULT_GRACE_S) -> int:
+def signal_mask() -> frozenset[int]:
+    """That of this process now."""
+    return frozenset(map(int, _signal.pthread_sigmask(_signal.SIG_BLOCK, ())))
+
+
+def run_in_foreground(
+    argv: list[str],
+    environment: Mapping[str, str],
+    grace_s: float = DEFAULT_GRACE_S,
+    mask: Iterable[int] | None = None,
+) -> int:
     """Spawn `argv` in the current directory, wait for its end, and return its exit status, 128+N when it died of signal
-    N. Raises OSError when it cannot be spawned. To be called once, by the main thread of a process that then ends: the
-    signal mask stays changed, so that nothing interrupts the rest."""
+    N. Raises OSError when it cannot be spawned. To be called by the main thread of a process that then ends: the signal
+    mask stays changed, so that nothing interrupts the rest. `mask` is what the command starts with, where it has been
+    called before."""
     if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would vanish without a status
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
     forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
-    pid = os.posix_spawnp(argv[0], argv, environment, setsigmask=before, setsigdef=_PYTHON_IGNORES)
+    mask = before if mask is None else mask
+    pid = os.posix_spawnp(argv[0], argv, environment, setsigmask=mask, setsigdef=_PYTHON_IGNORES)
     return _Waiting(pid, forwarded, grace_s).status()
 
 

@@ -7,7 +7,7 @@ import sys
 
 from sandboxd.cli import output
 from sandboxd.cli.arguments import NO_AUTOSTART, Option, Parsed, UsageError, help_text, parse, visible
-from sandboxd.cli.foreground import DEFAULT_GRACE_S, run_in_foreground
+from sandboxd.cli.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
 from sandboxd_client.commands import absolute, check_command, sendable
 from sandboxd_client.connection import Connection, open_connection, usable_path
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
@@ -49,6 +49,9 @@ OPTIONS = (
 )
 _SUSPICIOUS = (1, output.NOT_RUN)  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
 
+_WRAPS_TRIED = 3
+"""Times that a command is wrapped while settings change between that and its start."""
+
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
@@ -83,15 +86,35 @@ def main(arguments: Sequence[str]) -> int:
 def _run(
     connection: Connection, params: dict[str, Any], grace_s: float, *, show: bool, learn: LearnedFile | None = None
 ) -> int:
+    mask = signal_mask()
+    for left in reversed(range(_WRAPS_TRIED)):
+        status = _run_once(connection, params, grace_s, mask, show=show, learn=learn, again=left > 0)
+        if status is not None:
+            return status
+    raise AssertionError("the last one has a status")
+
+
+def _run_once(
+    connection: Connection,
+    params: dict[str, Any],
+    grace_s: float,
+    mask: frozenset[int],
+    *,
+    show: bool,
+    learn: LearnedFile | None,
+    again: bool,
+) -> int | None:
+    """The exit status. None where nothing was run since the settings have changed meanwhile, and it may be tried
+    `again`."""
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
     if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
         for found in wrapped.get("published", ()):
             output.note(f"sandboxd: published {found}")
-    status = _spawn(wrapped, grace_s)
+    status = _spawn(wrapped, grace_s, mask)
     if status in _SUSPICIOUS or show or learn is not None:
-        return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn)
+        return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
     return status
 
 
@@ -186,21 +209,23 @@ def _connect(*, autostart: bool) -> Connection:
     return connect_or_start(path)
 
 
-def _spawn(wrapped: dict[str, Any], grace_s: float) -> int:
+def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int]) -> int:
     environment = dict(os.environ)
     environment.update(wrapped["env"]["set"])
     for name in wrapped["env"]["unset"]:
         environment.pop(name, None)
     try:
         os.chdir(wrapped["cwd"])
-        return run_in_foreground(wrapped["argv"], environment, grace_s)
+        return run_in_foreground(wrapped["argv"], environment, grace_s, mask)
     except OSError as error:
         what = error.filename or wrapped["argv"][0]
         return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
 
 
-def _told(connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None) -> int:
-    """The exit status, after having asked the daemon whether it could mean that nothing was run."""
+def _told(
+    connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None, again: bool
+) -> int | None:
+    """The exit status, after having asked the daemon whether it could mean that nothing was run; None as above."""
     question: dict[str, Any] = {"wrap_id": wrap_id}
     if learn is not None:
         question["learn"] = True
@@ -210,6 +235,8 @@ def _told(connection: Connection, wrap_id: str, status: int, *, show: bool, lear
         if show or learn is not None:
             output.warn(f"what was blocked is not known: {error.message}")
         return status
+    if again and status in _SUSPICIOUS and outcome.get("settings_changed"):
+        return None
     if show:
         for violation in outcome["violations"]:
             output.note(_line(violation))

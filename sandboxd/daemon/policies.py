@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -447,7 +447,17 @@ class Policies:
         """Read again what has changed since it was read, before an answer rests on it: for the project of a directory,
         or the daemon's own settings. A project that is not known yet is read when it is asked for. Never raises."""
         project = self.own if directory is None else self._projects.get(directory, self.own)
-        found = await asyncio.to_thread(project.look) if project.slow else project.look()
+        self._take_over(project, await asyncio.to_thread(project.look) if project.slow else project.look())
+
+    def look(self, directory: str) -> Awaitable[None] | None:
+        """The same, for what must not wait; only where files lie on a server there is something to be awaited."""
+        project = self._projects.get(directory, self.own)
+        if project.slow:
+            return self.bring_up_to_date(directory)
+        self._take_over(project, project.look())
+        return None
+
+    def _take_over(self, project: Project, found: FileStates) -> None:
         if found.states != project.seen.states or (not project.seen.settled and project.differs()):
             self.reload()
 

@@ -32,7 +32,7 @@ from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
 from sandboxd.runtime.sockets import SocketConnects
 from sandboxd.runtime.violations import Sighting, ViolationStore
-from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
+from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
 TEXT_KEPT = 4096
@@ -67,6 +67,7 @@ class Command:
         home: str = "",
         reads_reported: bool = False,
         check_published: Callable[[], None] = lambda: None,
+        settings: HeldSettings,
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -96,6 +97,7 @@ class Command:
         self._bound = RateBound()
         self._connects: SocketConnects | None = SocketConnects(wrap_id, decide_socket, self._socket_refused)
         self._check_published = check_published
+        self._settings = settings
         self._handle: LaunchHandle | None = None
         self._started = False
         self._status: int | None = None
@@ -165,6 +167,7 @@ class Command:
             reason=self._reason,
             generation=self._generation,
             reads_reported=self._reads_reported,
+            settings="" if self._started else self._settings.digest,
         )
 
     def _hand_over_inside(self) -> Descriptor:
@@ -182,6 +185,7 @@ class Command:
             if inside is not None:
                 self.published.serve(inside)
         self.state = record.state
+        self._settings.resume(record.settings)
         self.pid, self.claimed_at = record.pid, record.claimed_at
         self._started, self._status, self._reason = record.started, record.status, record.reason
         if record.state is State.ENDED:
@@ -227,6 +231,10 @@ class Command:
         if self.published is not None and listeners.inside is not None:
             self.published.serve(listeners.inside)
 
+    def starting(self) -> Awaitable[None] | None:
+        """Raises LaunchError when the settings that the command was prepared under no longer hold."""
+        return self._settings.check()
+
     @property
     def has_started(self) -> bool:
         return self._started
@@ -237,7 +245,7 @@ class Command:
         self._tell(RunStarted(self.wrap_id, self.command_id, self._session_id, self.pid))
 
     def failed(self, reason: str) -> None:
-        self._reason = reason
+        self._reason = SETTINGS_CHANGED if self._settings.have_changed else reason
 
     def refused(self, refusal: Refusal) -> None:
         sighting = of_refusal(refusal, self.attribution, self._home, self._generation)
@@ -294,6 +302,7 @@ class Command:
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._connects = None
         self._check_published = _nothing
+        self._settings.close()
         self.text = self.text[:TEXT_KEPT]
         self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)
 
@@ -347,7 +356,10 @@ class Command:
 
     @property
     def outcome(self) -> WrapOutcome:
-        return WrapOutcome(self._started, self.state is State.ENDED, self._status, self._reason, self.violations_lost)
+        return WrapOutcome(
+            self._started, self.state is State.ENDED, self._status, self._reason, self.violations_lost,
+            settings_changed=self._settings.have_changed,
+        )
 
     async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:
         """The outcome, waiting a little for the end: the client sees the process exit before the daemon hears of it."""

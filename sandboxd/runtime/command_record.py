@@ -39,6 +39,8 @@ class CommandRecord:
     reads_reported: bool = False
     inside: Descriptor = NO_DESCRIPTOR
     published: PublishedRecord | None = None
+    settings: str = ""
+    """The digest of those that it was prepared under, until it starts (`HeldSettings`)."""
 
     @property
     def request(self) -> WrapRequest:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from sandboxd.runtime.session_records import SessionInfo, SessionRecord, Session
 from sandboxd.runtime.sockets import SocketGate
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
-from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, Wrapped, WrapRequest, check_restrictions
+from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, Wrapped, WrapRequest, check_restrictions
 
 STOP_GRACE_S = 1.0
 MOST_UNCLAIMED = 1024
@@ -86,6 +86,8 @@ class SessionParts:
     """Called once for each session that ends, when its commands are about to."""
     events: Events = field(default_factory=Events)
     proxies: EnvironmentProxies = NO_PROXIES
+    look_at_settings: Callable[[str], Awaitable[None] | None] = lambda directory: None
+    """Reads the settings files of a project again that have changed, before a command there starts."""
 
 
 class Session:
@@ -200,7 +202,7 @@ class Session:
         if overrides is not request.overrides:
             request = replace(request, overrides=overrides)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
-        command = self._command(wrap_id, request, place, plan.attribution, policy.generation, reads_reported)
+        command = self._command(wrap_id, request, place, plan.attribution, policy.generation, reads_reported, policy)
         try:
             if request.publish:
                 check_publications(policy.network, request.publish)
@@ -264,6 +266,7 @@ class Session:
         attribution: Attribution | None,
         generation: int,
         reads_reported: bool,
+        made_under: Policy | None = None,
     ) -> Command:
         overrides = request.overrides
         sockets = SocketGate(
@@ -288,6 +291,9 @@ class Session:
             home=place.home,
             reads_reported=reads_reported,
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
+            settings=HeldSettings(
+                made_under, lambda: self._policy(overrides), lambda: self._parts.look_at_settings(self.spec.cwd)
+            ),
         )
         return command
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from sandboxd.errors import CallerError, PolicyError
-from sandboxd.policy.policy import Policy
+from sandboxd.errors import CallerError, LaunchError, PolicyError, SandboxdError
+from sandboxd.policy.policy import AuditPolicy, CommandPolicy, NetworkPolicy, Policy
 from sandboxd.policy.publication import Publication
 from sandboxd.settings.origins import Source
 
@@ -60,6 +61,108 @@ def check_restrictions(policy: Policy) -> tuple[str, ...]:
         hint=hint,
         data={"key": origin.key, "file": origin.file, "keys": [one.key for one in in_the_way[:20]]},
     )
+
+
+SETTINGS_CHANGED = "the settings have changed since the command was prepared"
+
+
+class HeldSettings:
+    """The settings that a command was prepared under, compared with those in force when it starts. `now` is the policy
+    in force and raises SandboxdError where there is none; `look` reads files that have changed. `made_under` is None
+    for a command of an earlier daemon, which has left a `digest`."""
+
+    def __init__(
+        self, made_under: Policy | None, now: Callable[[], Policy], look: Callable[[], Awaitable[None] | None]
+    ) -> None:
+        self._made_under = made_under
+        self._now = now
+        self._look = look
+        self._digest = ""
+        self.have_changed = False
+        """Whether the start was refused."""
+
+    def close(self) -> None:
+        """Let go of everything: there is nothing to start any more."""
+        self._made_under, self._now, self._look = None, _no_policy, _no_look
+
+    def resume(self, digest: str) -> None:
+        self._made_under, self._digest = None, digest
+
+    @property
+    def digest(self) -> str:
+        """What another daemon compares with the policy that it makes of the same files."""
+        return self._digest if self._made_under is None else _digest(self._made_under)
+
+    def check(self) -> Awaitable[None] | None:
+        """What this returns is awaited, where files lie on a server. Raises LaunchError `settings_changed`."""
+        looking = self._look()
+        if looking is not None:
+            return self._check_later(looking)
+        self._compare()
+        return None
+
+    async def _check_later(self, looking: Awaitable[None]) -> None:
+        await looking
+        self._compare()
+
+    def _compare(self) -> None:
+        try:
+            now = self._now()
+            self.have_changed = now is not self._made_under and not self._are_alike(now)
+        except SandboxdError:
+            self.have_changed = True
+        if self.have_changed:
+            raise LaunchError("settings_changed", SETTINGS_CHANGED, hint="run the command again")
+
+    def _are_alike(self, now: Policy) -> bool:
+        if self._made_under is None:
+            return self._digest == _digest(now)
+        return fixed_part(now) == fixed_part(self._made_under)
+
+
+def fixed_part(policy: Policy) -> Policy:
+    """The policy without all that is asked while a command runs, or never about a command that is prepared: what is
+    left is fixed for a command when it is prepared."""
+    network = replace(
+        policy.network,
+        allowed=(),
+        denied=(),
+        denied_reasons=(),
+        strict_allowlist=False,
+        managed_domains_only=False,
+        denied_addresses=(),
+        parent_proxy=None,
+        check_server_name=_NETWORK.check_server_name,
+    )
+    return replace(
+        policy,
+        generation=0,
+        enabled=_POLICY.enabled,
+        enabled_origin=_POLICY.enabled_origin,
+        enabled_platforms=_POLICY.enabled_platforms,
+        enabled_platforms_origin=_POLICY.enabled_platforms_origin,
+        network=network,
+        commands=CommandPolicy(),
+        audit=AuditPolicy(),
+        ignore_violations=(),
+        warnings=(),
+    )
+
+
+_NETWORK = NetworkPolicy()
+_POLICY = Policy()
+
+
+def _digest(policy: Policy) -> str:
+    return hashlib.sha256(repr(fixed_part(policy)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _no_policy() -> Policy:
+    raise LaunchError("settings_changed", "the command is over", hint="run it again")
+
+
+def _no_look() -> None:
+    """In place of a look at files of which nothing can be asked any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +232,5 @@ class WrapOutcome:
     status: int | None
     reason: str | None
     violations_lost: int = 0
+    settings_changed: bool = False
+    """Nothing was run since the settings have changed: to be wrapped again."""

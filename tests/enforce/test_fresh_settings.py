@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,122 @@ def test_a_rule_holds_for_the_next_command(limited: DaemonProcess, identity: Ide
         path.write_text("{}") if place == "--settings" else path.unlink()
         done = run(limited, "run", "-c", "cat a b")
         assert done.stdout == "therethere", (place, done.stdout, done.stderr)
+
+
+BETWEEN = """
+import json, os, subprocess, sys
+from pathlib import Path
+from sandboxd_client import Client
+path, rules, environment = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+with Client(autostart=False) as box:
+    launch = box.wrap(command=sys.argv[4], cwd=".", env={**os.environ, **environment})
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(rules)
+    done = subprocess.run(
+        launch.argv, cwd=launch.cwd, env={**os.environ, **environment, **launch.env.set}, capture_output=True, text=True
+    )
+    outcome = box.wrap_outcome(launch.wrap_id)
+    print(json.dumps([done.returncode, done.stdout, outcome.started, outcome.settings_changed, outcome.reason]))
+"""
+"""Writes a settings file after a command was wrapped and before it is spawned."""
+
+FIXED = {
+    "file rule": {"filesystem": {"denyRead": ["a"]}},
+    "write rule": {"filesystem": {"denyWrite": ["a"]}},
+    "credential file": {"credentials": {"files": [{"path": "a", "mode": "deny"}]}},
+    "variable": {"credentials": {"envVars": [{"name": "TOKEN", "mode": "deny"}]}},
+    "limit": {"limits": {"maxProcesses": 100}},
+    "socket": {"network": {"allowUnixSockets": ["a"]}},
+    "unknown": {"filesystem": {"denyEverything": ["a"]}},
+}
+LIVE = {
+    "the same": {},
+    "host": {"network": {"deniedDomains": ["a.test"]}},
+    "command": {"excludedCommands": ["a"]},
+}
+
+
+def between(daemon: DaemonProcess, path: Path, sandbox: object, command: str) -> list[object]:
+    work = daemon.identity.workspace
+    done = daemon.python(BETWEEN, str(path), json.dumps({"sandbox": sandbox}), '{"TOKEN": "t"}', command, cwd=work)
+    assert done.returncode == 0, done.stderr
+    found: list[object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("place", ["user", "project"])
+def test_a_rule_written_between_wrap_and_spawn_holds(daemon: DaemonProcess, identity: Identity, place: str) -> None:
+    identity.write(identity.workspace / "a", "there")
+    path = file_of(place, identity)
+    for name, sandbox in FIXED.items():
+        if name == "socket" and place == "project":
+            continue  # it would widen, which a project may not
+        resolved = json.loads(json.dumps(sandbox).replace('"a"', json.dumps(f"{identity.workspace}/a")))
+        found = between(daemon, path, resolved, "cat a; touch ran")
+        assert found[:4] == [125, "", False, True], (name, found)
+        assert "settings have changed" in str(found[4])
+        assert not (identity.workspace / "ran").exists(), name
+        path.write_text("{}")
+    for name, sandbox in LIVE.items():
+        assert between(daemon, path, sandbox, "cat a")[:4] == [0, "there", True, False], name
+        path.write_text("{}")
+
+
+RUNS = {
+    "client": """
+        with Client(autostart=False) as box:
+            wrap = box.wrap
+            box.wrap = lambda **given: changed(wrap(**given))
+            done = box.run(command, input="fed", text=True, stdout=PIPE, shell=True)
+            print(done.returncode, done.stdout, len(wraps))
+    """,
+    "async client": """
+        async def main():
+            async with AsyncClient(autostart=False) as box:
+                wrap = box.wrap
+                async def later(**given):
+                    return changed(await wrap(**given))
+                box.wrap = later
+                done = await box.run(command, input="fed", text=True, stdout=PIPE, shell=True)
+                print(done.returncode, done.stdout, len(wraps))
+        asyncio.run(main())
+    """,
+    "command line": """
+        from sandboxd.cli import run
+        once = run._spawn
+        run._spawn = lambda wrapped, *more: once(changed(wrapped), *more)
+        status = run.main(["-c", command])
+        print(status, "", len(wraps), flush=True)
+    """,
+}
+AROUND = """
+import asyncio, sys
+from pathlib import Path
+from subprocess import PIPE
+from sandboxd_client import AsyncClient, Client
+path, rules, command = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+wraps = []
+def changed(wrapped):
+    wraps.append(wrapped)
+    if len(wraps) == 1:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(rules)
+    return wrapped
+"""
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_a_command_of_which_the_settings_changed_is_wrapped_again(
+    daemon: DaemonProcess, identity: Identity, how: str
+) -> None:
+    work = identity.workspace
+    identity.write(work / "a", "there")
+    rules = json.dumps({"sandbox": {"filesystem": {"denyRead": [f"{work}/a"]}}})
+    code = AROUND + textwrap.dedent(RUNS[how])
+    words = str(file_of("user", identity)), rules, "cat; cat a || echo closed; echo ran >> runs"
+    done = identity.run(identity.python("-c", code, *words), cwd=work, env=daemon.environment(), input="fed")
+    assert "fedclosed" in done.stdout and "2" in done.stdout, (done.stdout, done.stderr)
+    assert (work / "runs").read_text() == "ran\n"
 
 
 @pytest.mark.parametrize("limit", ["no instances", "no watches"])

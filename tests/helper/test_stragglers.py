@@ -88,6 +88,8 @@ class Observer:
             one.close()
         os.close(listeners.namespace)
 
+    def starting(self) -> None: ...
+
     def started(self) -> None:
         self.told.append("started")
 

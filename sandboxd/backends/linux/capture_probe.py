@@ -111,6 +111,8 @@ class _ProbeObserver:
     def listening(self, listeners: Listeners) -> None:
         listeners.close()
 
+    def starting(self) -> None: ...
+
     def started(self) -> None: ...
 
     def failed(self, reason: str) -> None:

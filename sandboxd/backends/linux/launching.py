@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from sandboxd.backends.base import Answer, ConnectAttempt, LaunchHandle, Listene
 from sandboxd.backends.linux.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import Ability
+from sandboxd.errors import LaunchError
 from sandboxd.plan.facts import Neutralised, Territory
 from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
@@ -70,6 +71,9 @@ class Launching:
 
     def listening(self, listeners: Listeners) -> None:
         self._observer.listening(listeners)
+
+    def starting(self) -> Awaitable[None] | None:
+        return self._observer.starting()
 
     def started(self) -> None:
         self._observer.started()
@@ -158,6 +162,9 @@ class Nobody:
 
     def listening(self, listeners: Listeners) -> None:
         listeners.close()
+
+    def starting(self) -> Awaitable[None] | None:
+        raise LaunchError("launch_failed", "its session has ended", hint="run the command in another session")
 
     def started(self) -> None: ...
 

@@ -319,6 +319,7 @@ class Link:
             if self._processes.init is None:
                 raise ProtocolError("nobody has said which process is process 1")
             more = preparation.complete(self._processes.init, self._processes.bubblewrap, listeners)
+            more = self._tell().starting() if more is None else self._then_starting(more)
         except SandboxdError as error:
             self._give_up(error)
             return
@@ -326,6 +327,13 @@ class Link:
             self._go()
         else:
             self._preparing = self._loop.create_task(self._prepare_more(more), name=f"prepare-{self.ticket}")
+
+    async def _then_starting(self, more: Awaitable[None]) -> None:
+        """The observer is asked last, so that nothing changes between its answer and the start."""
+        await more
+        checking = self._tell().starting()
+        if checking is not None:
+            await checking
 
     async def _prepare_more(self, more: Awaitable[None]) -> None:
         try:
@@ -345,7 +353,8 @@ class Link:
     def _give_up(self, error: Exception) -> None:
         self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
         self._tell().failed(f"the sandbox could not be completed: {error}")
-        self._finish()  # its helper waits for GO, sees the connection close instead, and ends with status 125
+        self._channel.send_at_once(KILL)
+        self._finish()  # its helper waits for GO, and ends with status 125
 
     def _abandon(self) -> None:
         if self._preparation is not None:

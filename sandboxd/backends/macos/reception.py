@@ -157,6 +157,11 @@ class SeatbeltLaunch:
         self._supervisor = pid
         self._writer = writer
         self.observer.claimed(pid)
+        if not await self._may_start():
+            self._close_listeners()
+            self._writer = None
+            self.observer.ended(None)
+            return
         listeners, self._listeners = self._listeners, None
         if listeners is not None:
             self.observer.listening(listeners)
@@ -171,6 +176,17 @@ class SeatbeltLaunch:
         await self._reception.end_tree(self.member)
         await self._reception.settle(self.ticket, self._status)
         self.observer.ended(self._status)
+
+    async def _may_start(self) -> bool:
+        """Whether the observer lets the command start. Its supervisor sees the connection close when it does not."""
+        try:
+            checking = self.observer.starting()
+            if checking is not None:
+                await checking
+        except SandboxdError as error:
+            self.observer.failed(error.message)
+            return False
+        return True
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")

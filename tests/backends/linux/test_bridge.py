@@ -60,6 +60,8 @@ class Recorder:
         self.listeners = listeners
         self.heard.append("listening")
 
+    def starting(self) -> None: ...
+
     def started(self) -> None:
         self.heard.append("started")
 

@@ -53,6 +53,8 @@ class Heard:
         self.listeners = listeners
         self.words.append("listening")
 
+    def starting(self) -> None: ...
+
     def started(self) -> None:
         self.words.append("started")
 

@@ -96,7 +96,8 @@ class LearnedRecord:
 class WrapOutcomeResult:
     """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why. `status` is
     as a shell has it (128+N for a signal), None while the command runs or when it never did. `violations_lost` is how
-    many were not recorded because there were too many."""
+    many were not recorded because there were too many. `settings_changed`: nothing was run since the settings are
+    others than when it was wrapped; wrap it again."""
 
     started: bool
     exited: bool
@@ -106,3 +107,4 @@ class WrapOutcomeResult:
     hint: str = ""
     violations_lost: int = 0
     learned: LearnedRecord | None = None
+    settings_changed: bool = False
