@@ -128,6 +128,7 @@ class Daemon:
                 directory = self.sessions.get(session_id).cwd
             elif cwd is not None:
                 directory = self.directory(cwd)
+        await self.reloading.come_back()
         await self.policies.bring_up_to_date(directory)
 
     def directory(self, path: str) -> str:

@@ -56,10 +56,13 @@ class Inotify:
         """Watch exactly these. A path that has vanished meanwhile sets `changed`, so that the caller looks again.
 
         Raises `HostError` (`watch_limit`) when the kernel allows no further watch."""
-        stale = set(self._names)
-        self._names = {}
-        self.watch_also(paths)
-        for watch in stale - set(self._names):
+        before, self._names = self._names, {}
+        try:
+            self.watch_also(paths)
+        except HostError:
+            self._names = {**before, **self._names}  # what is watched still is better than nothing
+            raise
+        for watch in set(before) - set(self._names):
             self._library.inotify_rm_watch(self._descriptor, watch)
 
     def watch_also(self, paths: frozenset[WatchedPath]) -> None:

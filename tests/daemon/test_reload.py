@@ -65,12 +65,12 @@ class World:
         self.policies = Policies(SettingsPlaces({}, str(home), managed_root=str(home)), self.log.logger)
         self.watchers: list[FakeWatcher] = []
 
-    def reloading(self) -> Reloading:
+    def reloading(self, retry_s: float = 0.0) -> Reloading:
         def watch(locations: Iterable[Location]) -> Any:
             self.watchers.append(FakeWatcher(locations))
             return self.watchers[-1]
 
-        return Reloading(self.policies, self.log.logger, watch)
+        return Reloading(self.policies, self.log.logger, watch, retry_s=retry_s)
 
     def enable(self, on: bool = True) -> None:
         path = self.home / ".claude" / "settings.json"
@@ -147,6 +147,53 @@ async def test_a_watcher_that_ends_is_told(world: World) -> None:
         world.watchers[0].items.put_nowait(HostError("watch_limit", "gone"))
         await wait_until_async(lambda: reloading.failure)
     assert "gone" in reloading.failure
+
+
+async def test_a_watcher_that_has_ended_is_replaced_with_a_later_command(world: World) -> None:
+    reloading = world.reloading()
+    async with reloading.following():
+        world.watchers[0].items.put_nowait(HostError("watch_limit", "gone"))
+        await wait_until_async(lambda: reloading.failure)
+        world.enable()
+        await reloading.come_back()
+        assert reloading.failure == "" and world.enabled
+        assert [watcher.closed for watcher in world.watchers] == [True, False]
+        world.enable(False)
+        world.watchers[1].items.put_nowait(None)
+        await wait_until_async(lambda: not world.enabled)
+        await reloading.come_back()
+        assert len(world.watchers) == 2, "what works is left alone"
+    assert world.watchers[1].closed
+
+
+async def test_a_watcher_that_was_full_is_given_everything_again(world: World) -> None:
+    reloading = world.reloading()
+    async with reloading.following():
+        watcher = world.watchers[0]
+        watcher.full = True
+        world.policies.of_session(str(world.home / "p"))
+        await reloading.come_back()
+        assert reloading.failure
+        watcher.full = False
+        await reloading.come_back()
+        assert reloading.failure == "" and len(world.watchers) == 1
+        assert str(world.home / "p/.claude/settings.json") in {location.path for location in watcher.locations}
+
+
+async def test_a_system_that_cannot_watch_is_asked_less_and_less(world: World) -> None:
+    asked = []
+
+    def watch(locations: Iterable[Location]) -> Any:
+        asked.append(locations)
+        raise HostError("watch_limit", "no inotify left")
+
+    reloading = Reloading(world.policies, world.log.logger, watch, retry_s=3600.0)
+    async with reloading.following():
+        for _ in range(10):
+            await reloading.come_back()
+    assert len(asked) == 1
+    await reloading.come_back()
+    assert len(asked) == 1, "it is over"
 
 
 async def test_a_project_that_cannot_be_watched_is_used_all_the_same(world: World) -> None:

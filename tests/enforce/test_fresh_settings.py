@@ -234,6 +234,18 @@ def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: St
         assert done.returncode == 0 and "not watched" not in done.stdout + done.stderr, done
 
 
+def test_watching_comes_back(identity: Identity, start_daemon: StartDaemon) -> None:
+    """The limit is that of the daemon's user namespace, and is raised from outside while it runs."""
+    daemon = start_daemon(through=[sys.executable, "-c", LIMITED, "max_inotify_instances", "0"])
+    assert "not watched" in run(daemon, "run", "--", "true").stderr
+    raise_limit = "echo 100 > /proc/sys/user/max_inotify_instances"
+    enter = ["nsenter", "--user", "--preserve-credentials", "--target", str(daemon.pid), "--"]
+    identity.run([*enter, "sh", "-ec", raise_limit], check=True)
+    wait_until(lambda: "not watched" not in run(daemon, "run", "--", "true").stderr, "it is watched again")
+    assert "not watched" not in run(daemon, "status").stdout
+    assert watches(daemon.pid) > 0
+
+
 @pytest.mark.parametrize("most", [0, 40, 400])
 def test_few_watches_and_a_pattern_that_searches_a_tree(
     identity: Identity, start_daemon: StartDaemon, most: int
