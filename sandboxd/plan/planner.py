@@ -27,12 +27,18 @@ from sandboxd.policy.violation import ViolationKind
 KEPT = 64
 """Layouts kept at once: one for each session and working directory in use, the oldest dropped first."""
 
+ENDED_KEPT = 8
+"""Of these, the ones of ended sessions: the next command there often follows at once, in a session of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     policy: Policy
     facts: Facts
     layout: Layout
+
+
+_Key = tuple[Place, tuple[str, ...]]
 
 
 class Planner:
@@ -49,7 +55,8 @@ class Planner:
         self._facts = facts
         self._needs = needs
         self._make = make
-        self._known: dict[tuple[Place, tuple[str, ...]], _Known] = {}
+        self._known: dict[_Key, _Known] = {}
+        self._ended: dict[_Key, None] = {}
         self._certificates: WeakKeyDictionary[Layout, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = (
             WeakKeyDictionary()
         )
@@ -77,6 +84,7 @@ class Planner:
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """The file system and the shells of a place, as they are now."""
         key = (place, shells)
+        self._ended.pop(key, None)
         known = self._known.get(key)
         if known is not None and known.policy is policy and self._facts.unchanged(known.facts):
             return known.layout
@@ -87,7 +95,7 @@ class Planner:
         self._known.pop(key, None)
         self._known[key] = _Known(policy, facts, layout)
         while len(self._known) > KEPT:
-            self._facts.forget(self._known.pop(next(iter(self._known))).facts)
+            self._drop(next(iter(self._known)))
         return layout
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
@@ -120,6 +128,15 @@ class Planner:
         self._facts.look_again(path)
 
     def forget(self, session_tmp: str) -> None:
-        """A session has ended: nothing of its places is kept."""
+        """A session has ended: its places are kept until those of some others have ended."""
         for key in [key for key in self._known if key[0].session_tmp == session_tmp]:
-            self._facts.forget(self._known.pop(key).facts)
+            self._ended.pop(key, None)
+            self._ended[key] = None
+        while len(self._ended) > ENDED_KEPT:
+            self._drop(next(iter(self._ended)))
+
+    def _drop(self, key: _Key) -> None:
+        self._ended.pop(key, None)
+        known = self._known.pop(key, None)
+        if known is not None and not any(other.facts is known.facts for other in self._known.values()):
+            self._facts.forget(known.facts)

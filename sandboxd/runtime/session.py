@@ -104,6 +104,7 @@ class Session:
         self._parts = parts
         self._commands: dict[str, Command] = {}
         self._places: dict[tuple[str, bool], Place] = {}
+        self._temporary = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[Session], None] | None = None
 
@@ -250,7 +251,7 @@ class Session:
             )
 
     def _place(self, cwd: str, transparent: bool) -> Place:
-        session_tmp = self._parts.temporary.session(self.id)
+        session_tmp = self._temporary = self._parts.temporary.session(self.id)
         place = self._places.get((cwd, transparent))
         if place is None:
             place = self._parts.place(cwd, self.spec.cwd, session_tmp, self._parts.temporary.mask)
@@ -408,6 +409,7 @@ class Session:
         while self._tasks:
             await asyncio.wait(self._tasks)
         self.violations.close(keep=self.spec.implicit)
+        self._parts.planner.forget(self._temporary)
         await self._parts.temporary.remove_session(self.id)
         # The outcomes of its commands are kept, and this with them: not the settings of its project too, which would
         # be read again with every change.

@@ -234,13 +234,21 @@ def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: St
         assert done.returncode == 0 and "not watched" not in done.stdout + done.stderr, done
 
 
+RAISE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.setns(os.open(f"/proc/{sys.argv[1]}/ns/user", os.O_RDONLY), 0):
+    raise OSError(ctypes.get_errno(), "setns")
+with open("/proc/sys/user/max_inotify_instances", "w") as file:
+    file.write("100")
+"""
+
+
 def test_watching_comes_back(identity: Identity, start_daemon: StartDaemon) -> None:
     """The limit is that of the daemon's user namespace, and is raised from outside while it runs."""
     daemon = start_daemon(through=[sys.executable, "-c", LIMITED, "max_inotify_instances", "0"])
     assert "not watched" in run(daemon, "run", "--", "true").stderr
-    raise_limit = "echo 100 > /proc/sys/user/max_inotify_instances"
-    enter = ["nsenter", "--user", "--preserve-credentials", "--target", str(daemon.pid), "--"]
-    identity.run([*enter, "sh", "-ec", raise_limit], check=True)
+    identity.run(identity.python("-c", RAISE, str(daemon.pid)), check=True)
     wait_until(lambda: "not watched" not in run(daemon, "run", "--", "true").stderr, "it is watched again")
     assert "not watched" not in run(daemon, "status").stdout
     assert watches(daemon.pid) > 0
@@ -266,6 +274,18 @@ def test_few_watches_and_a_pattern_that_searches_a_tree(
         assert done.stdout == "other " and done.returncode, (number, done)
     settings, files = 200, most // 4  # those of the settings files are apart
     assert watches(daemon.pid) <= min(most, settings + files)
+
+
+def test_watches_of_ended_sessions_are_given_back(daemon: DaemonProcess, identity: Identity) -> None:
+    """Those of the last few stay: the next command often follows at once."""
+    work = identity.workspace
+    identity.run(["sh", "-ec", "for p in $(seq 30); do mkdir -p $p/a/b $p/c $p/.git; done"], cwd=work, check=True)
+    assert daemon.run("run", "--", "true").returncode == 0
+    few = 0
+    for number in range(1, 31):
+        assert daemon.run("run", "--", "true", cwd=work / str(number)).returncode == 0
+        few = few or watches(daemon.pid) * (number == 12)
+    assert watches(daemon.pid) <= few + 40, "those of the settings files of each project come to two or three"
 
 
 def watches(pid: int) -> int:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.planner import KEPT, Planner
+from sandboxd.plan.facts import Facts
+from sandboxd.plan.needs import Needs
+from sandboxd.plan.planner import ENDED_KEPT, KEPT, Planner
 from sandboxd.plan.request import Argv, PlanRequest, ShellText
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.policy import FilePolicy, PathRule, Policy
@@ -66,7 +68,46 @@ async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
     assert host.asked == KEPT + 2
     planner.forget(place().session_tmp)
     await planner.plan(POLICY, request(cwd="/home/u/work/0"))
-    assert host.asked == KEPT + 3
+    assert host.asked == KEPT + 2, "the last ones are kept: another session often follows at once"
+    for number in range(2, KEPT + 1):
+        await planner.plan(POLICY, request(cwd=f"/home/u/work/{number}"))
+    assert host.asked == KEPT + 2 + KEPT - ENDED_KEPT
+
+
+class SharedHost(FakeHost):
+    """Has the same facts for the same questions, as the real one."""
+
+    def __init__(self) -> None:
+        super().__init__({"/home/u/work/sub/": ""})
+        self.known: dict[Needs, Facts] = {}
+        self.forgotten: list[Facts] = []
+
+    async def answer(self, needs: Needs) -> Facts:
+        return self.known.setdefault(needs, self.facts(needs))
+
+    def forget(self, facts: Facts) -> None:
+        self.forgotten.append(facts)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_facts_go_with_the_last_place_that_rests_on_them(is_open: bool) -> None:
+    host = SharedHost()
+    planner = Planner(host)
+
+    def in_session(number: int) -> PlanRequest:
+        return request(session_tmp=f"/var/tmp/sandboxd-1000/d-1/t{number}", cwd="/home/u/work")
+
+    if is_open:
+        await planner.plan(POLICY, in_session(1000))
+    for number in range(2 * ENDED_KEPT):
+        await planner.plan(POLICY, in_session(number))
+        planner.forget(f"/var/tmp/sandboxd-1000/d-1/t{number}")
+    assert not host.forgotten
+    for number in range(ENDED_KEPT):
+        cwd = "/home/u/work/sub"
+        await planner.plan(POLICY, request(session_tmp=f"/elsewhere/{number}", cwd=cwd, project_root=cwd))
+        planner.forget(f"/elsewhere/{number}")
+    assert bool(host.forgotten) is not is_open
 
 
 def rule(path: str, key: str = "x", source: Source = Source.USER) -> PathRule:

@@ -353,7 +353,8 @@ class Link:
     def _give_up(self, error: Exception) -> None:
         self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
         self._tell().failed(f"the sandbox could not be completed: {error}")
-        self._channel.send_at_once(KILL)
+        if isinstance(error, SandboxdError) and error.slug == "settings_changed":
+            self._channel.send_at_once(KILL)  # the helper then says that it was called off, not that we have hung up
         self._finish()  # its helper waits for GO, and ends with status 125
 
     def _abandon(self) -> None:
