@@ -28,6 +28,7 @@ from sandboxd_client.launching import (
     check_options,
     command_line,
     run_arguments,
+    search_path,
     wrap_arguments,
     wrapped_launch,
 )
@@ -225,10 +226,16 @@ class AsyncClient:
         cwd: Path | None = None,
         session_id: str | None = None,
         dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
     ) -> ShouldSandboxResult:
+        """`path` is the PATH that the command would be run with, by default that of this process."""
         return await self.call(
             calls.should_sandbox(
-                command, cwd=cwd, session_id=session_id, dangerously_disable_sandbox=dangerously_disable_sandbox
+                command,
+                cwd=cwd,
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+                path=path,
             )
         )
 
@@ -478,6 +485,7 @@ class AsyncClient:
                 cwd=arguments.get("cwd"),
                 session_id=arguments.get("session_id"),
                 dangerously_disable_sandbox=wish,
+                path=search_path(options),
             )
             check_decision(decision, await _approved(decision, options.get("approve")))
             if not decision.sandboxed:

@@ -72,7 +72,12 @@ class AsyncSession:
         return await ask(self.id)
 
     async def should_sandbox(
-        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
     ) -> ShouldSandboxResult:
         return await self._in_session(
             lambda session_id: self._client.should_sandbox(
@@ -80,6 +85,7 @@ class AsyncSession:
                 cwd=self._here(cwd),
                 session_id=session_id,
                 dangerously_disable_sandbox=dangerously_disable_sandbox,
+                path=path,
             )
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sandboxd_client import __version__
-from sandboxd_client.commands import absolute, check_command, sendable
+from sandboxd_client.commands import absolute, check_command, sendable, sendable_search_path
 from sandboxd_client.errors import InvalidCommand, WrongVersion
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
@@ -168,8 +168,11 @@ def should_sandbox(
     cwd: Path | None = None,
     session_id: str | None = None,
     dangerously_disable_sandbox: bool = False,
+    path: str | None = None,
 ) -> Call[ShouldSandboxResult]:
-    params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox)
+    if path is None:
+        path = sendable_search_path(os.environ)
+    params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox, path)
     return Call("should_sandbox", encode_params(params), ShouldSandboxResult)
 
 

@@ -25,6 +25,7 @@ from sandboxd_client.launching import (
     check_options,
     command_line,
     run_arguments,
+    search_path,
     wrap_arguments,
     wrapped_launch,
 )
@@ -250,10 +251,16 @@ class Client:
         cwd: Path | None = None,
         session_id: str | None = None,
         dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
     ) -> ShouldSandboxResult:
+        """`path` is the PATH that the command would be run with, by default that of this process."""
         return self.call(
             calls.should_sandbox(
-                command, cwd=cwd, session_id=session_id, dangerously_disable_sandbox=dangerously_disable_sandbox
+                command,
+                cwd=cwd,
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+                path=path,
             )
         )
 
@@ -502,6 +509,7 @@ class Client:
                 cwd=arguments.get("cwd"),
                 session_id=arguments.get("session_id"),
                 dangerously_disable_sandbox=wish,
+                path=search_path(options),
             )
             approve = options.get("approve")
             asked = decision.behavior == "ask" and approve is not None

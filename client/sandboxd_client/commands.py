@@ -47,6 +47,11 @@ def sendable(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found if value is not None and _is_text(value)}
 
 
+def sendable_search_path(environment: Mapping[str, str]) -> str:
+    """The entries of PATH that have a UTF-8 form."""
+    return ":".join(filter(_is_text, environment.get("PATH", "").split(":")))
+
+
 def check_command(command: str | None, argv: Sequence[str] | None) -> None:
     """Raises InvalidCommand for what no program could be given."""
     if argv is not None and (not argv or not argv[0]):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Literal, TypedDict
 
 from sandboxd_client.calls import Path
+from sandboxd_client.commands import sendable_search_path
 from sandboxd_client.errors import (
     ApprovalRequired,
     CommandDenied,
@@ -160,6 +161,12 @@ def _shell(command: Command, shell: str | bool | None) -> str | None:
 def command_line(command: Command) -> str:
     """The command as one shell line, for a decision."""
     return command if isinstance(command, str) else shlex.join(os.fspath(word) for word in command)
+
+
+def search_path(options: Mapping[str, Any]) -> str:
+    """The PATH that a command without a sandbox would be run with."""
+    env = options.get("env")
+    return sendable_search_path(os.environ if env is None else env)
 
 
 def wrapped_launch(

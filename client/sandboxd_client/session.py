@@ -65,7 +65,12 @@ class Session:
         return ask(self.id)
 
     def should_sandbox(
-        self, command: str, *, cwd: Path | None = None, dangerously_disable_sandbox: bool = False
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
     ) -> ShouldSandboxResult:
         return self._in_session(
             lambda session_id: self._client.should_sandbox(
@@ -73,6 +78,7 @@ class Session:
                 cwd=self._here(cwd),
                 session_id=session_id,
                 dangerously_disable_sandbox=dangerously_disable_sandbox,
+                path=path,
             )
         )
 

@@ -216,7 +216,7 @@ class Permissions:
                 policy.commands.allow_unsandboxed_origin,
             )
         else:
-            decided = await self._questions.command(command, session.id, None, uid=uid, unsandboxed=True)
+            decided, _ = await self._questions.command(command, session.id, None, uid=uid, search="", unsandboxed=True)
             decision = decided.decision
             if decision.behavior is Behavior.ALLOW:  # never without a person
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)

@@ -1,72 +1,136 @@
-"""Where the paths of programs lead, for commands that may run outside the sandbox."""
+"""Where the names of programs lead, for commands that may run outside the sandbox."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
+
+from sandboxd.policy.exclusion import Lead, Resolve
 
 MOST_ROUNDS = 16
 MOST_STEPS = 256
+MOST_ENTRIES = 128
+DEFAULT_SEARCH = "/usr/bin:/bin"
+"""For a command whose PATH has no directory left. An empty one would mean the working directory."""
 _Answer = TypeVar("_Answer")
 
 
 class ProgramPaths:
-    """Paths as seen from `cwd`. One that leads through a place of `writable`, which a command could change, or through
-    /proc or /dev, leads nowhere."""
+    """Paths as seen from `cwd`, and names without a slash as `search` finds them, the PATH of the caller.
 
-    def __init__(self, cwd: str | None, home: str, writable: Sequence[str]) -> None:
+    `closed` are directories that commands can write, and `is_writable` says so of any other path. What leads through
+    one of them, or through /proc or /dev, can be changed by a command."""
+
+    def __init__(
+        self,
+        cwd: str | None,
+        home: str,
+        closed: Sequence[str],
+        *,
+        search: str = DEFAULT_SEARCH,
+        is_writable: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
         self._cwd = cwd
         self._home = home
-        self._writable = writable
+        self._closed = closed
+        self._entries = [entry for entry in search.split(":")[:MOST_ENTRIES] if "\0" not in entry]
+        self._is_writable = is_writable
+        self._known: dict[str, bool] = {}
 
-    async def decide(self, decision: Callable[[Callable[[str], str | None]], _Answer]) -> _Answer:
-        """Decide again until each path that the decision asks for is known, at most `MOST_ROUNDS` times."""
-        known: dict[str, str | None] = {}
+    async def decide(self, decision: Callable[[Resolve], _Answer]) -> _Answer:
+        """Decide again until each name that the decision asks for is known, at most `MOST_ROUNDS` times."""
+        known: dict[str, Lead] = {}
         for _ in range(MOST_ROUNDS):
             asked: list[str] = []
 
-            def resolve(path: str, asked: list[str] = asked) -> str | None:
+            def resolve(path: str, asked: list[str] = asked) -> Lead:
                 if path not in known:
                     asked.append(path)
-                return known.get(path)
+                return known.get(path, _UNKNOWN)
 
             answer = decision(resolve)
             if not asked:
                 return answer
-            known.update(await asyncio.to_thread(self._resolve_all, asked))
-        return decision(lambda path: None)
+            for path in dict.fromkeys(asked):
+                known[path] = await (self._lead(path) if "/" in path or path == "~" else self._find(path))
+        return decision(lambda path: known.get(path, _UNKNOWN))
 
-    def _resolve_all(self, paths: Sequence[str]) -> dict[str, str | None]:
-        closed = {"/proc", "/dev", *self._writable, *map(os.path.realpath, self._writable)}
-        return {path: self._resolve(path, closed) for path in paths}
+    async def search_path(self) -> str:
+        """PATH without what commands can change, and without entries that depend on the working directory."""
+        kept = [entry for entry in self._entries if entry.startswith("/") and not (await self._lead(entry)).why]
+        return ":".join(kept) or DEFAULT_SEARCH
 
-    def _resolve(self, path: str, closed: set[str]) -> str | None:
+    async def _find(self, name: str) -> Lead:
+        """The program that the shell would run. A name that is found nowhere is a builtin, or cannot be run."""
+        for entry in self._entries:
+            directory = entry if entry.startswith("/") else posixpath.join(self._cwd or "/", entry)
+            path = posixpath.join(directory, name)
+            if await asyncio.to_thread(_is_program, path):
+                if not entry.startswith("/"):
+                    return Lead(path, f"{name} is {path}, by an entry of PATH that depends on the working directory")
+                lead = await self._lead(path)
+                return Lead(lead.real, lead.why and f"{name} is {path}, and {lead.why}")
+        return Lead(name)
+
+    async def _lead(self, path: str) -> Lead:
         if path == "~" or path.startswith("~/"):
             path = self._home + path[1:]
         elif not path.startswith("/"):
             if self._cwd is None:
-                return None
+                return Lead(None, f"the directory of {path} is not known")
             path = posixpath.join(self._cwd, path)
-        real, rest = "/", path.split("/")[::-1]
-        for _ in range(MOST_STEPS):
-            if not rest:
-                return real
-            name = rest.pop()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                real = posixpath.dirname(real)
-                continue
-            real = posixpath.join(real, name)
-            if real in closed:
-                return None
-            try:
-                target = os.readlink(real)
-            except OSError:
-                continue
-            rest += target.split("/")[::-1]
-            real = "/" if target.startswith("/") else posixpath.dirname(real)
-        return None
+        real, steps = await asyncio.to_thread(_follow, path)
+        if real is None:
+            return Lead(None, f"{path} leads nowhere")
+        closed = {"/proc", "/dev", *self._closed, *map(os.path.realpath, self._closed)}
+        for step in steps:
+            if step in ("/proc", "/dev"):
+                return Lead(None, f"it leads through {step}")
+            if step in closed or await self._may_change(step):
+                return Lead(real, f"commands can write {step}")
+        return Lead(real)
+
+    async def _may_change(self, path: str) -> bool:
+        if self._is_writable is None:
+            return False
+        if path not in self._known:
+            self._known[path] = await self._is_writable(path)
+        return self._known[path]
+
+
+_UNKNOWN = Lead(None, "too many programs have to be looked up")
+
+
+def _is_program(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)
+    except (OSError, ValueError):
+        return False
+
+
+def _follow(path: str) -> tuple[str | None, list[str]]:
+    """Where a path leads, and each name that it leads through, as the kernel goes (path_resolution(7))."""
+    real, rest = "/", path.split("/")[::-1]
+    steps: list[str] = ["/"]
+    for _ in range(MOST_STEPS):
+        if not rest:
+            return real, list(dict.fromkeys(steps))
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            real = posixpath.dirname(real)
+            continue
+        real = posixpath.join(real, name)
+        steps.append(real)
+        try:
+            target = os.readlink(real)
+        except (OSError, ValueError):
+            continue
+        rest += target.split("/")[::-1]
+        real = "/" if target.startswith("/") else posixpath.dirname(real)
+    return None, steps

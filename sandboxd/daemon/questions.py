@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sandboxd.daemon.program_paths import ProgramPaths
-from sandboxd.errors import CallerError, HostError
+from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explanation import explain_command, explain_host
@@ -85,12 +85,21 @@ class Questions:
         return self._policies.own.now.policy
 
     async def command(
-        self, text: str | None, session_id: str | None, directory: str | None, *, uid: int, unsandboxed: bool = False
-    ) -> CommandDecision:
-        """What happens to a command line (design 6.3)."""
-        policy = self.policy(session_id, directory)
+        self,
+        text: str | None,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        uid: int,
+        search: str,
+        unsandboxed: bool = False,
+    ) -> tuple[CommandDecision, str | None]:
+        """What happens to a command line (design 6.3), and the PATH to run it with when it is excluded. `search` is the
+        PATH that the caller would run it with."""
+        policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable() if policy.enabled else ""
-        paths = self._program_paths(policy, session_id, directory)
+        paths = self._program_paths(policy, session_id, directory, search)
         decision = await paths.decide(
             lambda resolve: decide_command(
                 policy,
@@ -107,15 +116,22 @@ class Questions:
         if decision.reason is Reason.SANDBOX_UNAVAILABLE:
             fate = "refused" if decision.sandboxed else "a person is asked to run it without"
             self._log("no sandbox can be started for a command", fate=fate, session=session_id)
-        return decision
+        return decision, await paths.search_path() if decision.reason is Reason.EXCLUDED else None
 
     async def explain_command(
-        self, text: str, session_id: str | None, directory: str | None, *, uid: int
+        self,
+        text: str,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        uid: int,
+        search: str,
     ) -> CommandDecision:
         """How the command line runs when it is run through the sandbox."""
-        policy = self.policy(session_id, directory)
+        policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable()
-        paths = self._program_paths(policy, session_id, directory)
+        paths = self._program_paths(policy, session_id, directory, search)
         return await paths.decide(
             lambda resolve: explain_command(
                 policy,
@@ -129,11 +145,28 @@ class Questions:
             )
         )
 
-    def _program_paths(self, policy: Policy, session_id: str | None, directory: str | None) -> ProgramPaths:
+    def _program_paths(
+        self, policy: Policy, session_id: str | None, directory: str | None, search: str
+    ) -> ProgramPaths:
+        """What commands can write is what `explain` says of the caller's place, and what the daemon knows beside: the
+        temporary directories, the directories of all sessions, what people have granted."""
         project = directory if session_id is None else self._sessions.get(session_id).cwd
-        named = [rule.path for rule in policy.files.allow_write]
-        writable = [path for path in (project, directory, *named) if path is not None]
-        return ProgramPaths(directory or project, self._policies.places.home, writable)
+        cwd = directory or project
+        sessions = self._sessions.all()
+        granted = [g.path for session in sessions for g in session.grants.list() if g.path is not None and g.write]
+        named = [rule.path for rule in policy.files.allow_write if not rule.glob]
+        known = [path for path in (project, directory, *(session.cwd for session in sessions)) if path and path != "/"]
+
+        async def is_writable(path: str) -> bool:
+            if cwd is None or project is None:
+                return False
+            try:
+                return (await self._explain_path(policy, cwd, project, session_id, path, True)).allowed
+            except PolicyError:
+                return True
+
+        closed = (*known, *granted, *named, *self._policies.places.own_paths)
+        return ProgramPaths(cwd, self._policies.places.home, closed, search=search, is_writable=is_writable)
 
     def _mode(self, session_id: str | None) -> str | None:
         return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value

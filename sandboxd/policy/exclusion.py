@@ -12,14 +12,24 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.policy import CommandRule
 from sandboxd.policy.shell_programs import is_harmless_assignment, runs_anything, script_of, unwrap
 from sandboxd.policy.shell_syntax import ShellLine, SimpleCommand, Word, join_continuations, read_line
 
-Resolve = Callable[[str], str | None]
-"""Where a path with a slash leads, without links; None where that is unknown or a command could change it."""
+
+class Lead(NamedTuple):
+    """`real` is where the name of a program leads, without links; None where that is unknown. `why` is the reason why
+    that is unknown or can be changed by a command, empty when it can not."""
+
+    real: str | None
+    why: str = ""
+
+
+Resolve = Callable[[str], Lead]
+"""Where a path leads, and what a name without a slash runs."""
 
 MAX_SHELLS = 4
 _PUNCTUATION = ";&|()<>\n"
@@ -35,9 +45,11 @@ class Exclusion:
     rule: CommandRule | None = None
 
 
-def standing_path(path: str) -> str | None:
-    """An absolute path that names its file without detours, taken to have no link in it."""
-    return path if path.startswith("/") and posixpath.normpath(path) == path else None
+def standing_path(path: str) -> Lead:
+    """A name without a slash as it is, and an absolute path without detours, taken to have no link in it."""
+    if "/" not in path or (path.startswith("/") and posixpath.normpath(path) == path):
+        return Lead(path)
+    return Lead(None, f"where {path} leads is not known")
 
 
 def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = standing_path) -> Exclusion:
@@ -57,6 +69,8 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Res
         return Exclusion(False, "it runs no program")
     if not _readers_agree(text, line):
         return Exclusion(False, "its words can be read in two ways")
+    if any(simple.words and simple.words[0].text in _MOVING for simple in line.commands):
+        resolve = _elsewhere(resolve)
     first: Exclusion | None = None
     for simple in line.commands:
         answer = _decide_simple(rules, simple, shells, resolve)
@@ -65,6 +79,20 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Res
         first = first or answer
     assert first is not None
     return first
+
+
+_MOVING = frozenset({"cd", "pushd", "popd"})
+
+
+def _elsewhere(resolve: Resolve) -> Resolve:
+    """`resolve` for a line that changes the working directory, so that relative paths are not known."""
+
+    def resolve_there(path: str) -> Lead:
+        if "/" in path and not path.startswith(("/", "~")):
+            return Lead(None, f"where {path} leads is not known behind a change of the directory")
+        return resolve(path)
+
+    return resolve_there
 
 
 def _decide_simple(
@@ -80,14 +108,20 @@ def _decide_simple(
             if not (word.literal or word.plain_variable or _is_pattern(word)):
                 return Exclusion(False, f"{word.text!r} is only known when it runs")
         rule = _excluding_rule(rules, words, resolve)
+        script, inner = script_of(words), unwrap(words)
+        if rule is None and script is None and inner is None:
+            why = resolve(words[0].text).why if _names_a_path(words[0]) else ""
+            return Exclusion(False, why or f"{simple.text[:80]!r} is not an excluded command")
+        lead = resolve(words[0].text)
+        if lead.real is None or lead.why:
+            return Exclusion(False, lead.why)
         if rule is not None:
             return Exclusion(True, f"it is on the list as {rule.pattern!r}", rule)
-        script = script_of(words)
         if script is not None:
             if shells <= 0:
                 return Exclusion(False, "shells are nested too deep")
             return _decide(rules, script, shells - 1, resolve)
-        words = unwrap(words)
+        words = inner
     return Exclusion(False, f"{simple.text[:80]!r} is not an excluded command")
 
 
@@ -96,10 +130,22 @@ def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve
     program = words[0].text
     if "/" not in program:
         return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
-    plain = words[0].literal or (program.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", program))
-    real = resolve(program) if plain else None
-    if real is None:
+    lead = resolve(program) if _names_a_path(words[0]) else Lead(None)
+    if lead.real is None or lead.why:
         return None
+    return rule_of_path(rules, words, lead.real, resolve)
+
+
+def _names_a_path(word: Word) -> bool:
+    """Whether a word with a slash is text, or such with the home directory before it."""
+    home = word.text.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", word.text)
+    return "/" in word.text and (word.literal or home)
+
+
+def rule_of_path(
+    rules: Sequence[CommandRule], words: Sequence[Word], real: str, resolve: Resolve
+) -> CommandRule | None:
+    """The rule about the file `real`, which is the program of `words`, and about its arguments."""
     for rule in rules:
         head, rest = _head_and_rest(rule.pattern)
         if "/" in head and _leads_to(head, real, resolve):
@@ -124,9 +170,9 @@ def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
     fixed, star, _ = head.partition("*")
     name = posixpath.basename(real)
     if not star:
-        return resolve(head) == real and (posixpath.basename(head) == name or not runs_anything(name))
+        return resolve(head).real == real and (posixpath.basename(head) == name or not runs_anything(name))
     directory = fixed[: fixed.rindex("/") + 1] if "/" in fixed else ""
-    base = resolve(directory.rstrip("/") or "/") if directory else None
+    base = resolve(directory.rstrip("/") or "/").real if directory else None
     if base is None or runs_anything(name):
         return False
     expected = head[len(directory) :].split("/")

@@ -40,6 +40,12 @@ async def caller_variables(
     return tuple((name, value) for name, value in found if value and value != own.get(name) and _is_usable(value))
 
 
+async def caller_search_path(call: Call) -> str:
+    """The PATH that the caller's process was started with, else the daemon's own."""
+    found = dict(await caller_variables(call, ("PATH",), None))
+    return found.get("PATH") or call.daemon.policies.places.environment.get("PATH", "")
+
+
 def _is_usable(value: str) -> bool:
     return len(value) <= _LONGEST and "\0" not in value
 

@@ -359,7 +359,7 @@ def test_a_decision_for_the_sandbox_is_followed(box: Client, fake: FakeDaemon, t
     done = box.run(["ls", "a b"], decide=True, cwd=tmp_path, capture_output=True)
     assert done.sandboxed and done.decision is not None
     assert fake.calls[0].params == {
-        "command": "ls 'a b'", "cwd": str(tmp_path), "dangerously_disable_sandbox": False,
+        "command": "ls 'a b'", "cwd": str(tmp_path), "dangerously_disable_sandbox": False, "path": os.environ["PATH"],
     }  # fmt: skip
     assert methods(fake) == ["should_sandbox", "wrap"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandboxd.policy.decision import Behavior, Reason
+from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import reason_record
 from sandboxd.runtime.events import CommandDecided, Fallback
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 
 if TYPE_CHECKING:
@@ -14,11 +16,17 @@ if TYPE_CHECKING:
 
 
 async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandboxResult:
-    answer = await call.daemon.questions.command(
+    questions = call.daemon.questions
+    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
+    names = questions.policy(params.session_id, directory).variables
+    variables = await caller_variables(call, names, None)
+    answer, search = await questions.command(
         params.command,
         params.session_id,
-        None if params.cwd is None else call.daemon.directory(params.cwd),
+        directory,
+        Overrides(variables=variables) if variables else NO_OVERRIDES,
         uid=call.caller.uid,
+        search=await caller_search_path(call) if params.path is None else params.path,
         unsandboxed=params.dangerously_disable_sandbox,
     )
     decision = answer.decision
@@ -28,4 +36,6 @@ async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandb
     env: dict[str, str] = {}
     if params.session_id is not None and not answer.sandboxed:
         env = call.daemon.sessions.get(params.session_id).variables_outside()
+    if search is not None:
+        env["PATH"] = search
     return ShouldSandboxResult(answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint, env)

@@ -12,7 +12,7 @@ from sandboxd.policy import guidance
 from sandboxd.policy.guidance import Surroundings
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.policy.upstream import ParentProxy
-from sandboxd.rpc.caller_variables import caller_variables
+from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.origins import Origin
@@ -47,7 +47,10 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
         case "socket":
             explained = await questions.explain_socket(params.target, params.session_id, directory, mine)
         case _:
-            answer = await questions.explain_command(params.target, params.session_id, directory, uid=call.caller.uid)
+            search = await caller_search_path(call)
+            answer = await questions.explain_command(
+                params.target, params.session_id, directory, mine, uid=call.caller.uid, search=search
+            )
             explained = Explained(params.target, answer.decision, answer.sandboxed)
     decision = explained.decision
     return ExplainResult(

@@ -22,15 +22,19 @@ class ReasonRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShouldSandboxParams:
+    """`path` is the PATH that the command would be run with; by default that of the caller's process."""
+
     command: str
     session_id: str | None = None
     cwd: str | None = None
     dangerously_disable_sandbox: bool = False
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShouldSandboxResult:
-    """`env` are the variables of the session to set for a command that runs without a sandbox."""
+    """`env` are the variables to set for a command that runs without a sandbox: those of its session, and for an
+    excluded one the PATH without places that commands can write."""
 
     sandboxed: bool
     behavior: Behavior
