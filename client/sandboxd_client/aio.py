@@ -461,8 +461,9 @@ class AsyncClient:
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
+        process: AsyncProcess | None = None
         for left in reversed(range(WRAPS_TRIED)):
-            process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome)
+            process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
             try:
                 done = await complete(process, input, TextMode(options), timeout)
                 break

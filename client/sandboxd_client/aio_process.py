@@ -32,9 +32,11 @@ from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
     from sandboxd_client.aio import AsyncClient
+    from sandboxd_client.relay import Relay
 
 _AFTER_KILL_S = 2.0
 _CHUNK = 65536
+_BETWEEN_LOOKS_S = 0.005
 
 
 class AsyncProcess:
@@ -49,6 +51,7 @@ class AsyncProcess:
         *,
         leads_group: bool,
         grace: float,
+        relay: Relay | None = None,
     ) -> None:
         self.args: Command = launch.args
         self.launch = launch
@@ -56,6 +59,7 @@ class AsyncProcess:
         self._process = process
         self._ask_outcome = ask_outcome
         self._leads_group = leads_group
+        self._relay = relay
         self._outcome: WrapOutcomeResult | None = None
         self._asked = False
         self._killed = False
@@ -91,11 +95,13 @@ class AsyncProcess:
 
     async def wait(self) -> int:
         await self._process.wait()
+        await self._drain()
         return await self._ended(None)
 
     async def communicate(self, input: bytes | None = None) -> tuple[bytes | None, bytes | None]:
         output = Output(self._process, input)
         await output.complete()
+        await self._drain()
         await self._ended(output.stderr)
         return output.stdout, output.stderr
 
@@ -115,6 +121,7 @@ class AsyncProcess:
     async def stop(self, grace: float | None = None) -> int:
         """SIGTERM, and SIGKILL to the whole tree when it has not ended `grace` seconds later."""
         await end(self, self._process.wait(), self.grace if grace is None else grace)
+        self._abandon_relay()
         return self.returncode or 0
 
     async def outcome(self) -> WrapOutcomeResult | None:
@@ -138,6 +145,15 @@ class AsyncProcess:
                 raise setup_error(outcome, stderr)
         return status
 
+    async def _drain(self) -> None:
+        """Wait until what the command wrote has been copied."""
+        while self._relay is not None and not self._relay.finish(0):  # noqa: ASYNC110 - to join cannot be cancelled
+            await asyncio.sleep(_BETWEEN_LOOKS_S)
+
+    def _abandon_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.abandon()
+
     async def __aenter__(self) -> AsyncProcess:
         return self
 
@@ -148,6 +164,7 @@ class AsyncProcess:
         if kind is not None:
             await self.stop()
         await self._process.wait()
+        await self._drain()
 
     def __repr__(self) -> str:
         return f"<AsyncProcess {self.pid} returncode={self.returncode} args={self.args!r}>"
@@ -194,22 +211,37 @@ class Output:
 
 
 async def start(
-    launch: Launch, options: SpawnOptions, ask_outcome: Callable[[str], Awaitable[WrapOutcomeResult]]
+    launch: Launch,
+    options: SpawnOptions,
+    ask_outcome: Callable[[str], Awaitable[WrapOutcomeResult]],
+    *,
+    after: AsyncProcess | None = None,
 ) -> AsyncProcess:
-    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError."""
+    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError. `after` is the same command at an
+    attempt in which it did not start."""
     arguments = spawn_arguments(options)
+    relay = None
+    if options.get("relay_stdio"):
+        from sandboxd_client.relay import relay_streams
+
+        relay = relay_streams(arguments, None if after is None else after._relay)
     try:
         process = await asyncio.create_subprocess_exec(*launch.argv, cwd=launch.cwd, env=launch.env, **arguments)
-    except OSError as error:
-        if launch.wrap is None:
+    except BaseException as error:
+        if relay is not None:
+            relay.abandon()
+        if launch.wrap is None or not isinstance(error, OSError):
             raise
         raise spawn_error(launch, error) from error
+    if relay is not None:
+        relay.start()
     return AsyncProcess(
         process,
         launch,
         ask_outcome,
         leads_group=leads_group(arguments),
         grace=options.get("grace", DEFAULT_GRACE_S),
+        relay=relay,
     )
 
 
@@ -237,6 +269,7 @@ async def complete(
         try:
             async with asyncio.timeout(within_s):
                 await output.complete()
+                await process._drain()
         except TimeoutError:
             await _end_and_collect(process, output)
             raise subprocess.TimeoutExpired(
@@ -250,6 +283,8 @@ async def complete(
     except BaseException:
         process.kill()
         raise
+    finally:
+        process._abandon_relay()  # unless it is complete
     status = await process._ended(output.stderr)
     return Completed(
         process.launch, status, text.decode(output.stdout), text.decode(output.stderr), await process.outcome()

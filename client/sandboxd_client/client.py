@@ -484,8 +484,9 @@ class Client:
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
+        process: Process | None = None
         for left in reversed(range(WRAPS_TRIED)):
-            process = start(self._launch(command, spawning), spawning, self.wrap_outcome)
+            process = start(self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
             try:
                 done = complete(process, input, timeout)
                 break

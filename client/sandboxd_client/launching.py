@@ -54,11 +54,13 @@ class SpawnOptions(WrapOptions, total=False):
     """The keywords of subprocess.Popen that make sense here, and: `decide` asks `should_sandbox` first and follows it,
     `dangerously_disable_sandbox` is the wish then sent along, `approve` is called with the decision when it is "ask".
     `start_new_session` defaults to True unless the command is given the terminal: a command in the caller's process
-    group could signal the caller."""
+    group could signal the caller. `relay_stdio` passes pipes in place of network sockets among the streams, and copies
+    the bytes until the command has ended."""
 
     stdin: Stream
     stdout: Stream
     stderr: Stream
+    relay_stdio: bool
     bufsize: int
     text: bool | None
     universal_newlines: bool | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
     from sandboxd_client.client import Client
+    from sandboxd_client.relay import Relay
 
 _AFTER_KILL_S = 2.0
 
@@ -103,6 +105,7 @@ class Process:
         *,
         leads_group: bool,
         grace: float,
+        relay: Relay | None = None,
     ) -> None:
         self.args: Command = launch.args
         self.launch = launch
@@ -110,6 +113,7 @@ class Process:
         self._popen = popen
         self._ask_outcome = ask_outcome
         self._leads_group = leads_group
+        self._relay = relay
         self._outcome: WrapOutcomeResult | None = None
         self._asked = False
         self._killed = False
@@ -146,14 +150,21 @@ class Process:
         return () if outcome is None else outcome.violations
 
     def poll(self) -> int | None:
-        return shell_status(self._popen.poll())
+        code = self._popen.poll()
+        if code is not None and self._relay is not None:
+            self._relay.finish(0)
+        return shell_status(code)
 
     def wait(self, timeout: float | None = None) -> int:
+        deadline = _deadline(timeout)
         self._popen.wait(timeout)
+        self._drain(deadline)
         return self._ended(None)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        deadline = _deadline(timeout)
         stdout, stderr = self._popen.communicate(input, timeout)
+        self._drain(deadline)
         self._ended(stderr)
         return stdout, stderr
 
@@ -178,6 +189,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             self._popen.wait()
+        self._abandon_relay()
         return self.returncode or 0
 
     def outcome(self) -> WrapOutcomeResult | None:
@@ -201,6 +213,16 @@ class Process:
                 raise setup_error(outcome, stderr)
         return status
 
+    def _drain(self, deadline: float | None) -> None:
+        """Wait until what the command wrote has been copied. Raises TimeoutExpired."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._relay is not None and not self._relay.finish(left):
+            raise subprocess.TimeoutExpired(self.args, left or 0.0)
+
+    def _abandon_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.abandon()
+
     def __enter__(self) -> Process:
         return self
 
@@ -209,6 +231,7 @@ class Process:
     ) -> None:
         """Close the streams and wait, as subprocess.Popen does."""
         self._popen.__exit__(kind, error, trace)
+        self._drain(None)
 
     def __repr__(self) -> str:
         return f"<Process {self.pid} returncode={self.returncode} args={self.args!r}>"
@@ -218,11 +241,13 @@ def complete(process: Process, input: Any, timeout: float | None) -> Completed:
     """Wait for the end and collect the output, as subprocess.run does. Raises TimeoutExpired with what there was of
     the output, after the whole tree has ended; SandboxSetupError."""
     popen = process._popen
+    deadline = _deadline(timeout)
     with popen:
         try:
             stdout, stderr = popen.communicate(input, timeout)
         except subprocess.TimeoutExpired as expired:
             stdout, stderr = _end_and_collect(process)
+            process._abandon_relay()
             raise subprocess.TimeoutExpired(
                 process.args, expired.timeout, _as_text(popen, stdout), _as_text(popen, stderr)
             ) from None
@@ -231,9 +256,21 @@ def complete(process: Process, input: Any, timeout: float | None) -> Completed:
             raise
         except BaseException:
             process.kill()
+            process._abandon_relay()
             raise
+    try:
+        process._drain(deadline)
+    except BaseException as error:
+        process._abandon_relay()
+        if isinstance(error, subprocess.TimeoutExpired):
+            error.timeout, error.output, error.stderr = timeout or 0.0, stdout, stderr
+        raise
     status = process._ended(stderr)
     return Completed(process.launch, status, stdout, stderr, process.outcome)
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
 
 
 def _end_and_collect(process: Process) -> tuple[Any, Any]:
@@ -260,24 +297,41 @@ def _as_text(popen: subprocess.Popen[Any], output: Any) -> Any:
     return output
 
 
-def start(launch: Launch, options: SpawnOptions, ask_outcome: Callable[[str], WrapOutcomeResult]) -> Process:
-    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError, as subprocess does."""
+def start(
+    launch: Launch,
+    options: SpawnOptions,
+    ask_outcome: Callable[[str], WrapOutcomeResult],
+    *,
+    after: Process | None = None,
+) -> Process:
+    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError, as subprocess does. `after` is the
+    same command at an attempt in which it did not start."""
     arguments = spawn_arguments(options)
     text: Any = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
+    relay = None
+    if options.get("relay_stdio"):
+        from sandboxd_client.relay import relay_streams
+
+        relay = relay_streams(arguments, None if after is None else after._relay)
     try:
         popen: subprocess.Popen[Any] = subprocess.Popen(
             launch.argv, cwd=launch.cwd, env=launch.env, **arguments, **text
         )
-    except OSError as error:
-        if launch.wrap is None:
+    except BaseException as error:
+        if relay is not None:
+            relay.abandon()
+        if launch.wrap is None or not isinstance(error, OSError):
             raise
         raise spawn_error(launch, error) from error
+    if relay is not None:
+        relay.start()
     return Process(
         popen,
         launch,
         ask_outcome,
         leads_group=leads_group(arguments),
         grace=options.get("grace", DEFAULT_GRACE_S),
+        relay=relay,
     )
 
 

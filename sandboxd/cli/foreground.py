@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Iterable, Mapping
+
+    from sandboxd_client.relay import Relay
 else:
     import _signal  # what `signal` wraps in enums, 4 ms cheaper to import
 
@@ -46,18 +48,31 @@ def run_in_foreground(
     environment: Mapping[str, str],
     grace_s: float = DEFAULT_GRACE_S,
     mask: Iterable[int] | None = None,
+    relay: Relay | None = None,
 ) -> int:
     """Spawn `argv` in the current directory, wait for its end, and return its exit status, 128+N when it died of signal
     N. Raises OSError when it cannot be spawned. To be called by the main thread of a process that then ends: the signal
     mask stays changed, so that nothing interrupts the rest. `mask` is what the command starts with, where it has been
-    called before."""
+    called before. `relay` has what the child gets as 0, 1 and 2; what it wrote is waited for at the end, and a signal
+    ends that wait as it would end the write."""
     if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would vanish without a status
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
     forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
     mask = before if mask is None else mask
-    pid = os.posix_spawnp(argv[0], argv, environment, setsigmask=mask, setsigdef=_PYTHON_IGNORES)
-    return _Waiting(pid, forwarded, grace_s).status()
+    streams = [] if relay is None else [(os.POSIX_SPAWN_DUP2, given, n) for n, given in enumerate(relay.passed)]
+    pid = os.posix_spawnp(
+        argv[0], argv, environment, setsigmask=mask, setsigdef=_PYTHON_IGNORES, file_actions=streams
+    )
+    waiting = _Waiting(pid, forwarded, grace_s)
+    if relay is None:
+        return waiting.status()
+    relay.start()
+    status = waiting.status()
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, forwarded.difference(mask))
+    relay.finish(grace_s if waiting.is_ending else None)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
+    return status
 
 
 class _Waiting:
@@ -65,7 +80,7 @@ class _Waiting:
         self._pid = pid
         self._waited = frozenset(forwarded) | {_SIGALRM, _SIGCHLD}
         self._grace_s = grace_s
-        self._ending = False
+        self.is_ending = False
 
     def status(self) -> int:
         while True:
@@ -83,8 +98,8 @@ class _Waiting:
 
     def _hand_on(self, number: int) -> None:
         processes.signal_command(self._pid, number)
-        if number in _ENDING and not self._ending:
-            self._ending = True
+        if number in _ENDING and not self.is_ending:
+            self.is_ending = True
             _signal.setitimer(_signal.ITIMER_REAL, self._grace_s)
 
 

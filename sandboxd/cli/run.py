@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandboxd.cli.learn import LearnedFile
+    from sandboxd_client.relay import Relay
 
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
 SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
@@ -42,6 +43,7 @@ OPTIONS = (
     ),
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
+    Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
     Option("--show-violations", "tell afterwards what was blocked"),
     Option("--learn", "write the settings that would have let what was blocked pass, to this file", value="FILE"),
     Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
@@ -70,13 +72,13 @@ def main(arguments: Sequence[str]) -> int:
                 from sandboxd.cli.unsandboxed import run_unsandboxed
 
                 return run_unsandboxed(connection, params)
-            show = "show_violations" in parsed
+            show, relays = "show_violations" in parsed, "relay_stdio" in parsed
             if "learn" not in parsed:
-                return _run(connection, params, grace_s, show=show)
+                return _run(connection, params, grace_s, show=show, relays=relays)
             from sandboxd.cli.learn import LearnedFile
 
             with LearnedFile.opened(parsed.get("learn")) as file:
-                return _run(connection, params, grace_s, show=show, learn=file)
+                return _run(connection, params, grace_s, show=show, relays=relays, learn=file)
         finally:
             connection.close()
     except InvalidCommand as error:
@@ -84,14 +86,29 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(
-    connection: Connection, params: dict[str, Any], grace_s: float, *, show: bool, learn: LearnedFile | None = None
+    connection: Connection,
+    params: dict[str, Any],
+    grace_s: float,
+    *,
+    show: bool,
+    relays: bool,
+    learn: LearnedFile | None = None,
 ) -> int:
     mask = signal_mask()
+    relay: Relay | None = None
     for left in reversed(range(_WRAPS_TRIED)):
-        status = _run_once(connection, params, grace_s, mask, show=show, learn=learn, again=left > 0)
+        if relays:
+            relay = _relay_after(relay)
+        status = _run_once(connection, params, grace_s, mask, relay, show=show, learn=learn, again=left > 0)
         if status is not None:
             return status
     raise AssertionError("the last one has a status")
+
+
+def _relay_after(failed: Relay | None) -> Relay:
+    from sandboxd_client.relay import Relay
+
+    return Relay((0, 1, 2), after=failed)
 
 
 def _run_once(
@@ -99,6 +116,7 @@ def _run_once(
     params: dict[str, Any],
     grace_s: float,
     mask: frozenset[int],
+    relay: Relay | None,
     *,
     show: bool,
     learn: LearnedFile | None,
@@ -112,7 +130,7 @@ def _run_once(
     if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
         for found in wrapped.get("published", ()):
             output.note(f"sandboxd: published {found}")
-    status = _spawn(wrapped, grace_s, mask)
+    status = _spawn(wrapped, grace_s, mask, relay)
     if status in _SUSPICIOUS or show or learn is not None:
         return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
     return status
@@ -209,14 +227,14 @@ def _connect(*, autostart: bool) -> Connection:
     return connect_or_start(path)
 
 
-def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int]) -> int:
+def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay: Relay | None) -> int:
     environment = dict(os.environ)
     environment.update(wrapped["env"]["set"])
     for name in wrapped["env"]["unset"]:
         environment.pop(name, None)
     try:
         os.chdir(wrapped["cwd"])
-        return run_in_foreground(wrapped["argv"], environment, grace_s, mask)
+        return run_in_foreground(wrapped["argv"], environment, grace_s, mask, relay)
     except OSError as error:
         what = error.filename or wrapped["argv"][0]
         return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")

@@ -125,14 +125,14 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct { uint32_t type, length, version; char ticket[64]; } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
     unsigned path_length = length_of(path), ticket_length = length_of(ticket);
-    const char *refused, *name;
+    const char *refused, *name, *hint;
     if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket)
         refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
     memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
     long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
     do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
     for (fd = 0; fd < 3; fd++)
-        if ((refused = refused_as_stream((int)fd, &name))) fail(SETUP_FAILED, refused, name, 0, carry_bytes);
+        if ((refused = refused_as_stream((int)fd, &name, &hint))) fail(SETUP_FAILED, refused, name, 0, hint);
     if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
     if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
     for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */

@@ -38,9 +38,9 @@ long send_with(int to, const void *message, unsigned length, const int *descript
 long open_path(const char *path, long flags); /* which follows no symbolic link */
 _Noreturn void namespaces(void);
 
-/* streams.c: why this descriptor may not be a standard stream of the command, and what the kernel calls it; or NULL. */
-const char *refused_as_stream(int fd, const char **name);
-extern const char carry_bytes[]; /* the hint */
+/* streams.c: why this descriptor may not be a standard stream of the command, what the kernel calls it, and what to do
+ * instead; or NULL. */
+const char *refused_as_stream(int fd, const char **name, const char **hint);
 
 /* search.c */
 long search_and_exec(char **arguments, char **environment);

@@ -80,12 +80,22 @@ static const char *judge(int fd, const char *link) {
     if (kind == S_IFCHR) return judge_device(fd, is.stx_rdev_major, is.stx_rdev_minor);
     return kind == S_IFIFO ? NULL : kind == S_IFBLK ? "a block device" : "an object of the kernel";
 }
-const char carry_bytes[] = "pass its bytes through a pipe, or redirect it to a file or to /dev/null";
-const char *refused_as_stream(int fd, const char **name) {
+/* As sandboxd_client/relay.py has it: with a peer, or a stream between networks that may have lost it. */
+static int can_be_relayed(int fd) {
+    int family = option(fd, SO_DOMAIN), type = option(fd, SO_TYPE);
+    uint8_t peer[128];
+    if (family != AF_UNIX && family != AF_INET && family != AF_INET6 && family != AF_VSOCK) return 0;
+    if (type == SOCK_STREAM) return family != AF_UNIX && !option(fd, SO_ACCEPTCONN);
+    return (type == SOCK_DGRAM || type == SOCK_SEQPACKET) && !call(getpeername, fd, peer, &(int){sizeof peer});
+}
+const char *refused_as_stream(int fd, const char **name, const char **hint) {
     static char said[128], link[256];
     if (name_of(fd, link, sizeof link) < 0) *link = 0;
     const char *refused = judge(fd, link), *streams[] = {"input", "output", "error"};
     if (!refused) return NULL;
+    *hint = can_be_relayed(fd)
+        ? "run it with `sandboxd run --relay-stdio`, in the client library with relay_stdio=True: a pipe in its place"
+        : "pass its bytes through a pipe, or redirect it to a file or to /dev/null";
     const char *parts[] = {refused, " cannot be standard ", streams[fd], *link ? ":" : ""};
     *name = link;
     for (unsigned n = 0, at = 0; n < 4; at += length_of(parts[n++]))
