@@ -131,7 +131,7 @@ async def _change(
         raise _placed(fault, file) from fault
     policies.reload()
     if project.error is not None:
-        warnings.append(f"{project.error.message}; the last good settings stay in force until that is mended")
+        warnings.append(f"{project.error.message}; its last good content stays in force until that is mended")
     else:
         warnings += (said for change in wanted for said in without_effect(project.now.settings, change, file))
     keys = changed_keys(before, project.now.settings)

@@ -3,21 +3,22 @@
 It is not where a command could have written it. There it counts as a project's: it only tightens, until a person trusts
 its content.
 
-What the daemon has opened for commands is known to it. Of what an earlier one has opened only marks are left; they make
-a file doubtful, and never believed.
+What daemons of this user have opened for commands is recorded. Marks of a project make a file doubtful as well, and
+never believed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _MARKS = (".git", ".claude")
 
 
-def why_doubtful(path: str, opened: Iterable[str], home: str) -> str:
+def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collection[str] = ()) -> str:
     """Why commands may have written the file at `path` (absolute); empty when nothing speaks for it. `opened` are
-    directories that commands may write. The file is looked for where its name stands and where links lead."""
+    directories that commands may write, `earlier` the real paths of those that they could. The file is looked for where
+    its name stands and where links lead."""
     roots = {os.path.realpath(root) for root in opened}
     real = os.path.realpath(path)
     own_home = os.path.realpath(home)
@@ -25,7 +26,7 @@ def why_doubtful(path: str, opened: Iterable[str], home: str) -> str:
     for name in dict.fromkeys((standing, real)):
         above = os.path.dirname(name)
         while True:
-            if above in roots:
+            if above in roots or above in earlier:
                 return f"commands may write in {above}"
             if not is_below(own_home, above) and any(os.path.lexists(os.path.join(above, mark)) for mark in _MARKS):
                 return f"it lies in the project {above}"

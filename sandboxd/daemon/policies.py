@@ -1,7 +1,7 @@
 """The policy in force for each project, and how a new one takes its place.
 
-A reload builds the new policy completely and then switches; settings that are broken change nothing: the last good
-policy stays, and the problem is kept beside it for `status`, `settings.get` and the log. Where there is no last good
+A reload builds the new policy completely and then switches. Of a file that is broken the last good content stays in
+force, and the problem is kept beside the policy for `status`, `settings.get` and the log. Where there is no last good
 one there is no policy at all: the daemon does not start, or the project's command is refused.
 
 Every different policy gets the next generation number of the daemon. An unchanged one stays the same *object*, which
@@ -28,14 +28,14 @@ from sandboxd.policy.build import build_policy, check_settings
 from sandboxd.policy.policy import Policy
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
-from sandboxd.settings.layer import Layer, layer_from_values
+from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, layer_from_values
 from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
 from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
 from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
-from sandboxd.sources.trust import TrustStore
+from sandboxd.sources.trust import OpenedPlaces, TrustStore, trust_directory
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
@@ -60,17 +60,22 @@ class SettingsPlaces:
     """Directories that commands of this daemon may write, or could."""
     believed: dict[str, State] = field(default_factory=dict, compare=False)
     """Named files that were the person's own before anything opened their place, with their states then."""
+    earlier: OpenedPlaces | None = field(default=None, compare=False)
+    """The same of every daemon of this user; None: only this one's count."""
     lock_directory: str = ""
     """Locked while settings are written: one of all daemons of this user that commands cannot open."""
 
     @property
     def trust(self) -> TrustStore:
         """What people have trusted. Nothing in the environment moves it: another daemon would not protect it."""
-        return TrustStore(os.path.join(self.home, ".local/state/sandboxd/trust"))
+        return TrustStore(trust_directory(self.home))
 
     def note(self, paths: Iterable[str]) -> None:
         """Commands may write there from now on. Of too many to be remembered all count."""
-        self.opened.update(dict.fromkeys(paths))
+        new = [path for path in paths if path not in self.opened]
+        if new and self.earlier is not None:
+            self.earlier.add(new, self.trust)
+        self.opened.update(dict.fromkeys(new))
         if len(self.opened) > OPENED_KEPT:
             self.opened["/"] = None
             for path in list(self.opened)[: len(self.opened) - OPENED_KEPT]:
@@ -87,12 +92,15 @@ class SettingsPlaces:
         state = look_at_file(path).states[0]
         if self.believed.get(path) == state:
             return ""
-        reason = why_doubtful(path, self.opened, self.home)
+        reason = self._doubts(path)
         if not reason:
             if len(self.believed) >= OPENED_KEPT:
                 self.believed.clear()
             self.believed[path] = state
         return reason
+
+    def _doubts(self, path: str) -> str:
+        return why_doubtful(path, self.opened, self.home, () if self.earlier is None else self.earlier.read())
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
         """The same, with those files marked as a project's that an option or a variable names in such a place. The
@@ -101,7 +109,7 @@ class SettingsPlaces:
 
         def judge(location: Location) -> Location:
             named = location.source is not Source.MANAGED and os.path.dirname(location.path) != own
-            if location.in_project or not named or not why_doubtful(location.path, self.opened, self.home):
+            if location.in_project or not named or not self._doubts(location.path):
                 return location
             return replace(location, in_project=True)
 
@@ -174,24 +182,50 @@ class Project:
         return merge(self._read()) != self.latest
 
     def refresh(self) -> tuple[str, ...]:
-        """Read the files again; return the keys whose effective value has changed. Broken files change nothing, and
-        are then told in `error`. The same rules elsewhere in a file make a new policy, but no changed key."""
+        """Read the files again; return the keys whose effective value has changed. A broken file changes nothing, and
+        is then told in `error`. The same rules elsewhere in a file make a new policy, but no changed key."""
         before = self.now
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
+        settings, self.error = self.latest, None
         try:
-            policy = build_policy(self.latest, self.scope, before.policy.generation)
+            policy = build_policy(settings, self.scope, before.policy.generation)
         except SettingsError as error:
             self.error = error
-            return ()
-        self.error = None
-        changed = changed_keys(before.settings, self.latest)
+            settings = self._without_broken_files(before.settings)
+            try:
+                policy = build_policy(settings, self.scope, before.policy.generation)
+            except SettingsError:
+                return ()
+        changed = changed_keys(before.settings, settings)
         if policy != before.policy:
-            self.now = Snapshot(self.latest, replace(policy, generation=self._next_generation()))
+            self.now = Snapshot(settings, replace(policy, generation=self._next_generation()))
             self.places.note_policy(policy)
         elif changed:
-            self.now = Snapshot(self.latest, before.policy)
+            self.now = Snapshot(settings, before.policy)
         return changed
+
+    def _without_broken_files(self, before: Settings) -> Settings:
+        """The latest settings with the last good content of each broken file: it holds back no rule of another one. In
+        a project that content only tightens from now on, since what is trusted does not stand there any more."""
+        of_project = {one.path for one in self.places.judged(self.locations).files if one.in_project}
+        good = {layer.file: layer for layer in before.layers}
+        broken: set[str | None] = set()
+
+        def usable(layer: Layer) -> Layer:
+            if layer.file not in broken:
+                return layer
+            known = good.get(layer.file, Layer(layer.source, layer.file))
+            if layer.file not in of_project or not known.may_widen:
+                return known
+            return replace(known, may_widen=False, distrust=PROJECT_DISTRUST)
+
+        settings, problems = self.latest, self.problems
+        while more := {problem.origin.file for problem in problems if problem.fatal} - broken:
+            broken |= more  # a rule that two files have is one problem at a time
+            settings = merge(map(usable, self.latest.layers))
+            problems = check_settings(settings, self.scope)
+        return settings
 
     @property
     def complaints(self) -> tuple[str, ...]:

@@ -13,12 +13,13 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import SettingsError
 
 _MAX_RECORD = 16 * 1024 * 1024
+_MAX_OPENED = 4 * 1024 * 1024
 _SHOWN_LINES, _SHOWN_LETTERS = 40, 200
 
 
@@ -130,6 +131,58 @@ class TrustStore:
             return TrustedDirectory(str(value["directory"]), files, float(value["trusted_at"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+class OpenedPlaces:
+    """Directories that commands of any daemon of this user could write, by their real paths: one a line, as JSON, in
+    the file `path` beside the records. A settings file in one of them may be what a command has left there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: set[str] = set()
+        self._state: tuple[int, ...] = ()
+
+    def add(self, paths: Iterable[str], store: TrustStore) -> None:
+        """Remember further ones. Where nothing can be written there, nothing is remembered."""
+        new = {os.path.realpath(path) for path in paths} - self.read()
+        if not new:
+            return
+        lines = "".join(f"\n{json.dumps(path)}" for path in sorted(new))  # begun anew where a line was cut off
+        with contextlib.suppress(OSError):
+            if store.make():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                with open(os.open(self._path, flags, 0o600), "w", encoding="ascii") as file:
+                    file.write(lines)
+
+    def read(self) -> set[str]:
+        """All of them. The root where there are too many, or what is there is not such a file."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return set()
+        state = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if state != self._state:
+            self._known, self._state = self._read(status), state
+        return self._known
+
+    def _read(self, status: os.stat_result) -> set[str]:
+        if not _is_own(status, stat.S_IFREG) or status.st_size > _MAX_OPENED:
+            return {"/"}
+        try:
+            with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                lines = file.read(_MAX_OPENED).splitlines()
+        except OSError:
+            return {"/"}
+        found: set[str] = set()
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.add(str(json.loads(line)))
+        return found
+
+
+def trust_directory(home: str) -> str:
+    """Where the records of a user lie."""
+    return os.path.join(home, ".local/state/sandboxd/trust")
 
 
 def digest(data: bytes) -> str:

@@ -114,6 +114,26 @@ def test_a_file_that_breaks_leaves_the_last_good_policy(world: World) -> None:
     assert policies.own.complaints == ()
 
 
+@pytest.mark.parametrize("broken", ["{", '{"permissions": {"deny": ["Read(~nobody/x)"]}}', '{"sandbox": 1}'])
+def test_a_broken_file_holds_no_rule_of_another_file_back(world: World, broken: str) -> None:
+    world.write("user", allowing("a.test"))
+    world.write("project", {"sandbox": {"network": {"deniedDomains": ["project.test"]}}})
+    policies = world.policies()
+    session = policies.of_session(str(world.project))
+    session()
+    world.write("project", broken)
+    policies.reload()
+    world.write("user", {"sandbox": {"network": {"deniedDomains": ["b.test"]}}})
+    assert policies.reload().switched
+    assert names(session()) == []
+    assert {rule.pattern.text for rule in session().network.denied} == {"project.test", "b.test"}
+    assert policies.project(str(world.project)).complaints[0].count("the last good settings stay in force") == 1
+    world.write("managed", {"sandbox": {"network": {"deniedDomains": ["c.test"]}}})
+    world.write("user", broken)
+    policies.reload()
+    assert {rule.pattern.text for rule in session().network.denied} == {"project.test", "b.test", "c.test"}
+
+
 def test_one_broken_project_does_not_hold_others_back(world: World) -> None:
     policies = world.policies()
     other = policies.of_session(str(world.home))
@@ -122,7 +142,7 @@ def test_one_broken_project_does_not_hold_others_back(world: World) -> None:
     world.write("project", "{")
     assert policies.reload().switched
     assert names(other()) == ["a.test"]
-    assert names(mine()) == []
+    assert names(mine()) == ["a.test"]
 
 
 def test_a_project_that_was_never_good_has_no_policy(world: World) -> None:

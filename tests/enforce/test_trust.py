@@ -17,6 +17,7 @@ from support.daemons import DaemonProcess, StartDaemon
 from support.users import Identity
 
 LOCAL = ".claude/settings.local.json"
+RULE_OF_NO_PATH = '{"permissions": {"deny": ["Read(~n/x)"]}}'
 
 
 def directory(identity: Identity, path: Path) -> Path:
@@ -175,6 +176,33 @@ def test_trusted_content_widens_and_only_that_content(
     assert_closed(daemon, outside, identity.workspace)
 
 
+@pytest.mark.parametrize("broken", ["{", "directory", "link", RULE_OF_NO_PATH])
+def test_trusted_content_that_breaks_widens_no_longer(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, broken: str
+) -> None:
+    """Nor does it hold back a rule that is written elsewhere, or the end of trust."""
+    secret = identity.write(identity.home / "secret", "s\n")
+    daemon = start_daemon()
+    file = identity.write(identity.workspace / LOCAL, opening(outside))
+    assert trust(daemon, "--yes").returncode == 0
+    assert_open(daemon, outside, identity.workspace)
+    file.unlink()
+    if broken == "directory":
+        identity.write(file / "x", "")
+    elif broken == "link":
+        file.symlink_to("nowhere")
+    else:
+        identity.write(file, broken)
+    assert_closed(daemon, outside, identity.workspace)
+    assert daemon.run("run", "--", "cat", str(secret)).stdout == "s\n"
+    denied = {"sandbox": {"filesystem": {"denyRead": [str(secret)]}}}
+    identity.write(identity.home / ".claude/settings.json", json.dumps(denied))
+    done = daemon.run("run", "--", "cat", str(secret))
+    assert not done.stdout and "denied" in done.stderr, done.stderr
+    assert trust(daemon, "--remove").returncode == 0
+    assert_closed(daemon, outside, identity.workspace)
+
+
 def test_trust_is_for_one_directory(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
     identity.write(identity.workspace / LOCAL, opening(outside))
     sub = directory(identity, identity.workspace / "sub")
@@ -194,7 +222,7 @@ def test_the_records_are_out_of_reach(start_daemon: StartDaemon, identity: Ident
     identity.write(identity.workspace / LOCAL, opening(outside))
     assert trust(daemon, "--yes").returncode == 0
     store = identity.home / ".local/state/sandboxd/trust"
-    (record,) = store.iterdir()
+    (record,) = store.glob("*.json")
     before = record.read_bytes()
     other = directory(identity, identity.base / "other")
     identity.write(other / LOCAL, opening(outside))
@@ -212,7 +240,7 @@ def test_the_records_are_out_of_reach(start_daemon: StartDaemon, identity: Ident
     for cwd in (identity.workspace, identity.home):
         done = daemon.run("run", "-c", attack, cwd=cwd)
         assert "listed" not in done.stdout, done.stderr
-    assert [one.name for one in store.iterdir()] == [record.name] and record.read_bytes() == before
+    assert [one.name for one in store.glob("*.json")] == [record.name] and record.read_bytes() == before
     assert_closed(daemon, outside, other)
 
 
@@ -232,7 +260,7 @@ def test_records_are_not_made_from_inside_where_there_are_none(
     daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~"]}}})
     identity.write(identity.workspace / LOCAL, opening(outside))
     assert trust(daemon, "--yes").returncode == 0
-    (record,) = (identity.home / ".local/state/sandboxd/trust").iterdir()
+    (record,) = (identity.home / ".local/state/sandboxd/trust").glob("*.json")
     forged, name = record.read_text(), record.name
     assert trust(daemon, "--remove").returncode == 0
     shutil.rmtree(identity.home / ".local")
@@ -290,3 +318,33 @@ def test_a_named_settings_file_that_a_command_could_write(
     if place != "flag":
         daemon.run("run", "--settings", str(identity.base / "own.json"), "--", "touch", f"{outside}/reached")
         assert (outside / "reached").exists()
+
+
+@pytest.mark.parametrize("how", ["option", "flag", "configuration"])
+@pytest.mark.parametrize("opened_by", ["workspace", "rule", "option"])
+def test_a_named_file_that_was_planted_before_the_daemon_was_stopped(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, how: str, opened_by: str
+) -> None:
+    """In a directory without any mark of a project. What lies where no command could write is believed as before."""
+    plain, other = directory(identity, identity.base / "plain"), directory(identity, identity.base / "other")
+    own = directory(identity, identity.base / "own")
+    rules = {"sandbox": {"filesystem": {"allowWrite": [str(plain)]}}} if opened_by == "rule" else {}
+    daemon = start_daemon(settings=rules)
+    words = ("--allow-write", str(plain)) if opened_by == "option" else ()
+    plant = f"mkdir {plain}/c; printf %s {shlex.quote(opening(outside))} > {plain}/c/settings.json"
+    done = daemon.run("run", *words, "-c", plant, cwd=plain if opened_by == "workspace" else other)
+    assert (plain / "c/settings.json").exists(), done.stderr
+    daemon.stop()
+    identity.write(own / "c/settings.json", opening(outside))
+    for place, believed in ((plain, False), (own, True)):
+        named = place / "c/settings.json"
+        variables = {
+            "flag": {"SANDBOXD_FLAG_SETTINGS": str(named)},
+            "configuration": {"SANDBOXD_CONFIG_HOME": str(named.parent)},
+        }
+        daemon = start_daemon(settings={}, env=variables.get(how, {}))
+        given = ("--settings", str(named)) if how == "option" else ()
+        done = daemon.run("run", *given, "-c", f"touch {outside}/reached; echo ran", cwd=other)
+        assert "ran" in done.stdout, done.stderr
+        assert (outside / "reached").exists() is believed, done.stderr
+        daemon.stop()

@@ -149,7 +149,7 @@ async def test_while_another_file_is_broken(client: RawClient, running: RunningD
     running.around.write(running.around.user_settings, "{")
     await client.result("settings.reload")
     result = await update(client, change("set", ENABLED, True))
-    assert result["written"] and result["changed"] == []
+    assert result["written"] and result["changed"] == [ENABLED]
     assert f"{running.around.user_settings}:1:" in result["warnings"][0]
     assert "last good" in result["warnings"][0]
 
