@@ -6,7 +6,6 @@ last and can only make the answer stricter, whichever gate gave it.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +14,19 @@ from enum import StrEnum
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.exclusion import Resolve, decide_exclusion, matching_rule, standing_path
+from sandboxd.policy.exclusion import (
+    Resolve,
+    decide_exclusion,
+    head_of,
+    matching_rule,
+    names_a_path,
+    resolving_in,
+    rule_of_path,
+    standing_path,
+)
 from sandboxd.policy.policy import CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
-from sandboxd.policy.shell_syntax import Obstacle, ShellLine, Word, is_known_name, read_line
+from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.shell_texts import nested_texts
 from sandboxd.settings.origins import Origin
 
@@ -228,7 +236,7 @@ def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
     if policy.commands.auto_allow or request.mode is PermissionMode.OPEN:
         return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
     line = read_line(request.command or "")
-    rule = _allowing_rule(policy.commands.allow, request.command or "", line)
+    rule = _allowing_rule(policy.commands.allow, request.command or "", line, request.resolve)
     if rule is not None:
         return _answer(True, Behavior.ALLOW, Reason.RULE, text, rule=f"Bash({rule.pattern})", origin=rule.origin)
     return _answer(
@@ -309,43 +317,51 @@ def _what_is_unknown(line: ShellLine) -> str | None:
     return next((f"{shown_command(word.text)!r} is only known when it runs" for word in unknown), None)
 
 
-def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine) -> CommandRule | None:
+def _allowing_rule(
+    rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve
+) -> CommandRule | None:
     """The first rule when every program of the line, inside substitutions too, is allowed by one; None otherwise."""
     if not rules:
         return None
     whole = next((rule for rule in rules if rule.pattern.strip() == text.strip(" \t\n")), None)
     if whole is not None:
         return whole
-    if line.unreadable or not line.commands or _is_more_than_commands(text, line):
+    if not line.plain or not line.commands or any(_may_set_something(simple.words) for simple in line.commands):
         return None
-    found = [None if simple.assignments else matching_rule(rules, simple.words) for simple in line.commands]
+    resolve = resolving_in(line, resolve)
+    found = [_rule_about(rules, simple.words, resolve) for simple in line.commands]
     return found[0] if all(found) else None
 
 
-_PLAIN = frozenset({Obstacle.SUBSTITUTION, Obstacle.BACKGROUND})
-"""Constructs that only run further commands, each of which needs a rule of its own."""
-_PLAIN_QUOTES = re.compile(r"""'[^']*'|"[^"$`\\]*["]""")
-_GROUPS = re.compile(r"\(|(?:^|[\s;&|!])[{}](?=$|[\s;&|])")
+def _rule_about(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
+    """A program with a slash is allowed by the same text, or by a path that leads to the same file."""
+    if not words or not (words[0].literal or names_a_path(words[0])):
+        return None
+    program = words[0].text
+    if "/" not in program:
+        return matching_rule(rules, words)
+    every = (rule for rule in rules if parse_command_pattern(rule.pattern).matches_all)
+    same = [*(rule for rule in rules if head_of(rule.pattern) == program), *every]
+    rule = matching_rule(same, words)
+    if rule is not None or not any("/" in head_of(rule.pattern) for rule in rules):
+        return rule
+    real = resolve(program).real
+    return None if real is None else rule_of_path(rules, words, real, resolve)
+
+
 _SETTERS = frozenset(
-    """alias bind builtin command complete coproc declare enable eval exec export getopts hash let local mapfile printf
-    read readarray readonly set shopt source . trap typeset unalias unset wait""".split()
+    """alias bind builtin command compgen complete compopt coproc declare enable eval exec export fc getopts hash
+    history jobs let local mapfile printf read readarray readonly set shopt source . trap typeset unalias unset
+    wait""".split()
 )
-"""Builtins of the shell that can set a variable, change what a name runs, or run what an index `a[$(…)]` says, also
-where it is quoted."""
-
-
-def _is_more_than_commands(text: str, line: ShellLine) -> bool:
-    """Whether something in the line may change which program a name runs, or where output goes."""
-    if not _PLAIN.issuperset(line.obstacles):
-        return True
-    if any(_may_set_something(simple.words) for simple in line.commands):
-        return True
-    bare = text if "\\" in text or "#" in text else _PLAIN_QUOTES.sub("", text)
-    return _GROUPS.search(bare.replace("$(", " ")) is not None
+"""Builtins of the shell that can set a variable, write a file, change what a name runs, or run what an index
+`a[$(…)]` says, also where it is quoted."""
 
 
 def _may_set_something(words: Sequence[Word]) -> bool:
     name = words[0].text if words else ""
+    if name == "time":  # no program for bash, so that what follows is the shell's own
+        return any(word.text in _SETTERS or "=" in word.text for word in words[1:])
     if name == "printf":
         return any(word.text.startswith("-") or not word.literal for word in words[1:2])
     if name in ("test", "["):

@@ -69,8 +69,7 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Res
         return Exclusion(False, "it runs no program")
     if not _readers_agree(text, line):
         return Exclusion(False, "its words can be read in two ways")
-    if any(simple.words and simple.words[0].text in _MOVING for simple in line.commands):
-        resolve = _elsewhere(resolve)
+    resolve = resolving_in(line, resolve)
     first: Exclusion | None = None
     for simple in line.commands:
         answer = _decide_simple(rules, simple, shells, resolve)
@@ -84,8 +83,10 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Res
 _MOVING = frozenset({"cd", "pushd", "popd"})
 
 
-def _elsewhere(resolve: Resolve) -> Resolve:
-    """`resolve` for a line that changes the working directory, so that relative paths are not known."""
+def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:
+    """`resolve`, without relative paths when the line changes the working directory."""
+    if not any(word.text in _MOVING for simple in line.commands for word in simple.words):
+        return resolve
 
     def resolve_there(path: str) -> Lead:
         if "/" in path and not path.startswith(("/", "~")):
@@ -110,7 +111,7 @@ def _decide_simple(
         rule = _excluding_rule(rules, words, resolve)
         script, inner = script_of(words), unwrap(words)
         if rule is None and script is None and inner is None:
-            why = resolve(words[0].text).why if _names_a_path(words[0]) else ""
+            why = resolve(words[0].text).why if names_a_path(words[0]) else ""
             return Exclusion(False, why or f"{simple.text[:80]!r} is not an excluded command")
         lead = resolve(words[0].text)
         if lead.real is None or lead.why:
@@ -130,13 +131,13 @@ def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve
     program = words[0].text
     if "/" not in program:
         return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
-    lead = resolve(program) if _names_a_path(words[0]) else Lead(None)
+    lead = resolve(program) if names_a_path(words[0]) else Lead(None)
     if lead.real is None or lead.why:
         return None
     return rule_of_path(rules, words, lead.real, resolve)
 
 
-def _names_a_path(word: Word) -> bool:
+def names_a_path(word: Word) -> bool:
     """Whether a word with a slash is text, or such with the home directory before it."""
     home = word.text.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", word.text)
     return "/" in word.text and (word.literal or home)
@@ -153,6 +154,11 @@ def rule_of_path(
             if matching_rule([CommandRule(f"program {rest}".strip(), rule.origin)], behind) is not None:
                 return rule
     return None
+
+
+def head_of(text: str) -> str:
+    """The program of a pattern, as it is written."""
+    return _head_and_rest(text)[0]
 
 
 def _head_and_rest(text: str) -> tuple[str, str]:
@@ -172,7 +178,8 @@ def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
     if not star:
         return resolve(head).real == real and (posixpath.basename(head) == name or not runs_anything(name))
     directory = fixed[: fixed.rindex("/") + 1] if "/" in fixed else ""
-    base = resolve(directory.rstrip("/") or "/").real if directory else None
+    above = directory.rstrip("/") or "/"
+    base = resolve(above if "/" in above else f"{above}/").real if directory else None
     if base is None or runs_anything(name):
         return False
     expected = head[len(directory) :].split("/")

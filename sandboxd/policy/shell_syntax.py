@@ -62,12 +62,14 @@ class SimpleCommand:
 @dataclass(frozen=True, slots=True)
 class ShellLine:
     """`unreadable` is the reason when the text could not be read; the other fields may then be incomplete. `fed` are
-    the texts that a pipe, a here-document or a here-string hands to a shell in this line."""
+    the texts that a pipe, a here-document or a here-string hands to a shell in this line. `plain` says that there is
+    nothing but programs with arguments, in lists, pipes and substitutions."""
 
     commands: tuple[SimpleCommand, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     unreadable: str | None = None
     fed: tuple[str, ...] = ()
+    plain: bool = False
 
 
 _CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
@@ -99,7 +101,11 @@ def _read(text: str) -> ShellLine:
     elif overlooks_something(data, root):
         problem = "something in it may run more than can be seen"
     return ShellLine(
-        tuple(reader.commands), tuple(dict.fromkeys(reader.obstacles)), problem, tuple(reader.texts_for_shells())
+        tuple(reader.commands),
+        tuple(dict.fromkeys(reader.obstacles)),
+        problem,
+        tuple(reader.texts_for_shells()),
+        problem is None and _is_plain(data, root),
     )
 
 
@@ -246,6 +252,43 @@ def _words_behind_redirections(command: Node) -> Iterator[Node]:
         if redirection.type in _REDIRECTIONS:
             named = [child for child in redirection.children if child.is_named and child.type in _ARGUMENTS]
             yield from named[0 if redirection.type == "heredoc_redirect" else 1 :]
+
+
+_PLAIN = frozenset(
+    """program list pipeline negated_command command command_name word string string_content raw_string number
+    concatenation simple_expansion expansion variable_name special_variable_name command_substitution comment
+    redirected_statement file_redirect file_descriptor""".split()
+) | frozenset(["&&", "||", "|", "|&", ";", "\n", "&", "!", '"', "$", "$(", ")", "`", "${", "}"])
+"""Nodes and tokens that run nothing but the programs in them, and set nothing. What is not known here is not plain."""
+_PLAIN_REDIRECTION = re.compile(rb"[0-9]?(?:>>?|<|&>)[ \t]*/dev/null|[0-9]?>&[ \t]*[12]")
+_IN_WORDS = re.compile(rb"[$`<>();&|\n]")
+
+
+def _is_plain(data: bytes, root: Node) -> bool:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        kind, text = node.type, node.text or b""
+        if kind in _REDIRECTIONS:
+            # `{PATH}>x` sets PATH: what stands before has to be a word of its own.
+            parted = data[max(0, node.start_byte - 1) : node.start_byte] in (b"", b" ", b"\t")
+            if not parted or _PLAIN_REDIRECTION.fullmatch(text) is None:
+                return False
+            continue
+        if kind == "expansion" and not _is_plain_variable(node):
+            return False
+        if kind == "word" and _IN_WORDS.search(re.sub(rb"\\.", b"", text, flags=re.DOTALL)):
+            return False
+        if kind == "command_name" and b"=" in text:
+            return False
+        if kind == "concatenation" and node.parent is not None and node.parent.type == "command_name":
+            return False
+        if kind == "redirected_statement" and node.children[0].type not in ("command", *_LAST_REDIRECTED):
+            return False
+        if kind not in _PLAIN:
+            return False
+        stack.extend(node.children)
+    return True
 
 
 def _text(node: Node) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sandboxd.daemon.program_paths import ProgramPaths
+from sandboxd.policy.command_decisions import decide_command
 from sandboxd.policy.exclusion import decide_exclusion
-from sandboxd.policy.policy import CommandRule
+from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
 
@@ -59,3 +60,58 @@ async def test_a_path_is_the_file_that_it_leads_to(around: Path, pattern: str, c
     paths = ProgramPaths(str(around / "work"), str(around), [str(around / "work")])
     answer = await paths.decide(lambda resolve: decide_exclusion([rule], text, resolve))
     assert answer.excluded is excluded, answer.why
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command", "behavior"),
+    [
+        ("./*", "./mine x", "allow"),
+        ("./*:*", "./mine x", "allow"),
+        ("./*", "../work/mine", "allow"),
+        ("./*", "B/work/mine", "allow"),
+        ("./*", "./mine; ./mine", "allow"),
+        ("./mine", "B/work/mine", "allow"),
+        ("B/work/*", "./mine", "allow"),
+        ("./*", "./../other/evil", "ask"),
+        ("./*", "../other/evil", "ask"),
+        ("./*", "./link", "ask"),
+        ("./*", "./sub/../../other/evil", "ask"),
+        ("../*", "../other/evil", "ask"),
+        ("./mine x", "./mine y", "ask"),
+        ("./*", "cd ../other && ./evil", "ask"),
+        ("~/tools/*", "~/tools/tool", "allow"),
+        ("~/tools/*", "~/tools/../bin/sh -c x", "ask"),
+        ("./*", "mine", "ask"),
+    ],
+)
+async def test_an_allowing_rule_means_files(around: Path, pattern: str, command: str, behavior: str) -> None:
+    """What commands can write may be allowed: it runs in the sandbox."""
+    origin = Origin(Source.LOCAL, "test")
+    rules = (CommandRule(pattern.replace("B/", f"{around}/"), origin), CommandRule("cd:*", origin))
+    policy = Policy(enabled=True, commands=CommandPolicy(auto_allow=False, allow=rules))
+    text = command.replace("B/", f"{around}/")
+    paths = ProgramPaths(str(around / "work"), str(around), [str(around / "work")])
+    answer = await paths.decide(lambda resolve: decide_command(policy, text, resolve=resolve))
+    assert answer.behavior.value == behavior, answer.decision.text
+
+
+async def test_names_are_found_where_no_command_can_write(around: Path) -> None:
+    for name in ("tools/tool", "work/tool"):
+        (around / name).write_text("")
+        (around / name).chmod(0o755)
+    rule = CommandRule("tool", Origin(Source.LOCAL, "test"))
+    work, tools = str(around / "work"), str(around / "tools")
+    for search, excluded, kept in (
+        (tools, True, tools),
+        (f"{tools}:{work}", True, tools),
+        (f"{work}:{tools}", False, tools),
+        (f":{tools}", False, tools),
+        (f".:{tools}", False, tools),
+        (f"{tools}:", True, tools),
+        ("", False, "/usr/bin:/bin"),
+        (f"{around}/absent:{tools}", True, f"{around}/absent:{tools}"),
+        (f"/proc/self/root{tools}", False, "/usr/bin:/bin"),
+    ):
+        paths = ProgramPaths(work, str(around), [work], search=search)
+        answer = await paths.decide(lambda resolve: decide_exclusion([rule], "tool x", resolve))
+        assert (answer.excluded, await paths.search_path()) == (excluded, kept), search
