@@ -85,10 +85,18 @@ def find(name: str, search_path: str = "", writable: Iterable[str] = ()) -> Sear
     return Search(None, refused, why)
 
 
+def _real_path(path: str) -> str:
+    """Where links lead, as far as this process may follow them: a link below /proc may be another process's."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return os.path.normpath(path)
+
+
 def why_writable(path: str, writable: Iterable[str] = ()) -> str:
     """Why commands could have written what is at an absolute path; empty when they could not."""
     trees = home_trees()
-    opened = tuple(os.path.realpath(directory) for directory in writable)
+    opened = tuple(map(_real_path, writable))
     try:
         for place, state in places_on(path):
             tree = next((tree for tree in trees if is_in(place, tree)), "")

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 
+from sandboxd.sources.trust import real_path
+
 _MARKS = (".git", ".claude")
 
 
@@ -19,7 +21,7 @@ def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collectio
     """Why commands may have written the file at `path` (absolute); empty when nothing speaks for it. `opened` are
     directories that commands may write, `earlier` the real paths of those that they could. The file is looked for where
     its name stands and where links lead."""
-    roots = {os.path.realpath(root) for root in opened}
+    roots = set(map(real_path, opened))
     real = os.path.realpath(path)
     own_home = os.path.realpath(home)
     standing = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

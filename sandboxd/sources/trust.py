@@ -144,7 +144,7 @@ class OpenedPlaces:
 
     def add(self, paths: Iterable[str], store: TrustStore) -> None:
         """Remember further ones. Where nothing can be written there, nothing is remembered."""
-        new = {os.path.realpath(path) for path in paths} - self.read()
+        new = set(map(real_path, paths)) - self.read()
         if not new:
             return
         lines = "".join(f"\n{json.dumps(path)}" for path in sorted(new))  # begun anew where a line was cut off
@@ -178,6 +178,14 @@ class OpenedPlaces:
             with contextlib.suppress(ValueError):
                 found.add(str(json.loads(line)))
         return found
+
+
+def real_path(path: str) -> str:
+    """Where links lead, as far as this process may follow them: a link below /proc may be another process's."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return os.path.normpath(path)
 
 
 def trust_directory(home: str) -> str:

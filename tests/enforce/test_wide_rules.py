@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.daemons import DaemonProcess
+from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,21 @@ def test_a_rule_that_gives_very_much_away_needs_a_confirmation(daemon: DaemonPro
     done = daemon.run(*words, "--yes")
     assert done.returncode == 0, done.stderr
     assert words[-1].strip('[]"~/') in (daemon.identity.home / ".claude" / "settings.local.json").read_text()
+
+
+@pytest.mark.parametrize("how", ["settings", "option"])
+def test_a_rule_whose_links_cannot_be_followed_stops_no_command(
+    start_daemon: StartDaemon, identity: Identity, how: str
+) -> None:
+    """Links below /proc are another process's, and may not be followed."""
+    path = "/proc/1/root"
+    rules = {"filesystem": {"allowWrite": [path]}}
+    daemon = start_daemon(settings={"sandbox": rules} if how == "settings" else {})
+    named = identity.write(identity.base / "named" / "s.json", "{}")
+    if how == "option":
+        daemon.run("run", "--allow-write", path, "--", "true")
+    for words in ((), ("--settings", str(named))):
+        assert daemon.run("run", *words, "--", "echo", "ran").stdout == "ran\n"
+    assert daemon.run("settings", "set", "sandbox.network.strictAllowlist", "true").returncode == 0
+    assert daemon.run("restart").returncode == 0
+    assert daemon.run("run", "--", "echo", "ran").stdout == "ran\n"
