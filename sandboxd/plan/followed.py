@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from sandboxd.plan.facts import Facts, Kind, Link
-from sandboxd.plan.mounts import at_and_above
+from sandboxd.plan.mounts import at_and_above, is_below
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, PathRule
 
@@ -30,12 +30,19 @@ class _Way:
     opens_writing: bool
 
 
+def is_in_session(place: Place, facts: Facts) -> bool:
+    """Whether the working directory of a command really lies in the directory of its session. A model or a project may
+    have chosen it, so elsewhere it is writable only where a rule says so."""
+    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
+    return root.real == cwd.real or (root.real != "/" and is_below(cwd.real, root.real))
+
+
 class Followed:
     """For one place. Without regard to what denies take back, so in doubt a link counts as one a command can change."""
 
     def __init__(self, files: FilePolicy, place: Place, facts: Facts) -> None:
         self._writable: dict[str, None] = {}
-        for root in (place.project_root, place.cwd):
+        for root in (place.project_root, place.cwd) if is_in_session(place, facts) else (place.project_root,):
             if facts.paths[root].kind is Kind.DIRECTORY and facts.paths[root].real != "/":
                 self._add(facts, facts.paths[root].real)
         for scan in facts.scans.values():

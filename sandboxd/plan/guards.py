@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sandboxd.plan.facts import Facts, GitDir, Kind, Link, Obeyed, Resolved, Scan, Worktree
-from sandboxd.plan.followed import Followed
+from sandboxd.plan.followed import Followed, is_in_session
 from sandboxd.plan.mounts import Mark, Shows, at_and_above, is_below, settled_at
 from sandboxd.plan.needs import BARE_NAMES, writable_roots
 from sandboxd.plan.point_map import PointMap, Reason
@@ -88,13 +88,6 @@ def _lift_own_repository(found: PointMap, place: Place, facts: Facts) -> None:
     around = [path for path, _ in names_around(scan.root)]
     if around and all(is_below(scan.top, path) and scan.top != path for path in around):
         found.add(scan.root, Kind.DIRECTORY, Reason(Mark.LIFTED, "it belongs to a repository of its own"))
-
-
-def is_in_session(place: Place, facts: Facts) -> bool:
-    """Whether the working directory of a command really lies in the directory of its session. A model or a project may
-    have chosen it, so elsewhere it is writable only where a rule says so."""
-    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
-    return root.real == cwd.real or (root.real != "/" and is_below(cwd.real, root.real))
 
 
 def warn_of_visited_directory(found: PointMap, place: Place, facts: Facts) -> None:

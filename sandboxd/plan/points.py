@@ -10,8 +10,8 @@ import re
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.facts import Facts, Kind, Link, Resolved, session_directory
-from sandboxd.plan.followed import Followed
-from sandboxd.plan.guards import add_guards, is_in_session, is_workspace, warn_of_visited_directory
+from sandboxd.plan.followed import Followed, is_in_session
+from sandboxd.plan.guards import add_guards, is_workspace, warn_of_visited_directory
 from sandboxd.plan.mounts import Mark, Mount, Operation, Point, Shows, is_below, settled_at
 from sandboxd.plan.needs import split_pattern
 from sandboxd.plan.point_map import PointMap, Reason

@@ -130,6 +130,7 @@ class Model:
         self.tree = case.tree
         self.project = follow(self.tree, case.project) or ""
         self.cwd = follow(self.tree, case.cwd) or ""
+        self.works_in = {self.project, self.cwd} if covers(self.project, self.cwd) else {self.project}
         self.deny_write = {one.real for one in self._ends(case.deny_write, deny=True)}
         self.deny_read = {one.real for one in self._ends(case.deny_read, deny=True)}
         writes, reads = self._ends(case.allow_write), self._ends(case.allow_read)
@@ -153,7 +154,7 @@ class Model:
     def _refused(self, writes: set[End], reads: set[End]) -> set[End]:
         """The ends of rules that open which are reached through a link that a command could have made. What the links
         of others open counts only for those that are left when the plain ones have been judged."""
-        plain = {self.project, self.cwd} | {one.real for one in writes if not one.hops}
+        plain = self.works_in | {one.real for one in writes if not one.hops}
         refused: set[End] = set()
         for others in (False, True):
             while True:
@@ -178,7 +179,7 @@ class Model:
         deny = self._longest(self.deny_read, path)
         opened = self.allow_write | {self.project}
         if self.readable(self.cwd):
-            opened = opened | {self.cwd}
+            opened = opened | self.works_in
         return self._longest(opened, path) > deny
 
     @property

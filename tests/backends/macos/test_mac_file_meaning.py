@@ -36,7 +36,7 @@ class Model:
             elif opened or written:
                 readable = True
                 writable = writable or written
-            if place_ == self.cwd and readable:
+            if place_ == self.cwd and readable and self.project in prefixes(self.cwd):
                 writable = True
             closed = closed or names(self.files.deny_write, place_)
         return readable, readable and writable and not closed
