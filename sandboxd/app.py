@@ -193,7 +193,10 @@ async def run_daemon(
             layers=machine.layers,
             stop=stop,
             warnings=tuple(filter(None, [base.warning])),
-            machine_warnings=lambda: (*machine.warnings(), *(() if keeping is None else keeping.warnings)),
+            scan_warnings=machine.scan_warnings,
+            machine_warnings=lambda: (
+                *machine.warnings(), *machine.scan_warnings(), *(() if keeping is None else keeping.warnings)
+            ),
             proxies=proxies,
             startup=startup,
             activated=config.passed is not None or (earlier is not None and not earlier.listener.own),

@@ -160,6 +160,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             daemon_paths=daemon_paths,
             captures=lambda: backend.ability.reach is not None,
             warnings=lambda: backend.warnings,
+            scan_warnings=lambda: facts.warnings,
             succession=Succession(
                 prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited, backend.keep
             ),

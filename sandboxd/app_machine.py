@@ -65,6 +65,8 @@ class Machine:
     """What the daemon executes and imports, which no sandbox may write."""
     warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be now, for `status`."""
+    scan_warnings: Callable[[], tuple[str, ...]] = tuple
+    """The same about the look at files; a command tells them when they have changed."""
     captures: Callable[[], bool] = bool
     """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
     succession: Succession | None = None

@@ -23,7 +23,14 @@ class SettingsNews:
 
     def __init__(self) -> None:
         self._told: OrderedDict[tuple[str, _Version], None] = OrderedDict()
+        self._of_files: tuple[str, ...] = ()
         self._seen: OrderedDict[str | None, tuple[int, str, tuple[tuple[str, str], ...]]] = OrderedDict()
+
+    def about_files(self, warnings: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that the last command was not told already."""
+        news = tuple(text for text in warnings if text not in self._of_files)
+        self._of_files = warnings
+        return news
 
     def about(self, policy: SessionPolicy, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
         """What to tell with a command. Raises SettingsError when the overrides cannot hold."""

@@ -87,6 +87,8 @@ class Daemon:
     """What was not as it should be when the daemon started."""
     machine_warnings: Callable[[], tuple[str, ...]] = tuple
     """What is not as it should be with the back end now."""
+    scan_warnings: Callable[[], tuple[str, ...]] = tuple
+    """Those of them about the look at files: a command tells of them when they have changed."""
     restarting: Restarting = field(kw_only=True)
     hand_over: Callable[[], Awaitable[Outgoing]] = field(kw_only=True, repr=False)
     """Let go of everything, for the next daemon; then the only thing left to do is to end."""

@@ -102,8 +102,10 @@ class Changes:
         self.registered = 0
         """Registrations that have not been cancelled."""
         self._inotify: inotify.Inotify | None = None
-        with contextlib.suppress(HostError):
-            self._inotify = inotify.Inotify()
+        self._compared: set[Interest] = set()
+        if inotify.leaves_room():
+            with contextlib.suppress(HostError):
+                self._inotify = inotify.Inotify()
         self._by_watch: dict[int, list[Interest]] = {}
         self._by_times: dict[Interest, None] = {}
         self._mounts = -1
@@ -120,6 +122,13 @@ class Changes:
             self._inotify = None
         if self._mounts >= 0:
             os.close(self._mounts)
+
+    @property
+    def compared(self) -> str:
+        """What keeps directories from being watched that could be, so that they are compared; empty when nothing."""
+        if not self._compared or sys.platform == "darwin":
+            return ""
+        return "instances" if self._inotify is None else "watches"
 
     @property
     def crowded(self) -> bool:
@@ -148,9 +157,8 @@ class Changes:
         return interest
 
     def _watch(self, interest: Interest, state: os.stat_result, mask: int) -> None:
-        interest.slow = self._inotify is None or state.st_dev in self._remote
-        if not interest.slow and len(self._by_watch) >= self._budget.most:
-            interest.slow = True
+        remote = state.st_dev in self._remote
+        interest.slow = self._inotify is None or remote or len(self._by_watch) >= self._budget.most
         if self._inotify is not None and not interest.slow:
             try:
                 interest.watch = self._inotify.add(interest.directory, mask)
@@ -159,6 +167,8 @@ class Changes:
         if interest.watch is not None:
             self._by_watch.setdefault(interest.watch, []).append(interest)
         else:
+            if interest.slow and not remote:
+                self._compared.add(interest)
             interest.times = _times(state)
             interest.fresh = _is_fresh(interest.times)
             self._by_times[interest] = None
@@ -170,6 +180,7 @@ class Changes:
             self.registered -= not interest.cancelled
             interest.cancelled = True
             self._by_times.pop(interest, None)
+            self._compared.discard(interest)
             others = self._by_watch.get(interest.watch) if interest.watch is not None else None
             if others is None or interest not in others:
                 return

@@ -97,6 +97,20 @@ class HostFacts:
     def close(self) -> None:
         self._changes.close()
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know of how changes of files are noticed now."""
+        short_of = self._changes.compared
+        if not short_of:
+            return ()
+        remedy = f"raise fs.inotify.max_user_{short_of}"
+        if short_of == "instances":
+            remedy += ", and then run: sandboxd restart"
+        return (
+            "some directories are compared before each command instead of watched, so commands start slower: inotify "
+            f"{short_of} are used up; {remedy}",
+        )
+
     def unchanged(self, facts: Facts) -> bool:
         self._changes.poll()
         if not isinstance(facts.stamp, _Stamp):

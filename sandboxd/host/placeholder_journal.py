@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
-from sandboxd.host.inotify import CLOSE_WRITE, Inotify
+from sandboxd.host.inotify import CLOSE_WRITE, Inotify, leaves_room
 from sandboxd.host.placeholder import is_at
 
 _MOST_LINES = 10_000
@@ -152,6 +152,8 @@ class JournalsClosed:
     def watch(self, closed: Callable[[], None]) -> None:
         """Call `closed` in the event loop, until `close`."""
         with contextlib.suppress(HostError, OSError):
+            if not leaves_room():
+                return
             made = Inotify()
             try:
                 made.add(self._directory, CLOSE_WRITE)

@@ -276,16 +276,42 @@ def test_few_watches_and_a_pattern_that_searches_a_tree(
     assert watches(daemon.pid) <= min(most, settings + files)
 
 
+@pytest.mark.parametrize(("limit", "most", "of"), [("instances", 5, "instances"), ("watches", 100, "watches")])
+def test_it_is_told_once_that_directories_are_compared(
+    identity: Identity, start_daemon: StartDaemon, limit: str, most: int, of: str
+) -> None:
+    work = identity.workspace
+    identity.run(["sh", "-ec", "for a in $(seq 100); do mkdir -p tree/$a; done"], cwd=work, check=True)
+    daemon = start_daemon(through=[sys.executable, "-c", LIMITED, f"max_inotify_{limit}", str(most)])
+    told = [f"inotify {of} are used up" in run(daemon, "run", "--", "true").stderr for _ in range(3)]
+    assert told == [True, False, False]
+    assert f"inotify {of} are used up" in run(daemon, "status").stdout
+    if limit == "instances":
+        assert instances(daemon.pid) == 1, "that of the settings files"
+    daemon.stop()
+    daemon = start_daemon()
+    assert "used up" not in run(daemon, "run", "--", "true").stderr
+    assert instances(daemon.pid) == 3
+
+
+def instances(pid: int) -> int:
+    """Those of inotify that a process has."""
+    count = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            count += os.readlink(path) == "anon_inode:inotify"
+    return count
+
+
 def test_watches_of_ended_sessions_are_given_back(daemon: DaemonProcess, identity: Identity) -> None:
     """Those of the last few stay: the next command often follows at once."""
     work = identity.workspace
-    identity.run(["sh", "-ec", "for p in $(seq 30); do mkdir -p $p/a/b $p/c $p/.git; done"], cwd=work, check=True)
+    identity.run(["sh", "-ec", "for p in $(seq 30); do mkdir -p $p/a/b $p/c; done"], cwd=work, check=True)
     assert daemon.run("run", "--", "true").returncode == 0
-    few = 0
-    for number in range(1, 31):
+    of_a_tree = watches(daemon.pid)
+    for number in range(1, 13):
         assert daemon.run("run", "--", "true", cwd=work / str(number)).returncode == 0
-        few = few or watches(daemon.pid) * (number == 12)
-    assert watches(daemon.pid) <= few + 40, "those of the settings files of each project come to two or three"
+    assert watches(daemon.pid) < of_a_tree - 60
 
 
 def watches(pid: int) -> int:

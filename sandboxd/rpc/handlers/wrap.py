@@ -68,6 +68,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         request = replace(request, overrides=replace(request.overrides, variables=variables))
     wrapped = await sessions.wrap(session, request)
     news = call.daemon.news.about(settings, request.overrides)
+    news += call.daemon.news.about_files(call.daemon.scan_warnings())
     if settings.project.trust_has_changed:
         call.daemon.trusting.notice(settings.project, session, call.daemon.permissions.prompts)
     return WrapResult(
