@@ -209,7 +209,7 @@ class HostFacts:
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
         passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
         twins = twins_by_mounts()
-        return Facts(paths, globs, scanned, obeyed, passed_by, stamp, twins, needs.apart)
+        return Facts(paths, globs, scanned, obeyed, passed_by, stamp, twins, needs.apart, names.absent_paths)
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 
 from sandboxd.host.changes import Changes, Interest
@@ -54,6 +54,10 @@ class NameWatch:
     def absent(self, path: str) -> None:
         """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
         self._absent.add(path)
+
+    @property
+    def absent_paths(self) -> Collection[str]:
+        return self._absent
 
     def access(self, directory: str) -> None:
         """To be called before it is asked who may do what in a directory: modes and owners change too."""

@@ -74,6 +74,8 @@ class Placeholder:
     lost: bool = False
     times: tuple[int, int] = (0, 0)
     """Of a directory, when it was last seen to hold nothing."""
+    is_known_used: bool = False
+    """It was told that another program uses it."""
 
 
 def make(path: str) -> Placeholder:

@@ -234,10 +234,17 @@ class Placeholders:
         if unknown := self._journal.unknown(paths):
             await asyncio.to_thread(self._write, unknown)
 
-    def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...] = ()) -> Hold:
+    def hold(
+        self,
+        paths: tuple[str, ...],
+        watched: tuple[tuple[str, ...], ...] = (),
+        rests_on: Callable[[str], bool] = lambda path: False,
+    ) -> Hold:
         """Make what is missing (parents first) and count what is there. `watched`: see `FileView`. Raises `HostError`
         when a directory cannot be made: then nothing is held. `placeholder_taken`: something real is there, so
-        that the facts are out of date (`FactSource.look_again`)."""
+        that the facts are out of date (`FactSource.look_again`); also at a name that another sandbox keeps absent, and
+        that the facts of this one rest on."""
+        self._look_at_others(paths, rests_on)
         held: list[str] = []
         try:
             if unknown := self._journal.unknown(paths):
@@ -277,6 +284,25 @@ class Placeholders:
         self._journal.clear()
         if left:
             self._journal.write(sorted(left))
+
+    def _look_at_others(self, paths: tuple[str, ...], rests_on: Callable[[str], bool]) -> None:
+        """Raises HostError `placeholder_taken` once for those that programs have put something into. Nothing else tells
+        of it: the directory that one stands in does not change."""
+        used = []
+        for path in self._held.keys() - paths:
+            placeholder = self._held[path]
+            if placeholder.is_known_used or not rests_on(path.rstrip("/")) or not is_in_use(placeholder):
+                continue
+            placeholder.is_known_used = True
+            unmark(placeholder.lock)
+            used.append(path)
+        if used:
+            raise HostError(
+                "placeholder_taken",
+                f"cannot go on with what was known of {used[0]}: another program uses it now",
+                hint="try again",
+                data={"path": used[0], "more": used[1:]},
+            )
 
     def _hold(self, path: str, *, certainly_there: bool) -> None:
         """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,

@@ -7,7 +7,7 @@ that of the nearest existing directory plus the missing names.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -180,7 +180,8 @@ class Facts:
     """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
     every repository of this user, `apart` what no scan has entered. `passed_by` are the symlinks that the
     `**` of a pattern has not gone through and that lead out of where it has looked, each with the canonical path that
-    it leads to. `stamp` belongs to the source of the facts and proves their age."""
+    it leads to. `absent` are the canonical paths at which nothing was, or only a placeholder. `stamp` belongs to the
+    source of the facts and proves their age."""
 
     paths: Mapping[str, Resolved] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
@@ -190,6 +191,11 @@ class Facts:
     stamp: object = None
     twins: Twins = field(default_factory=Twins)
     apart: tuple[str, ...] = ()
+    absent: Collection[str] = ()
+
+    def rest_on(self, path: str) -> bool:
+        """Whether something that appears at this canonical path could make a difference."""
+        return path in self.absent or any(path.startswith(f"{root}/") for root in self.scans)
 
 
 @dataclass(frozen=True, slots=True)

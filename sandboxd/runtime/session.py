@@ -186,7 +186,8 @@ class Session:
             except HostError as error:
                 if error.slug != "placeholder_taken":
                     raise
-                self._parts.planner.look_again(error.data["path"])
+                for path in (error.data["path"], *error.data.get("more", ())):
+                    self._parts.planner.look_again(path)
         return await self._wrap_once(request)
 
     async def _wrap_once(self, request: WrapRequest) -> tuple[Wrapped, Command]:

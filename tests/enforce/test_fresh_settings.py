@@ -321,6 +321,28 @@ def watches(pid: int) -> int:
             count += path.read_text().count("\ninotify ")
     return count
 
+@pytest.mark.parametrize("how", ["denied there", "denied inside", "searched"])
+def test_a_name_that_was_kept_absent_for_another_project_is_closed_when_it_is_filled(
+    start_daemon: StartDaemon, identity: Identity, how: str
+) -> None:
+    """Nothing is at the name but what a command of the other project needs there, and that command goes on."""
+    one, other = identity.workspace / "one", identity.workspace / "other"
+    rule = {"denied there": "/.vscode", "denied inside": "/.vscode/secret", "searched": "/**/secret"}[how]
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": [f"{one}{rule}"]}}})
+    identity.run(["mkdir", "-p", str(one), str(other)], check=True)
+    with daemon.popen("run", "-c", "echo ready; cat", cwd=one, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as held:
+        assert held.stdout is not None and held.stdout.readline() == b"ready\n"
+        assert (one / ".vscode").is_dir(), "it is kept absent"
+        for _ in range(2):
+            assert daemon.run("run", "-c", f"ls {one}/.vscode", cwd=other).stdout == ""
+        identity.write(one / ".vscode" / "secret", "secret")
+        identity.write(one / "open", "open")
+        done = daemon.run("run", "-c", f"cat {one}/open {one}/.vscode/secret", cwd=other)
+        assert done.stdout == "open" and done.returncode, (done.stdout, done.stderr)
+        held.communicate(b"")
+    assert (one / ".vscode" / "secret").read_text() == "secret"
+
+
 LOCKS = """
 import fcntl, os, sys, time
 held = []

@@ -166,6 +166,28 @@ def test_what_somebody_uses_becomes_theirs(work: Path, placeholders: Placeholder
     assert not (work / "a").stat().st_mode & stat.S_ISVTX
 
 
+@pytest.mark.parametrize("name", ["a/", "file"])
+def test_one_of_another_sandbox_that_is_used_is_told_once(work: Path, placeholders: Placeholders, name: str) -> None:
+    path = work / name.rstrip("/")
+    first = placeholders.hold((f"{work}/{name}",))
+    asked: list[str] = []
+
+    def rests_on(one: str) -> bool:
+        asked.append(one)
+        return True
+
+    placeholders.hold((f"{work}/b/",), (), rests_on).release()
+    assert asked == [str(path)], "of its own it knows already"
+    (path / "own" if path.is_dir() else path).write_text("own")
+    placeholders.hold((f"{work}/b/",)).release()
+    with pytest.raises(HostError) as caught:
+        placeholders.hold((f"{work}/b/",), (), rests_on)
+    assert caught.value.slug == "placeholder_taken" and caught.value.data["path"].rstrip("/") == str(path)
+    assert not is_absent(str(path)) and not (work / "b").exists()
+    placeholders.hold((f"{work}/b/",), (), rests_on).release()
+    first.release()
+
+
 @pytest.mark.parametrize("existing", ["directory", "file", "link"])
 def test_what_is_already_there_is_not_touched(work: Path, placeholders: Placeholders, existing: str) -> None:
     path = work / "a"

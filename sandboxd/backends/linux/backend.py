@@ -60,7 +60,9 @@ class Placeholders(Protocol):
     async def prepare(self, paths: tuple[str, ...]) -> None:
         """Do what `hold` would have to wait for the disk for."""
 
-    def hold(self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...]) -> Hold: ...
+    def hold(
+        self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...], rests_on: Callable[[str], bool] = ...
+    ) -> Hold: ...
 
 
 CLOCK_STEP_NS = 10_000_000
@@ -193,7 +195,9 @@ class LinuxBackend:
         territory = territory_of(plan.view)
         await self._planted.begin(launch_id, territory)
         try:
-            hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched)
+            facts = plan.view.facts
+            rests_on = _on_nothing if facts is None else facts.rest_on
+            hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched, rests_on)
         except BaseException:
             self._planted.forget(launch_id)
             raise
@@ -356,6 +360,10 @@ class LinuxBackend:
         if ends:
             self._bridge.log("commands are ended with their daemon", processes=len(ends))
             end_processes(ends)
+
+
+def _on_nothing(path: str) -> bool:
+    return False
 
 
 def territory_of(view: FileView) -> Territory:
