@@ -162,6 +162,35 @@ def test_a_rule_written_between_wrap_and_spawn_holds(daemon: DaemonProcess, iden
         path.write_text("{}")
 
 
+RESTARTED = """
+import json, os, subprocess, sys
+from pathlib import Path
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    launch = box.wrap(command="cat a", cwd=".")
+    box.restart()
+    if sys.argv[2]:
+        Path(sys.argv[1]).parent.mkdir(exist_ok=True)
+        Path(sys.argv[1]).write_text(sys.argv[2])
+    environment = {**os.environ, **launch.env.set}
+    done = subprocess.run(launch.argv, cwd=launch.cwd, env=environment, stdout=subprocess.PIPE, text=True)
+print(json.dumps([done.returncode, done.stdout]))
+"""
+
+
+def test_a_ticket_that_outlives_its_daemon_is_good_for_the_same_settings(
+    daemon: DaemonProcess, identity: Identity
+) -> None:
+    work = identity.workspace
+    identity.write(work / "a", "there")
+    denied = json.dumps({"sandbox": {"filesystem": {"denyRead": [f"{work}/a"]}}})
+    hosts = json.dumps({"sandbox": {"network": {"deniedDomains": ["a.test"]}}})
+    for rules, expected in (("", [0, "there"]), (hosts, [0, "there"]), (denied, [125, ""])):
+        done = daemon.python(RESTARTED, str(file_of("user", identity)), rules, cwd=work)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == expected, (rules, done.stderr)
+
+
 RUNS = {
     "client": """
         with Client(autostart=False) as box:
