@@ -149,7 +149,8 @@ class Project:
     ) -> None:
         """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
         self.directory = directory
-        places.note([] if directory is None else [directory])
+        if directory is not None and directory != "/":  # the root is writable by a rule only
+            places.note([directory])
         self.locations = places.locations(directory)
         self.scope = places.scope(directory)
         self._next_generation = next_generation

@@ -76,6 +76,10 @@ _RESTRICTS = re.compile(
 _OURS = {key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.CLOSES}
 _MISPLACED = frozenset(filter(_RESTRICTS.search, _OURS))
 """Names of keys that restrict, wherever in the file they stand."""
+_PERMITS = frozenset(
+    key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.OPENS and row.default is True
+)
+"""Names of switches that restrict when they are off."""
 DEEPEST = 8
 """Levels below a key that are looked at for the name of a restriction."""
 
@@ -86,14 +90,36 @@ def kind_of(path: tuple[str, ...], value: Any) -> Kind:
         known = KNOWN.get(".".join(path[:length]))
         if known is not None:
             return known
+    if any(_is_misplaced(name, inner) for name, inner in ((path[-1], value), *_all_below(value, DEEPEST))):
+        return Kind.RESTRICTING
     if not _says_something(value):
         return Kind.UNKNOWN
-    if path[-1].lower() in _MISPLACED:
-        return Kind.RESTRICTING
     if len(path) > 1 and path[0] in ("sandbox", "permissions"):
         names = (path[-1], *_names_below(value, DEEPEST))
         return Kind.RESTRICTING if any(map(_RESTRICTS.search, names)) else Kind.UNKNOWN
     return Kind.UNKNOWN
+
+
+def restricts(key: str, value: Any) -> bool:
+    """Whether a value of a key of the schema forbids something to commands."""
+    row = TABLE.get(key)
+    if row is None:
+        return False
+    closes = row.effect is Effect.CLOSES and _says_something(value)
+    return closes or (row.effect is Effect.OPENS and row.default is True and value is False)
+
+
+def _is_misplaced(name: str, value: Any) -> bool:
+    """Whether it is a restriction under its own name, and in a section that it does not belong to."""
+    return (name.lower() in _MISPLACED and _says_something(value)) or (name.lower() in _PERMITS and value is False)
+
+
+def _all_below(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth == 0 or not isinstance(value, dict | list):
+        return
+    for name, inner in value.items() if isinstance(value, dict) else (("", inner) for inner in value):
+        yield name, inner
+        yield from _all_below(inner, depth - 1)
 
 
 def _says_something(value: Any) -> bool:

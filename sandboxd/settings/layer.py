@@ -206,7 +206,10 @@ def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
             if tool is not None:
                 message = f"{entry.value!r} is a rule for no tool that exists, so it has no effect"
                 hint = f"did you mean {tool}{rule.text.strip()[len(rule.tool):]}?"
-                problems.append(warning("rule_unknown_tool", message, entry.origin, hint=hint))
+                if kind is Kind.ALLOW:
+                    problems.append(warning("rule_unknown_tool", message, entry.origin, hint=hint))
+                else:
+                    problems.append(error(RESTRICTION_UNKNOWN, message, entry.origin, hint=hint, fatal=False))
             if kind is Kind.DENY and rule.content is None and rule.tool in FEEDS and rule.tool != "Bash":
                 example = f"{rule.tool}({'domain:*' if rule.tool == 'WebFetch' else '//**'})"
                 message = f"{entry.value!r} closes the tool and not the sandbox: shell commands are not concerned"
@@ -300,7 +303,9 @@ def _unknown_keys(
             continue
         nearest = nearest_key(dotted) if len(problems) < _MOST_HINTS else None
         hint = f"did you mean {nearest}?" if nearest else ""
-        if kind is known_keys.Kind.RESTRICTING:
+        ours = here[0] in ("sandbox", "permissions")
+        misspelt = ours and nearest is not None and known_keys.restricts(nearest, value)
+        if misspelt or kind is known_keys.Kind.RESTRICTING:
             message = f"{dotted} restricts commands by its name, and sandboxd does not know how to enforce it"
             problems.append(error(RESTRICTION_UNKNOWN, message, origin, hint=hint, fatal=False))
         else:

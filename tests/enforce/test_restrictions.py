@@ -152,3 +152,42 @@ def test_an_override_that_does_not_count_is_told_each_time(start_daemon: StartDa
         assert told(daemon, "allowedDomains is ignored", "--allow-domain", "ok.test")
         assert told(daemon, "allowWrite is ignored", "--allow-write", str(identity.home))
     assert daemon.run("run", "--", "true").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"filesystem": {"denyRead": ["./secret"]}},
+        {"permission": {"deny": ["Read(./secret)"]}},
+        {"Permissions": {"deny": ["Read(./secret)"]}},
+        {"permissions": {"dney": ["Read(./secret)"]}},
+        {"permissions": {"deny": ["read(./secret)"]}},
+        {"permissions": {"ask": ["bash(rm:*)"]}},
+        {"sandbox": {"filesystem": {"dneyRead": ["./secret"]}}},
+        {"sandbox": {"allowUnsandboxedCommand": False}},
+        {"allowUnsandboxedCommands": False},
+        {"Sandbox": {"network": {"transparent": False}}},
+    ],
+    ids=json.dumps,
+)
+def test_a_restriction_that_is_misspelt_or_misplaced_lets_no_command_run(
+    start_daemon: StartDaemon, identity: Identity, settings: Any
+) -> None:
+    identity.write(identity.workspace / "secret", "s\n")
+    daemon = start_daemon(settings=settings)
+    done = daemon.run("run", "--", "cat", "secret")
+    assert done.returncode == NOT_RUN and not done.stdout and "settings lint" in done.stderr, done
+    assert daemon.run("run", "--ignore-unknown-restrictions", "--", "cat", "secret").stdout == "s\n"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"filesystem": {"denyRead": []}, "hooks": {"deny": ["x"]}, "theme": {"denyRead": ["x"]}},
+        {"permissions": {"deny": ["WebSearch", "NotebookRead(x)", "mcp__a__read"], "defaultMode": "plan"}},
+        {"sandbox": {"allowUnsandboxedCommand": True, "filesystem": {"alowRead": ["x"]}}},
+    ],
+    ids=json.dumps,
+)
+def test_what_restricts_nothing_by_its_name_is_in_no_way(start_daemon: StartDaemon, settings: Any) -> None:
+    assert start_daemon(settings=settings).run("run", "--", "echo", "ran").stdout == "ran\n"
