@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from sandboxd.daemon.program_paths import ProgramPaths
 from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
+from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explanation import explain_command, explain_host
+from sandboxd.policy.wide_grants import runs_others
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 
@@ -116,7 +118,11 @@ class Questions:
         if decision.reason is Reason.SANDBOX_UNAVAILABLE:
             fate = "refused" if decision.sandboxed else "a person is asked to run it without"
             self._log("no sandbox can be started for a command", fate=fate, session=session_id)
-        return decision, await paths.search_path() if decision.reason is Reason.EXCLUDED else None
+        if decision.reason is not Reason.EXCLUDED:
+            return decision, None
+        if runs_others(parse_command_pattern(decision.decision.rule or "-")):
+            self._log("a command is excluded with a program that runs others", rule=decision.decision.rule)
+        return decision, await paths.search_path()
 
     async def explain_command(
         self,

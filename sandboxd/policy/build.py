@@ -14,22 +14,28 @@ from sandboxd.errors import SettingsError
 from sandboxd.policy.build_files import AMBIGUOUS, FileBuilder
 from sandboxd.policy.build_network import NetworkBuilder
 from sandboxd.policy.command_patterns import parse_command_pattern, parse_exclusion
-from sandboxd.policy.opening_checks import check_openings
+from sandboxd.policy.exclusion import head_of
+from sandboxd.policy.opening_checks import check_openings, why_writable
 from sandboxd.policy.policy import (
     AuditPolicy,
     CommandPolicy,
     CommandRule,
+    FilePolicy,
     PlatformPolicy,
     Policy,
 )
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.settings_reader import SettingsReader
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
+from sandboxd.policy.wide_grants import runs_others
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
-from sandboxd.settings.problems import Problem, Severity, first_fatal
+from sandboxd.settings.problems import Problem, Severity, error, first_fatal
 from sandboxd.settings.rules import Feeds, Kind
+
+RUNS_ANYTHING = "exclusion_runs_anything"
+"""Slug of an exclusion that covers a shell or interpreter. It counts: a person wrote it."""
 
 
 def build_policy(settings: Settings, scope: Scope, generation: int = 0) -> Policy:
@@ -93,8 +99,10 @@ class _Builder:
             ignore_unknown_restrictions=value("sandbox.ignoreUnknownRestrictions"),
         )
         self._reader.problems += check_openings(self._reader.settings, policy.files, self._reader.scope)
+        excluded = tuple(rule for rule in policy.commands.excluded if self.stays_excluded(rule, policy.files))
+        commands = replace(policy.commands, excluded=excluded)
         variables = tuple(sorted(self._reader.variables))
-        return replace(policy, variables=variables, warnings=tuple(self.warnings()))
+        return replace(policy, commands=commands, variables=variables, warnings=tuple(self.warnings()))
 
     def removed_variables(self) -> tuple[str, ...]:
         named = (entry.value.name for entry in self._reader.entries("sandbox.credentials.envVars"))
@@ -137,14 +145,27 @@ class _Builder:
     def exclusion(self, text: str, origin: Origin) -> CommandRule:
         pattern = parse_exclusion(text)
         program = unversioned(pattern.program)
-        if program in LAUNCHERS or (program in INTERPRETERS and not pattern.is_exact):
-            self._reader.warn(
-                "exclusion_runs_anything",
-                f"{text!r} takes every program out of the sandbox: {program} runs whatever it is told to",
-                origin,
-                hint="exclude the program that is meant",
+        free = runs_others(pattern)
+        if free or program in LAUNCHERS or (program in INTERPRETERS and not pattern.is_exact):
+            self._reader.problems.append(
+                Problem(
+                    Severity.ERROR if free else Severity.WARNING,
+                    RUNS_ANYTHING,
+                    f"{text!r} takes every program out of the sandbox: "
+                    f"{pattern.program or text} runs whatever it is told to",
+                    origin,
+                    "exclude the program that is meant, with its first argument",
+                )
             )
         return CommandRule(text, origin)
+
+    def stays_excluded(self, rule: CommandRule, files: FilePolicy) -> bool:
+        why = why_writable(head_of(rule.pattern), files, self._reader.scope)
+        if why:
+            message = f"{rule.pattern!r} is not excluded: {why}"
+            hint = "exclude a program that only you can write, by its name or its whole path"
+            self._reader.problems.append(error("exclusion_writable", message, rule.origin, hint=hint, fatal=False))
+        return not why
 
     def ignored_violations(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         entries = self._reader.entries("sandbox.ignoreViolations")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sandboxd.errors import CallerError
-from sandboxd.policy.build import evaluate
+from sandboxd.policy.build import RUNS_ANYTHING, evaluate
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.wide_grants import wide_grants
 from sandboxd.settings.changes import Act, Change, check_change
@@ -41,9 +41,13 @@ def check_rule_change(settings: Settings, change: Change, scope: Scope) -> tuple
     layer = _layer_of(change)
     _, alone = evaluate(merge([layer]), scope)
     for problem in alone:
+        if problem.slug == RUNS_ANYTHING:
+            continue  # told by `wide_changes`, and confirmed
         if problem.severity is Severity.ERROR or problem.slug == "path_variable_unset":
             raise CallerError(problem.slug, problem.message, hint=problem.hint, data={"key": change.key})
     _, together = evaluate(merge([*settings.layers, layer]), scope)
     return tuple(
-        problem.message for problem in together if problem.origin.file is None and problem.severity is Severity.WARNING
+        problem.message
+        for problem in together
+        if problem.origin.file is None and (problem.severity is Severity.WARNING or problem.slug == RUNS_ANYTHING)
     )

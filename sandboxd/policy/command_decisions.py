@@ -28,6 +28,7 @@ from sandboxd.policy.policy import CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
 from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.shell_texts import nested_texts
+from sandboxd.policy.wide_grants import runs_others
 from sandboxd.settings.origins import Origin
 
 MAX_NESTING = 3
@@ -190,11 +191,13 @@ def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
     exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
     if not exclusion.excluded or exclusion.rule is None:
         return None
+    pattern = parse_command_pattern(exclusion.rule.pattern)
+    careful = f"; {pattern.program or pattern.text} runs whatever it is told to" if runs_others(pattern) else ""
     return _answer(
         False,
         Behavior.ALLOW,
         Reason.EXCLUDED,
-        f"runs outside the sandbox: {exclusion.why}",
+        f"runs outside the sandbox: {exclusion.why}{careful}",
         rule=exclusion.rule.pattern,
         origin=exclusion.rule.origin,
         hint=f"take it off the list with: sandboxd exclude remove {shlex.quote(exclusion.rule.pattern)}",

@@ -74,6 +74,28 @@ def _wide(opened: RulePath, home: str) -> str | None:
     return next((one for one in (*above_home, *_SYSTEM) if _matches(path.split("/"), one.split("/"))), None)
 
 
+def why_writable(program: str, files: FilePolicy, scope: Scope) -> str:
+    """Why commands can write the program of an exclusion, or where a `*` of it looks, by what the rules say. Empty for
+    a name without a slash, and where only the host knows."""
+    if "/" not in program:
+        return ""
+    if program.startswith("~/"):
+        program = scope.home + program[1:]
+    if not program.startswith("/"):
+        return "it is in the working directory, which commands can write"
+    names = posixpath.normpath(program.partition("*")[0]).split("/")
+    above = {"/".join(names[:length]) or "/" for length in range(1, len(names) + 1)}
+    if scope.project in above and scope.project not in (scope.home, "/"):
+        return f"commands can write {scope.project}"
+    literal = next((rule for rule in files.allow_write if not rule.glob and rule.path in above), None)
+    if literal is not None:
+        return f"commands can write {literal.path}: {literal.origin}"
+    patterns = [rule for rule in files.allow_write if rule.glob][:_MOST_PATTERNS]
+    found = (rule for rule in patterns if any(_matches(rule.path.split("/"), path.split("/")) for path in above))
+    rule = next(found, None)
+    return "" if rule is None else f"commands can write {rule.text or rule.path}: {rule.origin}"
+
+
 def _covered(files: FilePolicy) -> Iterator[Problem]:
     literal: dict[str, PathRule] = {}
     patterns: list[PathRule] = []

@@ -71,7 +71,7 @@ def _sentences(policy: Policy, home: str) -> Iterator[str]:
             yield text
     for command in policy.commands.excluded:
         pattern = parse_command_pattern(command.pattern)
-        if _runs_others(pattern):
+        if runs_others(pattern):
             yield (
                 f"{command.pattern} excludes a program that runs other programs, so commands can run anything outside "
                 "the sandbox with it"
@@ -101,10 +101,14 @@ def serves_metadata(host: Host) -> bool:
     return host.name in METADATA_NAMES or by_address
 
 
-def _runs_others(pattern: CommandPattern) -> bool:
+def runs_others(pattern: CommandPattern) -> bool:
     """Whether the program runs others and its first argument is left open."""
     free = len(pattern.words) == 1 and pattern.open_ended
     if pattern.wildcard:
         free = " " not in pattern.wildcard[0].strip()
+        head = "*".join(pattern.wildcard).partition(" ")[0]
+        if "*" in head and "/" not in head:
+            any_of = re.compile(".*".join(map(re.escape, head.split("*"))))
+            return any(map(any_of.fullmatch, RUN_OTHERS))
     name = pattern.program
     return free and (name in RUN_OTHERS or _VERSION.sub("", name) in RUN_OTHERS)

@@ -19,7 +19,8 @@ class Severity(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`fatal` says that the settings cannot be used at all. An error that is not fatal is a bad entry in a list that
-    only opens something: it was left out, which is the strict reading, and everything else counts. A bad entry in a
+    only opens something: it was left out, which is the strict reading, and everything else counts (an exclusion of a
+    program that runs others stays). A bad entry in a
     list that closes something is always fatal, because leaving it out would open it."""
 
     severity: Severity

@@ -18,6 +18,7 @@ from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.presets import PRESETS
+from sandboxd.settings.problems import Severity
 from sandboxd.settings.table import TABLE
 
 SCOPE = Scope(
@@ -423,9 +424,42 @@ def test_f242_a_pattern_that_hides_everything_warns() -> None:
     assert warned({"sandbox": {"ignoreViolations": {"*": ["/usr/bin"], "git push": ["/etc/x"]}}}) == []
 
 
-@pytest.mark.parametrize("program", ["sh", "env:*", "sudo *", "python3", "make test-*"])
-def test_excluding_a_program_that_runs_others_warns(program: str) -> None:
-    assert warned({"sandbox": {"excludedCommands": [program]}}) == ["exclusion_runs_anything"]
+@pytest.mark.parametrize(
+    ("program", "severity"),
+    [
+        *((name, Severity.ERROR) for name in "sh env:* python3 python3.11 busybox npm b*sh".split()),
+        *((name, Severity.WARNING) for name in ("make test-*", "sudo docker")),
+    ],
+)
+def test_excluding_a_program_that_runs_others_is_told_and_counts(program: str, severity: Severity) -> None:
+    settings = settings_of({"sandbox": {"excludedCommands": [program]}})
+    found = [(problem.slug, problem.severity) for problem in check_settings(settings, SCOPE)]
+    assert found == [("exclusion_runs_anything", severity)]
+    assert [rule.pattern for rule in build_policy(settings, SCOPE).commands.excluded] == [program]
+
+
+@pytest.mark.parametrize(
+    ("program", "counts"),
+    [
+        ("docker", True),
+        ("/opt/tools/*", True),
+        ("~/tools/x", True),
+        ("./x", False),
+        ("node_modules/.bin/*", False),
+        (f"{SCOPE.project}/bin/x", False),
+        (f"/opt/..{SCOPE.project}/bin/*", False),
+        ("/srv/open/x y", False),
+        ("/srv/by/one/bin/x", False),
+        ("/srv/by/bin/x", True),
+        ("/srv/opener/x", True),
+    ],
+)
+def test_excluding_what_commands_can_write_is_an_error(program: str, counts: bool) -> None:
+    filesystem = {"allowWrite": ["/srv/open", "/srv/by/*/bin"]}
+    settings = settings_of({"sandbox": {"excludedCommands": [program], "filesystem": filesystem}})
+    slugs = [problem.slug for problem in check_settings(settings, SCOPE)]
+    assert slugs == ([] if counts else ["exclusion_writable"])
+    assert bool(build_policy(settings, SCOPE).commands.excluded) is counts
 
 
 def test_problems_come_in_order_of_place() -> None:

@@ -264,3 +264,11 @@ def test_the_answer_names_the_excluding_rule_and_why_not() -> None:
     assert (excluded.rule, excluded.origin) == ("docker", ORIGIN)
     kept = decide_command(DOCKER, "docker ps && curl x").decision
     assert "'curl x' is not an excluded command" in kept.text
+
+
+@pytest.mark.parametrize(("pattern", "line", "told"), [("sh", "sh x.sh", True), ("docker", "docker ps", False)])
+def test_an_exclusion_of_a_shell_is_told_with_each_decision(pattern: str, line: str, told: bool) -> None:
+    rule = CommandRule(pattern, Origin(Source.LOCAL, "test"))
+    answer = decide_command(Policy(enabled=True, commands=CommandPolicy(excluded=(rule,))), line)
+    assert not answer.sandboxed
+    assert ("runs whatever it is told to" in answer.decision.text) is told
