@@ -56,7 +56,7 @@ class ProgramPaths:
             if not asked:
                 return answer
             for path in dict.fromkeys(asked):
-                known[path] = await (self._lead(path) if "/" in path or path == "~" else self._find(path))
+                known[path] = await (self._lead(path) if "/" in path else self._find(path))
         return decision(lambda path: known.get(path, _UNKNOWN))
 
     async def search_path(self) -> str:
@@ -77,7 +77,7 @@ class ProgramPaths:
         return Lead(name)
 
     async def _lead(self, path: str) -> Lead:
-        if path == "~" or path.startswith("~/"):
+        if path.startswith("~/"):
             path = self._home + path[1:]
         elif not path.startswith("/"):
             if self._cwd is None:

@@ -19,7 +19,7 @@ from sandboxd.policy.exclusion import (
     decide_exclusion,
     head_of,
     matching_rule,
-    names_a_path,
+    path_of,
     resolving_in,
     rule_of_path,
     standing_path,
@@ -338,11 +338,11 @@ def _allowing_rule(
 
 def _rule_about(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
     """A program with a slash is allowed by the same text, or by a path that leads to the same file."""
-    if not words or not (words[0].literal or names_a_path(words[0])):
+    if not words:
         return None
-    program = words[0].text
-    if "/" not in program:
-        return matching_rule(rules, words)
+    program = path_of(words[0])
+    if program is None:
+        return matching_rule(rules, words) if words[0].literal and "/" not in words[0].text else None
     every = (rule for rule in rules if parse_command_pattern(rule.pattern).matches_all)
     same = [*(rule for rule in rules if head_of(rule.pattern) == program), *every]
     rule = matching_rule(same, words)

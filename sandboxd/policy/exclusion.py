@@ -111,9 +111,10 @@ def _decide_simple(
         rule = _excluding_rule(rules, words, resolve)
         script, inner = script_of(words), unwrap(words)
         if rule is None and script is None and inner is None:
-            why = resolve(words[0].text).why if names_a_path(words[0]) else ""
+            path = path_of(words[0])
+            why = "" if path is None else resolve(path).why
             return Exclusion(False, why or f"{simple.text[:80]!r} is not an excluded command")
-        lead = resolve(words[0].text)
+        lead = resolve(path_of(words[0]) or words[0].text)
         if lead.real is None or lead.why:
             return Exclusion(False, lead.why)
         if rule is not None:
@@ -131,16 +132,22 @@ def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve
     program = words[0].text
     if "/" not in program:
         return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
-    lead = resolve(program) if names_a_path(words[0]) else Lead(None)
+    path = path_of(words[0])
+    lead = Lead(None) if path is None else resolve(path)
     if lead.real is None or lead.why:
         return None
     return rule_of_path(rules, words, lead.real, resolve)
 
 
-def names_a_path(word: Word) -> bool:
-    """Whether a word with a slash is text, or such with the home directory before it."""
+def path_of(word: Word) -> str | None:
+    """The path that a word with a slash names, when that is text, or such with the home directory before it. A `~` that
+    is quoted is a name in the working directory."""
+    if "/" not in word.text:
+        return None
+    if word.literal:
+        return f"./{word.text}" if word.text.startswith("~") else word.text
     home = word.text.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", word.text)
-    return "/" in word.text and (word.literal or home)
+    return word.text if home else None
 
 
 def rule_of_path(

@@ -47,6 +47,10 @@ def around(tmp_path: Path) -> Path:
         ("~/tools/*", "B/tools/tool x", True),
         ("~/tools/*", "~/tools/tool x", True),
         ("~/tools/*", "~/tools/../bin/sh x", False),
+        ("~/tools/*", "'~/tools/tool'", False),
+        ("~/tools/*", "\\~/tools/tool", False),
+        ("~/tools/*", '"~"/tools/tool', False),
+        ("~/tools/*", "~/'tools'/tool", True),
         ("B/work/*", "B/work/mine", False),
         ("./mine", "./mine", False),
         ("B/tools/tool", "B/work/link", False),
@@ -82,6 +86,8 @@ async def test_a_path_is_the_file_that_it_leads_to(around: Path, pattern: str, c
         ("~/tools/*", "~/tools/tool", "allow"),
         ("~/tools/*", "~/tools/../bin/sh -c x", "ask"),
         ("./*", "mine", "ask"),
+        ("~/tools/tool", "'~/tools/tool'", "ask"),
+        ("~/tools/tool", "~/tools/tool", "allow"),
     ],
 )
 async def test_an_allowing_rule_means_files(around: Path, pattern: str, command: str, behavior: str) -> None:
