@@ -1,5 +1,7 @@
 """`sandboxd run --learn FILE`: what was blocked becomes a settings file that somebody can look at and use.
 
+A FILE without a slash lies in a directory that is masked in every sandbox, beside the records of what is trusted.
+
 The command may be able to write where the file is, so the directory is opened before it runs, what is there is read
 before it runs, and the new file takes the old one's place by its name in that directory: no link is followed.
 """
@@ -21,6 +23,47 @@ from sandboxd_client.commands import absolute
 from sandboxd_client.errors import SandboxdError
 
 _LARGEST = 4 << 20
+_RECORDS = ".local/state/sandboxd/trust"
+"""In the home: where the daemon keeps what people trust."""
+
+
+def learned_path(name: str) -> str:
+    """The file of a NAME without a slash."""
+    return os.path.join(os.path.expanduser("~"), _RECORDS, "learned", name)
+
+
+def settings_path(name: str) -> str:
+    """The file that `--settings` means: one that was learned under this name, else the one in this directory. Raises
+    SandboxdError where there are both: a command may have made the latter."""
+    here = absolute(name)
+    learned = learned_path(name)
+    if "/" in name or not name or not os.path.lexists(learned):
+        return here
+    if os.path.lexists(here):
+        raise SandboxdError(
+            "settings_ambiguous",
+            f"--settings {name}: there is one in this directory, and one that was learned: {learned}",
+            f"write ./{name} or {learned}",
+        )
+    return learned
+
+
+def _learned_to(name: str) -> str:
+    """The file that `--learn` means, whose directory is made where the name has no slash. Raises SandboxdError."""
+    if "/" in name:
+        return absolute(name)
+    if name in ("", ".", ".."):
+        raise SandboxdError("learn_file", f"--learn: {name!r} is not the name of a file", "name a file")
+    path = learned_path(name)
+    learned = os.path.dirname(path)
+    try:
+        for directory in (os.path.dirname(learned), learned):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SandboxdError(
+            "learn_file", f"--learn: {learned} cannot be made: {error.strerror}", f"name a path: --learn ./{name}"
+        ) from error
+    return path
 
 
 class LearnedFile:
@@ -36,7 +79,7 @@ class LearnedFile:
     @contextlib.contextmanager
     def opened(cls, name: str) -> Iterator[LearnedFile]:
         """Raises SandboxdError for a directory that is not there, and a file that holds something else."""
-        path = absolute(name)
+        path = _learned_to(name)
         try:
             directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -36,7 +36,7 @@ OPTIONS = (
         value="PORT",
         many=True,
     ),
-    Option("--settings", "a further settings file for this command", value="FILE"),
+    Option("--settings", "a further settings file for this command: a path, or a NAME of --learn", value="FILE"),
     Option(
         "--ignore-unknown-restrictions",
         "run the command although a key of the settings restricts it by its name and is not enforced",
@@ -45,7 +45,11 @@ OPTIONS = (
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
     Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
     Option("--show-violations", "tell afterwards what was blocked"),
-    Option("--learn", "write the settings that would have let what was blocked pass, to this file", value="FILE"),
+    Option(
+        "--learn",
+        "write the settings that would have let what was blocked pass: to this path, or a NAME for --settings NAME",
+        value="FILE",
+    ),
     Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
     NO_AUTOSTART,
 )
@@ -194,7 +198,7 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
     if parsed.many("publish"):
         overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
     if "settings" in parsed:
-        overrides["settings"] = absolute(parsed.get("settings"))
+        overrides["settings"] = _settings_path(parsed.get("settings"))
     if "ignore_unknown_restrictions" in parsed:
         overrides["ignore_unknown_restrictions"] = True
     if overrides:
@@ -225,6 +229,14 @@ def _connect(*, autostart: bool) -> Connection:
     from sandboxd_client.starting import connect_or_start
 
     return connect_or_start(path)
+
+
+def _settings_path(name: str) -> str:
+    if "/" in name:
+        return absolute(name)
+    from sandboxd.cli.learn import settings_path
+
+    return settings_path(name)
 
 
 def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay: Relay | None) -> int:

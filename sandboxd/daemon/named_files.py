@@ -26,11 +26,12 @@ def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collectio
     own_home = os.path.realpath(home)
     standing = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for name in dict.fromkeys((standing, real)):
-        above = os.path.dirname(name)
+        above = name
         while True:
             if above in roots or above in earlier:
                 return f"commands may write in {above}"
-            if not is_below(own_home, above) and any(os.path.lexists(os.path.join(above, mark)) for mark in _MARKS):
+            marks = (os.path.join(above, mark) for mark in _MARKS)
+            if above != name and not is_below(own_home, above) and any(map(os.path.lexists, marks)):
                 return f"it lies in the project {above}"
             if above == os.path.dirname(above):
                 break

@@ -21,7 +21,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.named_files import literal_part, why_doubtful
+from sandboxd.daemon.named_files import is_below, literal_part, why_doubtful
 from sandboxd.errors import SettingsError
 from sandboxd.host.changes import is_remote
 from sandboxd.policy.build import build_policy, check_settings
@@ -100,7 +100,11 @@ class SettingsPlaces:
         return reason
 
     def _doubts(self, path: str) -> str:
-        return why_doubtful(path, self.opened, self.home, () if self.earlier is None else self.earlier.read())
+        records = os.path.realpath(self.trust.directory)
+        if is_below(os.path.realpath(os.path.dirname(path)), records) and is_below(os.path.realpath(path), records):
+            return ""  # masked in every sandbox, whatever is opened: a file that `--learn` wrote by its name alone
+        earlier = () if self.earlier is None else self.earlier.read()
+        return why_doubtful(path, (*self.opened, *self.own_paths), self.home, earlier)
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
         """The same, with those files marked as a project's that an option or a variable names in such a place. The

@@ -90,3 +90,32 @@ def test_a_link_that_the_command_makes_is_not_followed(
     inside.mkdir()
     file.symlink_to(victim)
     assert cli.run("run", "--learn", str(file), "--", "true").returncode == 125
+
+
+def test_a_bare_name_lies_where_no_command_writes(
+    cli: CommandLine, learned: dict[str, Any], fake: FakeDaemon, tmp_path: Path
+) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    cli.env["HOME"] = str(home)
+    file = home / ".local/state/sandboxd/trust/learned/needed.json"
+    done = cli.run("run", "--learn", "needed.json", "--", "true", stdin=-3, cwd=work)
+    assert json.loads(file.read_text()) == SETTINGS and f"written: {file}" in done.stderr
+    assert "sandboxd trust" not in done.stderr and list(work.iterdir()) == []
+    assert file.parent.stat().st_mode & 0o777 == file.parent.parent.stat().st_mode & 0o777 == 0o700
+
+    def named(*words: str) -> str | None:
+        fake.calls.clear()
+        cli.run("run", "--settings", *words, "--", "true", stdin=-3, cwd=work)
+        given = [call.params["overrides"]["settings"] for call in fake.calls if call.method == "wrap"]
+        return given[0] if given else None
+
+    assert named("needed.json") == str(file)
+    assert named("other.json") == f"{work}/other.json"
+    (work / "needed.json").symlink_to("nowhere")
+    assert named("needed.json") is None, "one of them may be planted"
+    assert named("./needed.json") == f"{work}/./needed.json"
+    for name in ("", ".", ".."):
+        done = cli.run("run", "--learn", name, "--", "touch", str(work / "ran"), stdin=-3, cwd=work)
+        assert done.returncode != 0 and not (work / "ran").exists()

@@ -348,3 +348,82 @@ def test_a_named_file_that_was_planted_before_the_daemon_was_stopped(
         assert "ran" in done.stdout, done.stderr
         assert (outside / "reached").exists() is believed, done.stderr
         daemon.stop()
+
+
+@pytest.mark.parametrize("how", ["file", "session", "grant"])
+def test_a_file_planted_in_a_place_that_an_earlier_daemon_opened(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, how: str
+) -> None:
+    """Nothing marks the place, which may be the file alone."""
+    opened = directory(identity, identity.home / "elsewhere")
+    if how == "file":
+        identity.write(opened / "sub/needed.json", "{}")
+    daemon = start_daemon()
+    where = opened / "sub/needed.json"
+    plant = f"mkdir -p {where.parent}; printf %s {shlex.quote(opening(outside))} > {where}"
+    settings = {"sandbox": {"filesystem": {"allowWrite": [str(opened)]}}}
+    if how == "file":
+        daemon.run("run", "--allow-write", str(where), "-c", plant)
+    elif how == "session":
+        code = f"""
+from sandboxd_client import Client
+with Client(autostart=False) as box, box.session(cwd={str(identity.workspace)!r}, settings={settings!r}) as session:
+    session.run({plant!r})
+"""
+        daemon.python(code)
+    else:
+        code = f"""
+import os
+from sandboxd_client import Client
+subscribed, ready = os.pipe()
+asking = os.fork()
+if asking:  # a person, who is not the process that asks
+    with Client(autostart=False) as person:
+        person.permission_subscribe()
+        os.write(ready, b"x")
+        for said in person.notifications(60):
+            if said.method == "sandbox_permission_request":
+                person.permission_respond(said.params.request_id, "allow", scope="session")
+                break
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]))
+os.read(subscribed, 1)
+with Client(autostart=False) as box, box.session(cwd={str(identity.workspace)!r}) as session:
+    box.permission_request("path", session_id=session.id, path={str(opened)!r}, write=True)
+    session.run({plant!r})
+"""
+        asked = daemon.python(code)
+        assert asked.returncode == 0, asked.stderr
+    assert where.read_text() == opening(outside), "it was planted"
+    own = identity.write(directory(identity, identity.home / "own") / "mine.json", opening(outside))
+    daemon.stop()
+    daemon = start_daemon()
+    done = daemon.run("run", "--settings", str(where), "-c", f"touch {outside}/reached; echo ran")
+    assert "ran" in done.stdout and not (outside / "reached").exists(), done.stderr
+    assert f"sandboxd trust {where}" in done.stderr
+    daemon.run("run", "--settings", str(own), "--", "touch", f"{outside}/reached")
+    assert (outside / "reached").exists(), "a file of the person's own widens"
+
+
+def test_what_was_learned_under_a_name_is_out_of_reach(
+    start_daemon: StartDaemon, identity: Identity, outside: Path
+) -> None:
+    """Also where the whole home is open; a file of that name where the person stands is never taken silently."""
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~"]}}})
+    attempt = ("-c", f"touch {outside}/reached")
+    done = daemon.run("run", "--learn", "needed.json", *attempt)
+    learned = identity.home / ".local/state/sandboxd/trust/learned/needed.json"
+    assert not (outside / "reached").exists() and str(outside) in learned.read_text(), done.stderr
+    before = learned.read_bytes()
+    planted = shlex.quote(opening(identity.base))
+    for cwd in (identity.workspace, identity.home):
+        daemon.run("run", "-c", f"cat {learned} && echo seen; printf %s {planted} > {learned}; rm {learned}", cwd=cwd)
+        daemon.run("run", "-c", f"mv {learned.parent.parent} {identity.home}/old", cwd=cwd)
+    assert learned.read_bytes() == before
+    daemon.stop()
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~"]}}})
+    done = daemon.run("run", "--settings", "needed.json", *attempt)
+    assert (outside / "reached").exists(), done.stderr
+    (outside / "reached").unlink()
+    daemon.run("run", "-c", f"printf %s {planted} > needed.json")
+    done = daemon.run("run", "--settings", "needed.json", *attempt)
+    assert done.returncode != 0 and "learned" in done.stderr and not (outside / "reached").exists()
