@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import posixpath
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sandboxd.daemon.policies import SettingsPlaces
-from sandboxd.policy.build import check_settings
+from sandboxd.policy.build import check_settings, evaluate
+from sandboxd.policy.exclusion import head_of
+from sandboxd.policy.opening_checks import why_writable
 from sandboxd.settings.layer import Layer
-from sandboxd.settings.merge import merge
+from sandboxd.settings.merge import Settings, merge
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
@@ -46,7 +49,8 @@ def lint_files(
     if files is None:
         layers = read_layers(places.locations(directory), trust=places.trust)
         present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
-        return Linted(present, check_settings(merge(layers), scope))
+        settings = merge(layers)
+        return Linted(present, (*check_settings(settings, scope), *_planted_programs(settings, scope)))
     known = {location.path: location for location in places.locations(directory).files}
     problems: list[Problem] = []
     for file in files:
@@ -66,6 +70,22 @@ def guess_source(path: str) -> Source:
     if name == "managed-settings.json" or posixpath.basename(directory) == "managed-settings.d":
         return Source.MANAGED
     return Source.LOCAL if name == "settings.local.json" else Source.USER
+
+
+def _planted_programs(settings: Settings, scope: Scope) -> Iterator[Problem]:
+    """Exclusions of a name for which PATH has a program that commands can write."""
+    policy, _ = evaluate(settings, scope)
+    for rule in policy.commands.excluded:
+        name = head_of(rule.pattern)
+        path = None if "/" in name or "*" in name else shutil.which(name, path=scope.environment.get("PATH", ""))
+        if path is None:
+            continue
+        path = os.path.abspath(path)
+        why = why_writable(path, policy.files, scope) or why_writable(os.path.realpath(path), policy.files, scope)
+        if why:
+            message = f"{rule.pattern!r} is not excluded as long as PATH finds {path}: {why}"
+            hint = "take the directory out of PATH, or exclude a program that only you can write"
+            yield error("exclusion_writable", message, rule.origin, hint=hint, fatal=False)
 
 
 def _lint(location: Location, home: str, scope: Scope) -> Iterable[Problem]:

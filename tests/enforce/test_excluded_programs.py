@@ -53,7 +53,7 @@ class Around:
     def plant(self, path: str) -> str:
         return PLANT.format(path=path, canary=self.planted)
 
-    def run(self, line: str, **given: object) -> str:
+    def run(self, line: str | list[str], **given: object) -> str:
         """The reason of the decision, after the checks that it was followed and that both clients agree."""
         self.canary.unlink(missing_ok=True)
         asked = {key: self.filled(value) for key, value in {"line": line, **given}.items()}
@@ -162,3 +162,26 @@ with Client(autostart=False) as box, box.session() as one, box.session() as othe
     search = str(around.filled(SAFE))
     done = around.daemon.python(code, around.plant("PLACE/mytool"), search)
     assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_programs_given_as_a_list(around: Around) -> None:
+    assert OUTSIDE in around.run(["mytool", "a b"], path=SAFE)
+    before = ["mkdir -p bin", around.plant("bin/mytool")]
+    assert "commands can write" in around.run(["mytool", "x"], path=f"B/work/bin:{SAFE}", before=before)
+    assert OUTSIDE not in around.run(["B/tools/../other/evil"])
+
+
+def test_a_quoted_tilde_is_a_name_in_the_working_directory(around: Around) -> None:
+    before = ["mkdir -p '~' tools", around.plant("tools/tool")]
+    for line in ("'~/../tools/tool'", '"~"/../tools/tool', "\\~/../tools/tool"):
+        assert OUTSIDE not in around.run(line, before=before)
+    assert OUTSIDE not in around.run(["~/../tools/tool"], before=before)
+    assert OUTSIDE in around.run("~/../tools/tool", before=before)
+
+
+def test_lint_tells_of_programs_that_commands_can_write(around: Around) -> None:
+    inside = around.base / "work" / "bin"
+    assert around.daemon.run("run", "--", "sh", "-c", f"mkdir bin; {around.plant('bin/mytool')}").returncode == 0
+    for search, expected in ((f"{inside}:/usr/bin:/bin", 1), ("/usr/bin:/bin", 0)):
+        done = around.daemon.run("settings", "lint", "--no-autostart", env={"PATH": search})
+        assert (done.returncode, "commands can write" in done.stdout + done.stderr) == (expected, bool(expected)), done
