@@ -185,3 +185,67 @@ def test_lint_tells_of_programs_that_commands_can_write(around: Around) -> None:
     for search, expected in ((f"{inside}:/usr/bin:/bin", 1), ("/usr/bin:/bin", 0)):
         done = around.daemon.run("settings", "lint", "--no-autostart", env={"PATH": search})
         assert (done.returncode, "commands can write" in done.stdout + done.stderr) == (expected, bool(expected)), done
+
+
+ALLOWING = """
+import json, sys
+from sandboxd_client import ApprovalRequired, Client
+
+with Client(autostart=False) as box, box.session() as session:
+    for line in json.loads(sys.argv[1]):
+        try:
+            print("ran" if session.run(line, decide=True).sandboxed else "outside")
+        except ApprovalRequired:
+            print("asked")
+"""
+
+
+def test_a_rule_with_a_path_allows_files_by_what_they_are(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon(
+        settings={
+            "sandbox": {"enabled": True, "autoAllowBashIfSandboxed": False},
+            "permissions": {"allow": ["Bash(./bin/*)", "Bash(cd:*)"]},
+        }
+    )
+    for path in ("bin/tool", "other/evil"):
+        script = f"#!/bin/sh\necho ran >> {path.rpartition('/')[2]}.log\n"
+        identity.write(identity.workspace / path, script).chmod(0o755)
+    (identity.workspace / "bin/link").symlink_to("../other/evil")
+    lines = {
+        "./bin/tool x": "ran",
+        "./other/../bin/tool": "ran",
+        f"{identity.workspace}/bin/tool >/dev/null 2>&1": "ran",
+        "./bin/../other/evil": "asked",
+        "./bin/link": "asked",
+        "cd other && ./bin/tool": "asked",
+        "./bin/tool > made": "asked",
+        "PATH=x; ./bin/tool": "asked",
+        "{PATH}>/dev/null ./bin/tool": "asked",
+    }
+    done = daemon.python(ALLOWING, json.dumps(list(lines)))
+    assert dict(zip(lines, done.stdout.split(), strict=True)) == lines, done.stderr
+    assert (identity.workspace / "tool.log").read_text() == "ran\n" * 3
+    assert not (identity.workspace / "evil.log").exists() and not (identity.workspace / "made").exists()
+
+
+WITH_PRESET = """
+import sys
+from sandboxd_client import Client
+
+place, search = sys.argv[1:]
+with Client(autostart=False) as box, box.session(settings={"sandbox": {"presets": ["caches"]}}) as session:
+    caches = session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
+    print(caches.sandboxed, "commands can write" in caches.reason.text)
+with Client(autostart=False) as box, box.session() as session:
+    without = session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
+    print(without.sandboxed, without.env["PATH"].split(":")[0] == place)
+"""
+
+
+def test_a_preset_opens_places_where_nothing_is_excluded(around: Around) -> None:
+    """The twin: without the preset the same program is the person's own."""
+    identity = around.daemon.identity
+    place = identity.home / ".cargo" / "registry" / "bin"
+    identity.write(place / "mytool", "#!/bin/sh\n").chmod(0o755)
+    done = around.daemon.python(WITH_PRESET, str(place), str(around.filled(SAFE)))
+    assert done.stdout.split() == ["True", "True", "False", "True"], done.stderr
