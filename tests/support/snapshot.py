@@ -52,6 +52,10 @@ class HostWatch:
         facts: dict[str, str] = {}
         for tree in (self.identity.home, self.identity.workspace, self.identity.runtime, self.identity.temporary):
             facts.update(describe_tree(tree))
+        # what daemons record for good: what a person trusts, and where commands could write
+        state = self.identity.home / ".local" / "state" / "sandboxd"
+        kept = {f"file {path}" for path in (state, state.parent, state.parent.parent)}
+        facts = {name: fact for name, fact in facts.items() if name not in kept and f"file {state}/" not in name}
         ours = [process for process in descendants() if process.birth not in self.strangers]
         pids = frozenset({os.getpid(), *(process.pid for process in ours)})
         for shared in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), Path("/run/user")):
