@@ -28,6 +28,8 @@ from sandboxd.handover.document import Outgoing
 from sandboxd.host.facts import HostFacts
 from sandboxd.host.features import CheckStep, SandboxProbe, check_git, check_host, why_unbounded, why_unwatched
 from sandboxd.host.helper import find_helper, machine_name
+from sandboxd.host.launch_journal import LaunchJournal
+from sandboxd.host.owed_looks import made_up
 from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.host.planted_look import PlantedRepositories
 from sandboxd.plan.network import network_plan
@@ -112,7 +114,8 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
     worker = NamespaceWorker(helper, ground.log.warning)
     path = os.path.join(ground.directory, "bridge.sock")
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), ground.log.warning)
-    backend = LinuxBackend(bridge, machine, tools, placeholders, PlantedRepositories(), worker)
+    planted = PlantedRepositories(LaunchJournal(os.path.join(ground.kept, "launches")), made_up(ground.log.warning))
+    backend = LinuxBackend(bridge, machine, tools, placeholders, planted, worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         for pid in await asyncio.to_thread(end_stragglers):
@@ -124,7 +127,13 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             placeholders.resume(held)
         placeholders.follow()
         stack.push_async_callback(worker.aclose)
-        backend.inherit(ground.before.take("launch", LaunchRecord))
+        stack.push_async_callback(planted.aclose)
+        inherited = ground.before.take("launch", LaunchRecord)
+        try:
+            await planted.take_over(frozenset(one.launch_id for one in inherited if one.link is not None))
+        except HostError as error:  # the journals stay for the next daemon
+            ground.log.warning("what earlier commands have left is not looked through", error=error.message)
+        backend.inherit(inherited)
         bridges = ground.before.take("bridge", BridgeRecord)
         if bridges:
             bridge.resume(bridges[0])
@@ -140,6 +149,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
 
         def hand_over(outgoing: Outgoing) -> None:
             backend.hand_over(outgoing)
+            planted.hand_over()
             outgoing.add("bridge", bridge.hand_over())
             outgoing.add("placeholders", placeholders.hand_over())
 

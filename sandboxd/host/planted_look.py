@@ -21,16 +21,18 @@ import stat
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from sandboxd.errors import PolicyError
+from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import planted
 from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds
 from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
 from sandboxd.host.git_index import gitlinks
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
+from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
+from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell
 from sandboxd.host.resolve import NoNames
 from sandboxd.plan.facts import Neutralised, Territory
 
@@ -51,16 +53,18 @@ _MOST_INTERVALS = 5_000
 AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
-CouldWrite = Callable[[str], bool]
 _Signature = tuple[int, ...]
 _NEVER = 1 << 62
 """A change time that counts as new."""
 
 
 class PlantedRepositories:
-    """One for each daemon."""
+    """One for each daemon. A look that failed, or that an earlier daemon did not make, is owed (`owed_looks.py`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: LaunchJournal | None = None, tell: Tell = lambda territory, found: None) -> None:
+        """`tell` hears what came of looks that were made up for."""
+        self._journal = journal
+        self.owed = OwedLooks(self.look, self.resume, self._settled, tell)
         self._running: dict[str, Territory] = {}
         self._indexes: dict[str, DirectoryIndex] = {}
         """By place, the least recently used first."""
@@ -77,12 +81,38 @@ class PlantedRepositories:
 
     async def begin(self, launch_id: str, territory: Territory) -> None:
         """A command is about to start. Remembers what repositories there are, where that is not known yet. One at a
-        time, since a command that starts meanwhile could add some."""
+        time, since a command that starts meanwhile could add some. What is owed there is looked at first."""
+        await self.owed.make_up(territory.places)
         async with self._beginning:
             new = [place for place in territory.places if place not in self._indexes]
             if new:
                 await asyncio.to_thread(self._remember, new, territory)
             self._running[launch_id] = territory
+
+    def claimed(self, launch_id: str, process: int) -> None:
+        """The command starts now; `process` is its bubblewrap. Raises HostError."""
+        territory = self._running.get(launch_id)
+        if self._journal is not None and territory is not None and territory.places:
+            self._journal.add(Started(launch_id, territory, process, started_at(process)))
+
+    async def take_over(self, resumed: frozenset[str]) -> None:
+        """Owe the looks that daemons which have ended did not make, but for commands that are `resumed`. Raises
+        HostError."""
+        left = [] if self._journal is None else await asyncio.to_thread(self._journal.take_over)
+        for one in left:
+            if one.launch_id not in resumed:
+                self.owed.await_end(one)
+        self.owed.begin()
+
+    async def aclose(self) -> None:
+        await self.owed.aclose()
+        if self._journal is not None:
+            self._journal.close()
+
+    def hand_over(self) -> None:
+        """A later daemon looks at what is owed."""
+        if self._journal is not None:
+            self._journal.hand_over()
 
     def resume(self, launch_id: str, territory: Territory) -> None:
         """A command that an earlier daemon has started."""
@@ -91,6 +121,7 @@ class PlantedRepositories:
     def forget(self, launch_id: str) -> None:
         """It never ran, or a later daemon looks after it."""
         self._running.pop(launch_id, None)
+        self._settled(launch_id)
 
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         """The command has ended: make harmless what it has left. One look of a session serves all of its commands that
@@ -101,21 +132,33 @@ class PlantedRepositories:
         ended = time.monotonic()
         turn = self._sessions.setdefault(territory.places[0] if territory.places else "", _Turn())
         turn.waiting += 1
+        found = Neutralised(failed=HostError("look_failed", "it was not looked at", hint="see the log of the daemon"))
         try:
             async with turn.lock:
                 if turn.covers(territory, ended):
-                    return Neutralised()
+                    found = Neutralised()
+                    return found
                 async with self._slots:
-                    turn.began, turn.territory = time.monotonic(), territory
-                    since = min(one.since for one in self._running.values())
+                    began, since = time.monotonic(), min(one.since for one in self._running.values())
                     look = _Look(self, territory, could_write, since)
-                    return await asyncio.to_thread(look.run)
+                    found = await asyncio.to_thread(look.run)
+                    if found.failed is None:  # one that failed serves no other command
+                        turn.began, turn.territory = began, territory
+                    return found
         finally:
+            if found.failed is None:
+                self._settled(launch_id)
+            else:
+                self.owed.add(launch_id, territory, could_write)
             turn.waiting -= 1
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
             self._running.pop(launch_id, None)
             self._was_busy(territory, time.time_ns())
+
+    def _settled(self, launch_id: str) -> None:
+        if self._journal is not None:
+            self._journal.remove(launch_id)
 
     def _was_busy(self, territory: Territory, end: int) -> None:
         with self._guard:

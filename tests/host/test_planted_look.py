@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.host import planted_look
+from sandboxd.host import planted, planted_look
 from sandboxd.host.planted_look import PlantedRepositories
 from sandboxd.plan.facts import Neutralised, Territory
 
@@ -136,6 +136,23 @@ async def test_a_daemon_that_takes_commands_over_takes_nothing_for_granted(looks
     new = await looks.begin()
     assert len((await looks.end(new)).moved) == 2 and not is_trap(path)
     assert (await looks.end("old")).moved == ()
+
+
+async def test_one_that_failed_is_made_up_for_before_the_next_command(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, other = await looks.begin(), await looks.begin()
+    path = trap(looks.work / "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(planted, "make_harmless", lambda *_: ((), OSError("no")))
+        patch.setattr(planted, "obeyed_items", lambda *_: ())
+        assert (await looks.end(command)).failed is not None
+        assert (await looks.end(other)).failed is not None, "one that failed serves no other command"
+    assert is_trap(path)
+    command = await looks.begin()
+    assert not is_trap(path)
+    assert await looks.end(command) == Neutralised()
+    await looks.repositories.aclose()
 
 
 @pytest.mark.parametrize("way", ["gitlink", "alternates", "worktree", "file"])

@@ -75,6 +75,9 @@ class Planted(Protocol):
     async def begin(self, launch_id: str, territory: Territory) -> None:
         """A command is about to start."""
 
+    def claimed(self, launch_id: str, process: int) -> None:
+        """It starts now; `process` is its bubblewrap. Raises HostError."""
+
     def resume(self, launch_id: str, territory: Territory) -> None:
         """A command that another daemon has started."""
 
@@ -205,8 +208,9 @@ class LinuxBackend:
         promise = Promise(options, self.ability, plan.network)
         forget = partial(self._launches.pop, launch_id, None)
         launch = Launching(
-            launch_id, observer, hold, self._bridge.log, plan.view, territory, promise, self._look_after, forget
-        )
+            launch_id, observer, hold, self._bridge.log, plan.view, territory, promise, self._look_after, forget,
+            self._planted.claimed,
+        )  # fmt: skip
         self._launches[launch_id] = launch
         launch.handle = self._bridge.expect(
             launch_id,
@@ -314,8 +318,9 @@ class LinuxBackend:
         promise = Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
         forget = partial(self._launches.pop, launch_id, None)
         launch = Launching(
-            launch_id, observer, hold, self._bridge.log, view, territory, promise, self._look_after, forget
-        )
+            launch_id, observer, hold, self._bridge.log, view, territory, promise, self._look_after, forget,
+            self._planted.claimed,
+        )  # fmt: skip
         launch.was_claimed = record.link is not None
         capture = capture_for(wanted.ability, wanted.network)
         completing = self._completion.of(promise.options, capture)

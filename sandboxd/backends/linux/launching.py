@@ -18,6 +18,9 @@ from sandboxd.plan.mounts import FileView
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
+NOT_LOOKED_THROUGH = "what the command has left was not looked through"
+NOT_LOOKED_STATUS = 125
+
 
 class Hold(Protocol):
     def release(self, *, ran: bool = True) -> Neutralised:
@@ -48,12 +51,15 @@ class Launching:
         promise: Promise,
         look_after: Callable[[Launching], asyncio.Future[bytes] | None],
         forget: Callable[[], object],
+        write_down: Callable[[str, int], object] = lambda launch_id, process: None,
     ) -> None:
         self._observer = observer
         self._hold = hold
         self._log = log
         self._look_after = look_after
         self._forget = forget
+        self._write_down = write_down
+        self._process = 0
         self._looking: asyncio.Future[bytes] | None = None
         self._cleared = False
         self.last_byte = HARMLESS
@@ -67,12 +73,14 @@ class Launching:
 
     def claimed(self, pid: int) -> None:
         self.was_claimed = True
+        self._process = pid
         self._observer.claimed(pid)
 
     def listening(self, listeners: Listeners) -> None:
         self._observer.listening(listeners)
 
     def starting(self) -> Awaitable[None] | None:
+        self._write_down(self.launch_id, self._process)
         return self._observer.starting()
 
     def started(self) -> None:
@@ -105,9 +113,13 @@ class Launching:
         looking = self.clear_up()
         self._forget()
         if isinstance(looking, bytes):
-            self._observer.ended(status)
+            self._tell_end(status)
         else:
-            looking.add_done_callback(lambda _: self._observer.ended(status))
+            looking.add_done_callback(lambda _: self._tell_end(status))
+
+    def _tell_end(self, status: int | None) -> None:
+        """With the status that process 1 ends with."""
+        self._observer.ended(NOT_LOOKED_STATUS if status is not None and not self.last_byte else status)
 
     def tell(self, found: Neutralised) -> None:
         """What was done about what the command has left."""
@@ -127,6 +139,7 @@ class Launching:
 
     def not_looked_through(self, error: Exception) -> None:
         """There may be something that a program outside would obey, and nothing was done about it."""
+        self._observer.failed(f"{NOT_LOOKED_THROUGH}: {error}")
         self._not_whole(str(error), b"")
 
     def _not_whole(self, why: str, last_byte: bytes) -> None:

@@ -118,7 +118,7 @@ def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, aro
 def test_the_end_is_told_also_when_letting_go_fails(launch: Launching, around: Around) -> None:
     around.broken = OSError("no")
     launch.ended(3)
-    assert ("look_after",) in around.heard and around.heard[-1] == ("ended", 3)
+    assert ("look_after",) in around.heard and around.heard[-1] == ("ended", 125)
     assert [one for one in around.heard if one[0] == "refused"]
 
 
