@@ -275,16 +275,11 @@ static _Noreturn void become_command(
         refuse("something else watches the system calls of this program already", 0,
                "set sandbox.reportViolations to off and sandbox.network.transparent to false, list no Unix sockets");
     if (error < 0) refuse("cannot install the system call filter", error, see_check);
-    if (flags & WATCHED) { /* init answers from now on */
-        struct { struct cmsghdr head; int notifier; } control = {
-            {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, (int)error};
-        struct msghdr text = {.msg_iov = &(struct iovec){(uint32_t[2]){0}, 8}, .msg_iovlen = 1,
-                              .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
-        long sent = call(sendmsg, REPORT, &text, MSG_NOSIGNAL);
-        if (sent != 8 || call(close, error)) refuse("cannot hand over what watches the command", sent, see_check);
-    }
+    if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) /* init answers from now on */
+        refuse("cannot hand over what watches the command", error, see_check);
     char here[4096]; /* Until now mounts were made from outside, perhaps over the directory that we stand in. */
-    if (call(recvfrom, REPORT, here, 1, 0) != 1) refuse("init has ended", 0, try_again);
+    if (call(recvfrom, REPORT, here, 1, 0) != 1 || (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1))
+        refuse("init has ended", 0, try_again);
     if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here)))
         refuse("cannot enter the working directory", error, try_again);
     error = search_and_exec(arguments, environment);
@@ -315,9 +310,11 @@ static int hear_child(int report, uint32_t flags) {
         long got = call(recvmsg, report, &text, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (got == -EAGAIN) return 0;
         int failed = got == sizeof said && said[0];
-        if (got > 0 && !failed && !control.head.cmsg_len) refuse("cannot take what watches the command", 0, see_check);
-        if (got > 0 && !failed) watch(control.notifier, flags);
-        else return tell(failed ? EXEC_FAILED : STARTED, said, failed ? sizeof said : 0), 1;
+        if (got <= 0 || failed) return tell(failed ? EXEC_FAILED : STARTED, said, failed ? sizeof said : 0), 1;
+        long taken = flags & UNIX ? take_over(report, command, said[1]) : control.head.cmsg_len ? control.notifier : 0;
+        if (taken == -ESRCH) continue; /* it has been killed */
+        if (taken <= 0) refuse("cannot take what watches the command", taken, see_check);
+        watch((int)taken, flags);
     }
 }
 static int hear_daemon(void) { /* returns a KILL */

@@ -61,7 +61,7 @@ void on_notification(void);
 void on_timer(void);
 void send_reports(void);
 void nobody_listens(void);
-void respond(uint64_t id, long error);
+void respond(uint64_t id, long result); /* minus an error number, or what the call returns */
 void let_go_on(uint64_t id);
 int still_waits(uint64_t id);
 void set_timer(unsigned ms);
@@ -74,7 +74,9 @@ long name_of(long fd, char *to, unsigned long size);
 _Noreturn void probe(void);
 
 /* connects.c: connections that are asked about, and those that are made here. */
-void on_connect(const struct seccomp_notif *call);
+long hand_over(int report, int notifier, uint32_t flags); /* 0, or minus an error number */
+long take_over(int report, int child, uint32_t notifier);
+int on_socket(const struct seccomp_notif *call); /* whether it was a call on a socket, which is answered here */
 void on_answer(uint32_t question, uint32_t error);
 void ask_again(void);
 void nobody_answers(void);

@@ -5,6 +5,10 @@
  * Unix sockets listed: the answer is what is enforced, and a caller could change its address, or what is behind its
  *     descriptor, while we look. So no connect goes on in the caller: the address is copied, the socket duplicated, a
  *     path resolved to its inode, and just these are asked about and connected, by a child since it may take long.
+ * Sockets of another network: who is handed one over a listed socket (SCM_RIGHTS) could leave by it. The network of a
+ *     socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). A connect, and what is sent with an address
+ *     by sendto(2), is done here, on the duplicate that was looked at. sendmsg(2), sendmmsg(2), bind(2) and listen(2)
+ *     are looked at and go on: what they are about can be exchanged meanwhile, by a caller with two threads.
  * PROMISES
  *  1. With UNIX, a Unix socket reaches what the daemon said yes to and nothing else, also when the daemon is gone.
  *  2. A caller that is interrupted leaves nothing behind that would connect later; one that comes again with a socket
@@ -16,6 +20,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -33,15 +38,45 @@ static struct waiting {
 static const struct ports *asked_ports;
 static unsigned asked_count, last_question;
 static uint64_t connected_for_nobody; /* the cookie of a socket whose caller was interrupted */
+/* The child's notifier goes to init by a message. But with UNIX the filter looks at sendmsg(2) already, and there is no
+ * answer yet: then init takes it, as it takes sockets. The child is dumpable for that, as it is after its exec. */
+long hand_over(int report, int notifier, uint32_t flags) {
+    struct { struct cmsghdr head; int notifier; } control = {
+        {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, notifier};
+    uint32_t said[2] = {0};
+    struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1,
+                          .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+    if (flags & UNIX) said[1] = (uint32_t)notifier, call(prctl, PR_SET_DUMPABLE, 1);
+    long sent = flags & UNIX ? call(write, report, said, sizeof said) : call(sendmsg, report, &text, MSG_NOSIGNAL);
+    if (sent != sizeof said) return sent < 0 ? sent : -EIO;
+    return flags & UNIX ? 0 : call(close, notifier);
+}
+long take_over(int report, int child, uint32_t notifier) {
+    long process = call(pidfd_open, child, 0), taken = process < 0 ? process : call(pidfd_getfd, process, notifier, 0);
+    if (process >= 0) call(close, process);
+    if (taken >= 0) call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
+    return taken;
+}
 void ask_about_ports(const struct ports *first, unsigned count) { asked_ports = first, asked_count = count; }
 static int option(int socket, int name) {
     int value = -1, size = sizeof value;
     return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
-static uint64_t cookie_of(int socket) {
+static uint64_t number_of(int socket, int name) {
     uint64_t value = 0;
-    call(getsockopt, socket, SOL_SOCKET, SO_COOKIE, &value, &(int){sizeof value});
+    call(getsockopt, socket, SOL_SOCKET, name, &value, &(int){sizeof value});
     return value;
+}
+#define cookie_of(socket) number_of(socket, SO_COOKIE)
+#define network_of(socket) number_of(socket, 71 /* SO_NETNS_COOKIE */)
+/* Made in another network than this one; Unix sockets belong to their paths instead. */
+static int is_foreign(int fd) {
+    static uint64_t own;
+    int domain = option(fd, SO_DOMAIN), one;
+    if (domain == AF_UNIX) return 0;
+    if (!own && (one = (int)call(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0)
+        own = network_of(one), call(close, one);
+    return own && network_of(fd) != own;
 }
 static int is_connected(int socket) {
     uint8_t peer[128];
@@ -145,6 +180,19 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one,
     call(statx, target, "", AT_EMPTY_PATH, STATX_TYPE, &is);
     return (is.stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
 }
+static const char from_outside[] = "/(a socket of another network)";
+static long duplicate(const struct seccomp_notif *asked) {
+    long process = call(pidfd_open, asked->pid, 0), socket;
+    if (process < 0) process = call(pidfd_open, process_of(asked->pid).pid, 0); /* not the first of its threads */
+    if (process < 0) return -EACCES;
+    socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
+    call(close, process);
+    if (socket == -EPERM) return -EACCES;
+    if (socket < 0) return socket;
+    long error = option((int)socket, SO_DOMAIN) < 0 ? -ENOTSOCK : still_waits(asked->id) ? 0 : -EINTR;
+    if (error) call(close, socket); /* EINTR: it may have been another process that was looked at */
+    return error ? error : socket;
+}
 static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     int enforced = watched & UNIX;
     if (one->length > 128) return -EINVAL;
@@ -153,22 +201,19 @@ static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     if (got != (long)one->length) return got == -EPERM ? -EACCES : -EFAULT;
     int elsewhere = is_elsewhere(one) && watched & INTERNET;
     if (!enforced && !elsewhere) return PERFORM;
-    long process = call(pidfd_open, one->thread, 0);
-    if (process < 0) process = call(pidfd_open, process_of(one->thread).pid, 0); /* not the first of its threads */
-    if (process < 0) return -EACCES;
-    one->socket = (int)call(pidfd_getfd, process, (int)asked->data.args[0], 0);
-    call(close, process);
-    if (one->socket < 0) return one->socket == -EPERM ? -EACCES : one->socket;
+    if ((one->socket = (int)duplicate(asked)) < 0) return one->socket;
     int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
-    if (domain < 0) return -ENOTSOCK;
-    if (!still_waits(one->id)) return -EINTR; /* then it may have been another process that was looked at */
+    if (enforced && is_foreign(one->socket)) {
+        report(asked, UNIX_SOCKET, EACCES, from_outside);
+        return -EACCES;
+    }
     one->is_quick = type != SOCK_STREAM && type != SOCK_SEQPACKET;
     if (domain == AF_UNIX) return enforced ? prepare_unix(asked, one, type) : PERFORM;
     int protocol = option(one->socket, SO_PROTOCOL);
     return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
            && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket) ? ASK : PERFORM;
 }
-void on_connect(const struct seccomp_notif *asked) {
+static void on_connect(const struct seccomp_notif *asked) {
     struct waiting *one = waiting;
     while (one < waiting + MOST_WAITING && one->used) one++;
     if (one == waiting + MOST_WAITING) {
@@ -191,6 +236,53 @@ void on_connect(const struct seccomp_notif *asked) {
         set_timer(SOON_MS);
         if (!ask(one)) without_answer(one);
     }
+}
+/* sendto(2) with an address. A socket that is full says so: nothing waits here, and a datagram may be lost. (The flag
+ * with which TCP connects by sending is refused by the filter.) */
+static long send_to(const struct seccomp_notif *asked, int socket, int is_stream) {
+    static uint8_t data[1 << 16], address[128];
+    const __u64 *argument = asked->data.args;
+    uint32_t length = (uint32_t)argument[5], flags = (uint32_t)argument[3];
+    uint64_t size = argument[2];
+    if (length > sizeof address) return -EINVAL;
+    if (size > sizeof data && !is_stream) return -EMSGSIZE;
+    if (size > sizeof data) size = sizeof data;
+    if (read_memory(asked->pid, argument[4], address, length) != (long)length) return -EFAULT;
+    if (size && read_memory(asked->pid, argument[1], data, size) != (long)size) return -EFAULT;
+    flags = (flags & ~MSG_ZEROCOPY) | MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (!still_waits(asked->id)) return -EINTR;
+    struct iovec part = {data, size};
+    struct msghdr message = {.msg_name = address, .msg_namelen = length, .msg_iov = &part, .msg_iovlen = 1};
+    long sent = call(sendmsg, socket, &message, flags);
+    if (sent != -EAGAIN || is_stream || call(fcntl, socket, F_GETFL) & O_NONBLOCK) return sent;
+    return -ENOBUFS;
+}
+int on_socket(const struct seccomp_notif *asked) {
+    int number = asked->data.nr;
+    if (number == SYS_connect) return on_connect(asked), 1;
+    if (number != SYS_sendto && number != SYS_sendmsg && number != SYS_sendmmsg && number != SYS_bind
+        && number != SYS_listen)
+        return 0;
+    long socket = duplicate(asked);
+    if (socket < 0) {
+        respond(asked->id, socket);
+        return 1;
+    }
+    int type = option((int)socket, SO_TYPE), is_stream = type == SOCK_STREAM || type == SOCK_SEQPACKET;
+    int foreign = is_foreign((int)socket), refused = foreign;
+    int addressed = !is_stream && (foreign || option((int)socket, SO_DOMAIN) == AF_UNIX);
+    struct { uint64_t address; uint32_t length; } message = {0};
+    if (number == SYS_sendmmsg) refused = addressed;
+    if (number == SYS_sendmsg) {
+        long got = addressed ? read_memory(asked->pid, asked->data.args[1], &message, 12) : 0;
+        refused = addressed && (got != 12 || (message.address && message.length));
+    }
+    if (number == SYS_sendto) refused = addressed || foreign;
+    if (refused) report(asked, UNIX_SOCKET, EACCES, from_outside), respond(asked->id, -EACCES);
+    else if (number == SYS_sendto) respond(asked->id, send_to(asked, (int)socket, is_stream));
+    else let_go_on(asked->id);
+    call(close, socket);
+    return 1;
 }
 void on_answer(uint32_t question, uint32_t error) {
     for (struct waiting *one = waiting; question && one < waiting + MOST_WAITING; one++) {

@@ -48,8 +48,9 @@ void watch(int given, uint32_t flags) {
     char self[4] = {0};
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
-void respond(uint64_t id, long error) {
-    struct seccomp_notif_resp response = {.id = id, .error = (int)error};
+void respond(uint64_t id, long result) {
+    struct seccomp_notif_resp response = {.id = id, .error = result < 0 ? (int)result : 0};
+    if (result > 0) response.val = result;
     call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 void let_go_on(uint64_t id) {
@@ -389,10 +390,7 @@ static int on_file(const struct seccomp_notif *asked, const struct shape *shape)
 void on_notification(void) {
     struct seccomp_notif asked = {0};
     if (call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_RECV, &asked)) return; /* it was interrupted meanwhile */
-    if (asked.data.nr == SYS_connect) {
-        on_connect(&asked);
-        return;
-    }
+    if (on_socket(&asked)) return;
     const struct shape *shape = shapes;
     while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) shape++;
     if (shape < shapes + sizeof shapes / sizeof *shapes && on_file(&asked, shape)) respond(asked.id, 0);

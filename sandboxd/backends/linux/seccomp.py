@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sandboxd.backends.linux.bpf import Label, ProgramBuilder
-from sandboxd.backends.linux.seccomp_notified import CONNECTS, READS, REMOVALS, UNIX_SOCKETS_LISTED, WRITES
+from sandboxd.backends.linux.seccomp_notified import (
+    CONNECTS,
+    READS,
+    REMOVALS,
+    SOCKETS_HANDED_IN,
+    UNIX_SOCKETS_LISTED,
+    WRITES,
+)
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     BEYOND_LAST_REVIEWED,
@@ -67,11 +74,13 @@ def needs_listener(supervision: Supervision) -> bool:
 
 
 def _notified(supervision: Supervision) -> tuple[Row, ...]:
-    asks = supervision.connects or supervision.unix_sockets is UnixSockets.LISTED
+    listed = supervision.unix_sockets is UnixSockets.LISTED
+    asks = supervision.connects or listed
     return (
         *(READS if supervision.reads else ()),
         *(WRITES if supervision.writes else REMOVALS if supervision.removals else ()),
         *(CONNECTS if asks else ()),
+        *(SOCKETS_HANDED_IN if listed else ()),
     )
 
 

@@ -6,7 +6,16 @@ what a descriptor may do was settled when it was opened.
 
 from __future__ import annotations
 
-from sandboxd.backends.linux.seccomp_table import ALLOW, MACHINES, SYSCALLS, Action, Row, Verdict, Where
+from sandboxd.backends.linux.seccomp_table import (
+    ALLOW,
+    EOPNOTSUPP,
+    MACHINES,
+    SYSCALLS,
+    Action,
+    Row,
+    Verdict,
+    Where,
+)
 
 NOTIFY = Action(Verdict.NOTIFY)
 
@@ -16,6 +25,7 @@ def _row(calls: str, action: Action, why: str, *where: Where) -> Row:
 
 
 _AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_FASTOPEN = 0x20000000  # MSG_FASTOPEN
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
 
@@ -48,6 +58,17 @@ READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must n
 """Before the rows for writes."""
 
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
+
+
+SOCKETS_HANDED_IN = (
+    _row("sendto", EOPNOTSUPP, "connects by sending; programs take connect", Where(3, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendmsg", EOPNOTSUPP, "as sendto", Where(2, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendmmsg", EOPNOTSUPP, "as sendto", Where(3, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendto", ALLOW, "without an address", Where(5, (0,))),
+    _row("sendto sendmsg sendmmsg bind listen", NOTIFY,
+        "a server outside may have handed in a socket of its own network"),
+)  # fmt: skip
+"""Where Unix sockets are listed. Elsewhere no descriptor arrives."""
 
 
 def call_name(number: int, machine: str) -> str:

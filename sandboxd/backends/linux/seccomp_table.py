@@ -49,6 +49,7 @@ KILL = Action(Verdict.KILL)
 EPERM = Action(Verdict.REFUSE, errno.EPERM)
 ENOSYS = Action(Verdict.REFUSE, errno.ENOSYS)
 EAFNOSUPPORT = Action(Verdict.REFUSE, errno.EAFNOSUPPORT)
+EOPNOTSUPP = Action(Verdict.REFUSE, errno.EOPNOTSUPP)
 EPROTONOSUPPORT = Action(Verdict.REFUSE, errno.EPROTONOSUPPORT)
 
 
@@ -255,6 +256,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
+    "bind": (49, 200),
     "bpf": (321, 280),
     "cachestat": (451, 451),
     "chmod": (90, None),
@@ -310,6 +312,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "link": (86, None),
     "linkat": (265, 37),
     "listmount": (458, 458),
+    "listen": (50, 201),
     "listxattrat": (465, 465),
     "lookup_dcookie": (212, 18),
     "lremovexattr": (198, 15),
@@ -367,6 +370,9 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "sched_setscheduler": (144, 119),
     "seccomp": (317, 277),
     "set_mempolicy_home_node": (450, 450),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
+    "sendto": (44, 206),
     "setns": (308, 268),
     "setpriority": (141, 140),
     "settimeofday": (164, 170),

@@ -18,6 +18,7 @@ from sandboxd.backends.linux.seccomp_notified import (
     CONNECTS,
     READS,
     REMOVALS,
+    SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
     WRITES,
     call_name,
@@ -209,6 +210,21 @@ def _cases() -> list[Case]:
             for call, before in (("open", (0,)), ("openat", (0, 0)))
         ),
     ]  # fmt: skip
+    cases += [
+        *(Case(call, (3, 0), "allow", everything="notify") for call in ("bind", "listen", "sendmsg", "sendmmsg")),
+        Case("sendto", (3, 0, 0, 0, 0, 0), "allow"),
+        Case("sendto", (3, 0, 0, 0, 0x100000000, GARBAGE), "allow"),
+        Case("sendto", (3, 0, 0, 0, 0x100000000, 16), "allow", everything="notify"),
+        *(
+            Case(call, arguments, "allow", everything="ENOTSUP")
+            for call, arguments in (
+                ("sendto", (3, 0, 0, 0x20000000, 0, 16)),
+                ("sendto", (3, 0, 0, 0x20004000, 0, 0)),
+                ("sendmsg", (3, 0, GARBAGE | 0x20000000)),
+                ("sendmmsg", (3, 0, 1, 0x20000000)),
+            )
+        ),
+    ]
     unconditional = {
         "EPERM": """mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
             mount_setattr open_by_handle_at vhangup add_key request_key keyctl bpf perf_event_open userfaultfd
@@ -223,6 +239,7 @@ def _cases() -> list[Case]:
 CASES = _cases()
 ALL_ROWS = (
     *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *REMOVALS, *CONNECTS,
+    *SOCKETS_HANDED_IN,
 )  # fmt: skip
 
 

@@ -1,0 +1,190 @@
+"""Sockets of the host's network that a server outside hands in over a listed Unix socket (SCM_RIGHTS): they reach
+nobody. What belongs to the sandbox, and what was connected outside, works as before."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.origin import Origin
+from support.users import Identity
+
+INSIDE = r"""
+import ctypes, errno, faulthandler, json, socket, struct, sys
+faulthandler.dump_traceback_later(15, exit=True)
+given = json.loads(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+done = {}
+def attempt(name, operation):
+    try: done[name] = operation() or "done"
+    except OSError as error: done[name] = errno.errorcode[error.errno]
+def received(kind):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(given["hands"])
+        one.sendall(kind.encode() + b"\n")
+        data, (number, *_), _, _ = socket.recv_fds(one, 10, 1)
+        return socket.socket(fileno=number)
+class Words(ctypes.Structure): _fields_ = [("base", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+class Message(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("size", ctypes.c_uint32), ("iov", ctypes.POINTER(Words)),
+                ("count", ctypes.c_size_t), ("control", ctypes.c_void_p), ("length", ctypes.c_size_t),
+                ("flags", ctypes.c_int), ("sent", ctypes.c_uint)]
+def sendmmsg(one, address, flags=0):
+    words = Words(b"sendmmsg", 8)
+    message = Message(address, len(address), ctypes.pointer(words), 1, None, 0, 0, 0)
+    if libc.sendmmsg(one.fileno(), ctypes.byref(message), 1, flags) < 0: raise OSError(ctypes.get_errno(), "")
+def unspecified(one):
+    if libc.connect(one.fileno(), bytes(16), 16): raise OSError(ctypes.get_errno(), "")
+def raw(family, address):
+    if family == socket.AF_UNIX: return struct.pack("=H", family) + address.encode() + b"\0"
+    return struct.pack("=H", family) + struct.pack("!H", address[1]) + socket.inet_aton(address[0]) + bytes(8)
+FASTOPEN, tcp, udp = 0x20000000, ("127.0.0.1", given["tcp"]), ("127.0.0.1", given["udp"])
+def away(name, kind, family, address):
+    def tried(way, operation):
+        with received(kind) as one: attempt(name + " " + way, lambda: operation(one))
+    tried("connect", lambda one: one.connect(address))
+    tried("sendto", lambda one: (one.sendto(b"sendto", address), None)[1])
+    tried("sendmsg", lambda one: (one.sendmsg([b"sendmsg"], [], 0, address), None)[1])
+    tried("sendmmsg", lambda one: sendmmsg(one, raw(family, address)))
+    if kind == "tcp":
+        tried("fast", lambda one: (one.sendto(b"fast", FASTOPEN, address), None)[1])
+        tried("fast sendmsg", lambda one: (one.sendmsg([b"fast"], [], FASTOPEN, address), None)[1])
+        tried("fast sendmmsg", lambda one: sendmmsg(one, raw(family, address), FASTOPEN))
+        def late(one):
+            one.setsockopt(6, 30, 1)  # TCP_FASTOPEN_CONNECT
+            one.connect(address)
+            one.sendall(b"late")
+        tried("fast connect", late)
+        tried("listen", lambda one: one.listen())
+    if kind != "unix": tried("bind", lambda one: one.bind(("127.0.0.1", 0)))
+away("tcp", "tcp", socket.AF_INET, tcp)
+away("udp", "udp", socket.AF_INET, udp)
+away("unix", "unix", socket.AF_UNIX, given["datagrams"])
+def again(one):
+    unspecified(one)
+    one.connect(tcp)
+with received("connected") as one: attempt("connected anew", lambda: again(one))
+with received("connected") as one:
+    attempt("as connected", lambda: (one.sendall(b"GET / HTTP/1.0\r\n\r\n"), one.recv(12))[1].decode())
+# What is its own.
+server = socket.create_server(("127.0.0.1", 0))
+def own():
+    with socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
+        one.sendmsg([b"sent"])
+        return other.recv(9).decode()
+attempt("own tcp", own)
+def datagrams(way):
+    with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
+        one.bind(("127.0.0.1", 0))
+        way(other, one.getsockname())
+        return one.recv(99999).decode()[:9]
+attempt("own sendto", lambda: datagrams(lambda one, to: one.sendto(b"sendto", to)))
+attempt("own large", lambda: datagrams(lambda one, to: one.sendto(b"x" * 65507, to)))
+attempt("own too large", lambda: datagrams(lambda one, to: one.sendto(b"x" * 70000, to)))
+attempt("own sendmsg", lambda: datagrams(lambda one, to: one.sendmsg([b"send", b"msg"], [], 0, to)))
+attempt("own sendmmsg", lambda: datagrams(lambda one, to: sendmmsg(one, raw(2, to))))
+attempt("bad memory", lambda: datagrams(lambda one, to: libc.sendto(one.fileno(), None, 4, 0, raw(2, to), 16) < 0
+                                        and (_ for _ in ()).throw(OSError(ctypes.get_errno(), ""))))
+a, b = socket.socketpair()
+def rights():
+    socket.send_fds(a, [b"x"], [server.fileno()])
+    return str(len(socket.recv_fds(b, 1, 1)[1]))
+attempt("own rights", rights)
+attempt("names", lambda: str(bool(socket.if_nameindex())))
+print(json.dumps(done))
+"""
+
+
+class Hands:
+    """A server that hands out what is asked for; nothing that it hands out has been connected but "connected"."""
+
+    def __init__(self, identity: Identity, origin: Origin) -> None:
+        self.path = str(identity.base / "hands")
+        self._origin = origin
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        identity.own(Path(self.path))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._listener.accept()[0] as one:
+                kind = one.recv(100).decode().strip()
+                if kind == "end":
+                    return
+                with self._made(kind) as handed:
+                    socket.send_fds(one, [b"here"], [handed.fileno()])
+
+    def _made(self, kind: str) -> socket.socket:
+        if kind == "connected":
+            return socket.create_connection(("127.0.0.1", self._origin.port))
+        family, type = {
+            "tcp": (socket.AF_INET, socket.SOCK_STREAM),
+            "udp": (socket.AF_INET, socket.SOCK_DGRAM),
+            "unix": (socket.AF_UNIX, socket.SOCK_DGRAM),
+        }[kind]
+        return socket.socket(family, type)
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(self.path)
+            one.sendall(b"end")
+            self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture
+def hands(identity: Identity, origin: Origin) -> Iterator[Hands]:
+    made = Hands(identity, origin)
+    yield made
+    made.close()
+
+
+def run(daemon: DaemonProcess, **given: object) -> dict[str, str]:
+    done = daemon.run("run", "--", "python3", "-I", "-S", "-c", INSIDE, json.dumps(given))
+    assert done.returncode == 0, done.stderr
+    said: dict[str, str] = json.loads(done.stdout)
+    return said
+
+
+OWN = {
+    "own tcp": "sent", "own sendto": "sendto", "own large": "xxxxxxxxx", "own too large": "EMSGSIZE",
+    "own sendmsg": "sendmsg", "own sendmmsg": "sendmmsg", "bad memory": "EFAULT", "own rights": "1", "names": "True",
+}  # fmt: skip
+
+
+def test_a_socket_of_another_network_reaches_nobody(
+    start_daemon: StartDaemon, identity: Identity, hands: Hands, origin: Origin
+) -> None:
+    path = str(identity.base / "datagrams")
+    with contextlib.ExitStack() as stack:
+        udp = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        udp.bind(("127.0.0.1", 0))
+        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagrams.bind(path)
+        identity.own(Path(path))
+        os.chmod(path, 0o777)
+        udp.setblocking(False)
+        datagrams.setblocking(False)
+        given = {"hands": hands.path, "tcp": origin.port, "udp": udp.getsockname()[1], "datagrams": path}
+        daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": [hands.path]}}})
+        said = run(daemon, **given)
+        kept = {name: said.pop(name) for name in OWN}
+        assert kept == OWN
+        assert said.pop("as connected") == "HTTP/1.1 200"
+        assert set(said.values()) <= {"EACCES", "ENOTSUP", "EPIPE", "ENOTCONN"}, said
+        assert [name for name, result in said.items() if "connect" in name and result != "EACCES"] == []
+        for one in (udp, datagrams):
+            with pytest.raises(BlockingIOError):
+                one.recv(100)
+        assert len(origin.connections) == 2  # those that the server outside made
