@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from sandboxd.policy.policy import Policy
 
 LOG = structlog.get_logger()
 DIRECTORIES = ("work", "work/sub", "work/.hidden/deep", "tree", "open", "open/.cache/x", "elsewhere")
-WRITABLE = ("work", "open")
+WRITABLE = ("work", "tree", "open")
 NAMES = ("settings.json", "settings.local.json")
 PLANTED = "/planted"
 
@@ -185,3 +186,17 @@ def test_no_policy_is_wider_than_what_people_said(sequence: list[tuple[str, str,
                 world.start()
             for directory in DIRECTORIES:
                 world.check(directory)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_no_single_file_is_believed(directory: str, name: str, tmp_path: Path) -> None:
+    """Each on its own, so that a mistake about one directory cannot hide behind the luck of generated sequences."""
+    world = World(tmp_path.resolve())
+    text = json.dumps({"sandbox": {"filesystem": {"allowWrite": [PLANTED]}}})
+    world.command("write", world.base / directory / ".claude" / name, world.base, text)
+    world.check(directory)
+    world.start()
+    world.check(directory)
+    world.trust(directory)
+    assert PLANTED in _opened(world.policies.project(str(world.base / directory)).now.policy), "trust opens it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
+from support.terminal import Terminal
 from support.users import Identity
 
 LOCAL = ".claude/settings.local.json"
@@ -427,3 +429,22 @@ def test_what_was_learned_under_a_name_is_out_of_reach(
     daemon.run("run", "-c", f"printf %s {planted} > needed.json")
     done = daemon.run("run", "--settings", "needed.json", *attempt)
     assert done.returncode != 0 and "learned" in done.stderr and not (outside / "reached").exists()
+
+
+@pytest.mark.parametrize("answer", ["y", "n", "", "changed"])
+def test_trust_at_a_terminal(daemon: DaemonProcess, identity: Identity, outside: Path, answer: str) -> None:
+    """What is trusted is what was shown, also when a command writes while the question stands there."""
+    file = identity.write(identity.workspace / LOCAL, opening(outside))
+    ids = (f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups")
+    argv = [*(() if identity.is_me else ("setpriv", *ids)), *identity.command("trust")]
+    with Terminal(argv, env=daemon.environment(), cwd=identity.workspace) as opened:
+        opened.expect(re.escape(f"{file}:1"))
+        opened.expect(r"\[y/N\]")
+        if answer == "changed":
+            identity.write(file, opening(outside, identity.home))
+        opened.type("y" if answer == "changed" else answer)
+        assert (opened.wait() == 0) is (answer == "y")
+        assert answer != "changed" or "not what was shown" in opened.text
+    (assert_open if answer == "y" else assert_closed)(daemon, outside, identity.workspace)
+    listed = trust(daemon, "--list").stdout
+    assert (str(identity.workspace) in listed) is (answer == "y")
