@@ -39,6 +39,7 @@ class ProgramPaths:
         self._closed = closed
         self._entries = [entry for entry in search.split(":")[:MOST_ENTRIES] if "\0" not in entry]
         self._is_writable = is_writable
+        self._closed_places: frozenset[str] | None = None
         self._known: dict[str, bool] = {}
 
     async def decide(self, decision: Callable[[Resolve], _Answer]) -> _Answer:
@@ -86,11 +87,12 @@ class ProgramPaths:
         real, steps = await asyncio.to_thread(_follow, path)
         if real is None:
             return Lead(None, f"{path} leads nowhere")
-        closed = {"/proc", "/dev", *self._closed, *map(os.path.realpath, self._closed)}
+        if self._closed_places is None:
+            self._closed_places = await asyncio.to_thread(_real_and_named, self._closed)
         for step in steps:
             if step in ("/proc", "/dev"):
                 return Lead(None, f"it leads through {step}")
-            if step in closed or await self._may_change(step):
+            if step in self._closed_places or await self._may_change(step):
                 return Lead(real, f"commands can write {step}")
         return Lead(real)
 
@@ -103,6 +105,10 @@ class ProgramPaths:
 
 
 _UNKNOWN = Lead(None, "too many programs have to be looked up")
+
+
+def _real_and_named(paths: Sequence[str]) -> frozenset[str]:
+    return frozenset((*paths, *map(os.path.realpath, paths)))
 
 
 def _is_program(path: str) -> bool:
