@@ -448,3 +448,27 @@ def test_trust_at_a_terminal(daemon: DaemonProcess, identity: Identity, outside:
     (assert_open if answer == "y" else assert_closed)(daemon, outside, identity.workspace)
     listed = trust(daemon, "--list").stdout
     assert (str(identity.workspace) in listed) is (answer == "y")
+
+
+def test_trust_that_another_daemon_records_or_removes(
+    daemon: DaemonProcess, identity: Identity, outside: Path
+) -> None:
+    """Both daemons of one home believe the same at their next command."""
+    socket = directory(identity, identity.base / "other-runtime") / "sandboxd.sock"
+    socket.parent.chmod(0o700)
+
+    def other(*words: str) -> subprocess.CompletedProcess[str]:
+        env = identity.environment(SANDBOXD_SOCKET=str(socket))
+        return identity.run(identity.command(*words), cwd=identity.workspace, env=env)
+
+    identity.write(identity.workspace / LOCAL, opening(outside))
+    assert_closed(daemon, outside, identity.workspace)
+    try:
+        done = other("trust", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert socket.exists() and socket != daemon.socket
+        assert_open(daemon, outside, identity.workspace)
+        assert other("trust", "--remove").returncode == 0
+        assert_closed(daemon, outside, identity.workspace)
+    finally:
+        other("stop")
