@@ -3,7 +3,9 @@ ending."""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,6 +45,34 @@ def peak_kb(daemon: DaemonProcess) -> int:
     return int(text.partition("VmHWM:")[2].split()[0])
 
 
+class ServiceManager:
+    """As much of systemd as sd_notify(3) needs: a socket in the abstract namespace, which every user reaches."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(f"\0sandboxd-test-{os.getpid()}-{id(self)}")
+        self.name = "@" + self._socket.getsockname()[1:].decode()
+
+    def heard(self) -> list[bytes]:
+        """What has arrived since the last time."""
+        messages: list[bytes] = []
+        while True:
+            try:
+                messages.append(self._socket.recv(4096))
+            except BlockingIOError:
+                return messages
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager() -> Iterator[ServiceManager]:
+    made = ServiceManager()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(
     "attacks",
     [
@@ -52,8 +82,10 @@ def peak_kb(daemon: DaemonProcess) -> int:
     ],
     ids=lambda attacks: attacks[0],
 )
-def test_others_run_and_the_daemon_ends(start_daemon: StartDaemon, attacks: tuple[str, ...]) -> None:
-    daemon = start_daemon()
+def test_others_run_and_the_daemon_ends(
+    start_daemon: StartDaemon, manager: ServiceManager, attacks: tuple[str, ...]
+) -> None:
+    daemon = start_daemon(env={"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "200000"})
     with ExitStack() as floods:
         for attack in attacks:
             floods.enter_context(flooding(daemon, attack))
@@ -62,5 +94,7 @@ def test_others_run_and_the_daemon_ends(start_daemon: StartDaemon, attacks: tupl
             done = daemon.run("run", "-c", f"git init -q {name}; echo true > {hook}; chmod +x {hook}; echo ran")
             assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
             assert not (daemon.identity.workspace / hook).exists()
+        manager.heard()
+        wait_until(lambda: b"WATCHDOG=1" in manager.heard(), "the watchdog is fed while the flood goes on")
         assert peak_kb(daemon) < MOST_KB
         assert daemon.stop(signal.SIGTERM) == 0
