@@ -292,7 +292,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize("limit", ["ports", "variables"])
 def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemon, server: Origin, limit: str) -> None:
-    script = f"#!{identity.code.python} -P\nLIMIT = {limit!r}\n{LIMITED}"
+    script = f"#!{identity.code.python} -I\nLIMIT = {limit!r}\n{LIMITED}"
     identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
     network = {"allowedDomains": [f"ok.test:{server.port}"], "strictAllowlist": True, "allowLocalPorts": [server.port]}
     daemon = start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={"sandbox": {"network": network}})
@@ -322,7 +322,7 @@ def test_a_machine_that_can_do_less(identity: Identity, start_daemon: StartDaemo
 def test_what_was_promised_and_fails_fails_the_command(identity: Identity, start_daemon: StartDaemon) -> None:
     """The first program is that of the probe; all others are refused, also the second try."""
     broken = LIMITED.replace('(LIMIT == "variables" or program.encoded.find(b"tproxy") >= 0)', "COUNT.pop() > 1")
-    script = f"#!{identity.code.python} -P\nCOUNT = [2, 2, 2, 0]\n{broken}"
+    script = f"#!{identity.code.python} -I\nCOUNT = [2, 2, 2, 0]\n{broken}"
     identity.write(identity.base / "bin" / "sandboxd", script, mode=0o755)
     daemon = start_daemon()
     done = daemon.run("run", "--", "touch", "ran")
