@@ -15,6 +15,7 @@ from sandboxd.settings.changes import Act, Change, apply_changes, full_key
 from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
 from sandboxd.settings.table import TABLE
+from sandboxd.sources.trust import real_path
 from sandboxd.sources.writing import edit_file
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ async def _change(
     for change in wanted:
         _check_source(change.key)
         warnings += check_rule_change(before, change, project.scope)
-        wide += wide_changes(change, project.scope)
+        wide += wide_changes(change, project.scope, real_path)
     if wide and not confirmed:
         raise CallerError(
             "confirmation_needed",

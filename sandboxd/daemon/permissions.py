@@ -25,6 +25,7 @@ from sandboxd.runtime.prompts import NOBODY, Prompts, Tell, WriteRule
 from sandboxd.runtime.questions import Asked, Kind, Question, Resolved, Suggestion, Verdict
 from sandboxd.runtime.session import Session
 from sandboxd.runtime.session_records import PermissionMode
+from sandboxd.sources.trust import real_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +175,8 @@ class Permissions:
             else:
                 text = f"{decision.text}, and sandbox.allowOverrides lets nobody widen the rules"
                 decision = Decision(Behavior.DENY, decision.reason, text)
-        wide = (_WIDE.format(path=neutralise(path)),) if is_wide_path(path, self._home) else ()
+        opens_much = any(is_wide_path(one, self._home) for one in (path, real_path(path)))
+        wide = (_WIDE.format(path=neutralise(path)),) if opens_much else ()
         kind, opposite = ("allowWrite", "denyWrite") if wish.write else ("allowRead", "denyRead")
         scopes = [Scope.ONCE, Scope.SESSION, Scope.ALWAYS]
         if wish.command_id:

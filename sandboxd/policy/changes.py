@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sandboxd.errors import CallerError
@@ -15,12 +16,13 @@ from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
 
 
-def wide_changes(change: Change, scope: Scope) -> tuple[str, ...]:
-    """A sentence for each rule of a change that gives very much away, and so needs to be confirmed."""
+def wide_changes(change: Change, scope: Scope, real_path: Callable[[str], str] = str) -> tuple[str, ...]:
+    """A sentence for each rule of a change that gives very much away, and so needs to be confirmed. `real_path` tells
+    where links lead."""
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()
     policy, _ = evaluate(merge([_layer_of(change)]), scope)
-    return wide_grants(policy, scope.home)
+    return wide_grants(policy, scope.home, real_path)
 
 
 def _layer_of(change: Change) -> Layer:

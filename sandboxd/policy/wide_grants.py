@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from sandboxd.policy.addresses import refuse_address
@@ -47,9 +48,9 @@ RUN_OTHERS: Final = (
 _VERSION: Final = re.compile(r"[-.]?[0-9][0-9.]*$")
 
 
-def wide_grants(policy: Policy, home: str) -> tuple[str, ...]:
-    """A sentence for each rule of a policy that gives very much away."""
-    return tuple(_sentences(policy, home))
+def wide_grants(policy: Policy, home: str, real_path: Callable[[str], str] = str) -> tuple[str, ...]:
+    """A sentence for each rule of a policy that gives very much away. `real_path` tells where links lead."""
+    return tuple(_sentences(policy, home, real_path))
 
 
 def is_wide_path(path: str, home: str, *, glob: bool = False) -> bool:
@@ -57,15 +58,30 @@ def is_wide_path(path: str, home: str, *, glob: bool = False) -> bool:
     if glob:
         while path != "/" and not posixpath.basename(path).strip("*"):
             path = posixpath.dirname(path)
+        own = f"{home}/.claude"
+        wide = (*SYSTEM_DIRECTORIES, home, own, f"{own}/settings.json", f"{own}/settings.local.json")
+        if any(_matches(path.split("/"), one.split("/")) for one in wide):
+            return True
     above_home = home != "/" and f"{home}/".startswith(path.rstrip("/") + "/")
     return path == "/" or above_home or path in SYSTEM_DIRECTORIES or _SETTINGS.fullmatch(path) is not None
 
 
-def _sentences(policy: Policy, home: str) -> Iterator[str]:
+def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether a pattern, by its components, matches a path or a directory above it."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], names[at:]) for at in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
+
+
+def _sentences(policy: Policy, home: str, real_path: Callable[[str], str]) -> Iterator[str]:
     for rules, verb in ((policy.files.allow_write, "write"), (policy.files.allow_read, "read")):
         for rule in rules:
             if is_wide_path(rule.path, home, glob=rule.glob):
                 yield _of_path(rule, home, verb)
+            elif not rule.glob and is_wide_path(target := real_path(rule.path), home):
+                yield f"{rule.text or rule.path} leads to {target}, and lets commands {verb} there"
     for host in policy.network.allowed:
         if text := _of_host(host):
             yield text
@@ -102,13 +118,14 @@ def serves_metadata(host: Host) -> bool:
 
 
 def runs_others(pattern: CommandPattern) -> bool:
-    """Whether the program runs others and its first argument is left open."""
-    free = len(pattern.words) == 1 and pattern.open_ended
+    """Whether the program runs others and its first argument that is no option is left open."""
+    words: Sequence[str] = pattern.words if pattern.open_ended else ("", "exact")
     if pattern.wildcard:
-        free = " " not in pattern.wildcard[0].strip()
+        words = pattern.wildcard[0].split()
         head = "*".join(pattern.wildcard).partition(" ")[0]
         if "*" in head and "/" not in head:
             any_of = re.compile(".*".join(map(re.escape, head.split("*"))))
             return any(map(any_of.fullmatch, RUN_OTHERS))
+    free = all(word.startswith("-") for word in words[1:])
     name = pattern.program
-    return free and (name in RUN_OTHERS or _VERSION.sub("", name) in RUN_OTHERS)
+    return free and not RUN_OTHERS.isdisjoint({name, _VERSION.sub("", name), name.partition(".")[0]})

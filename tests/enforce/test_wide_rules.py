@@ -39,3 +39,21 @@ def test_a_rule_whose_links_cannot_be_followed_stops_no_command(
     assert daemon.run("settings", "set", "sandbox.network.strictAllowlist", "true").returncode == 0
     assert daemon.run("restart").returncode == 0
     assert daemon.run("run", "--", "echo", "ran").stdout == "ran\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("allow", "path", "HOME/.."), ("allow", "path", "LINK"), ("allow", "path", "/./"), ("allow", "path", "/[e]tc"),
+     ("allow", "path", "~/.claude*"), ("settings", "set", "permissions.allow", '["Edit(/LINK/**)"]'),
+     ("settings", "set", "permissions.additionalDirectories", '["LINK"]'), ("exclude", "add", "git -c *")],
+)  # fmt: skip
+def test_other_spellings_need_a_confirmation_as_well(
+    daemon: DaemonProcess, identity: Identity, words: tuple[str, ...]
+) -> None:
+    link = identity.base / "link"
+    link.symlink_to(identity.home)
+    words = tuple(word.replace("HOME", str(identity.home)).replace("LINK", str(link)) for word in words)
+    refused = daemon.run(*words)
+    assert refused.returncode != 0 and "gives very much away" in refused.stderr, refused
+    assert not (identity.home / ".claude/settings.local.json").is_file()
+    assert daemon.run(*words, "--yes").returncode == 0

@@ -24,14 +24,19 @@ def wide(key: str, value: Any) -> tuple[str, ...]:
     "path",
     ["/", "//", "/**", "/*", "/**/*", "~", "~/", "~/**", "~/*", "/home", "/home/me", "/etc", "/usr/", "/usr/**",
      "/usr/local/bin", "/var", "~/.claude", "~/.claude/settings.json", "/p/.claude/settings.local.json",
-     "/etc/sandboxd/managed-settings.json", "/etc/claude-code"],
+     "/etc/sandboxd/managed-settings.json", "/etc/claude-code", "/v*", "/[e]tc", "/???", "/h*/me", "/home/m?", "~/.*",
+     "~/[.a-z]*", "~/.claude*", "~/.claude/sett*", "~/.c*/settings.json", "/**/etc", "~/./", "/etc/."],
 )  # fmt: skip
 def test_a_wide_path(key: str, path: str) -> None:
     (text,) = wide(key, path)
     assert ("write" if key == WRITE else "read") in text
 
 
-@pytest.mark.parametrize("path", ["~/.cache/x", "/srv/data", "/home/me/other", "/home/you/x", "./build", "~/*.log"])
+@pytest.mark.parametrize(
+    "path",
+    ["~/.cache/x", "/srv/data", "/home/me/other", "/home/you/x", "./build", "~/*.log", "~/.cache*", "~/*/x", "/v*/x",
+     "./**/*.o"],
+)  # fmt: skip
 def test_an_ordinary_path(path: str) -> None:
     assert wide(WRITE, path) == wide(READ, path) == ()
 
@@ -52,7 +57,8 @@ def test_an_ordinary_host(host: str) -> None:
     "pattern",
     ["python3.11", "python3:*", "python", "vim", "tar", "tar *", "git", "git:*", "node20", "npm", "/usr/bin/git",
      "gdb", "make", "uv", "psql", "git*", "gi*", "s*",
-     "busybox", "env", "xargs:*", "find", "npx", "python3*"],
+     "busybox", "env", "xargs:*", "find", "npx", "python3*", "vim.basic", "vim.tiny:*", "sh -c:*", "python3 -c *",
+     "git -c *", "tar -x -f *", "git -C:*"],
 )  # fmt: skip
 def test_a_program_that_runs_others(pattern: str) -> None:
     assert len(wide(COMMANDS, pattern)) == 1
@@ -70,3 +76,10 @@ def test_other_ways_to_write_the_same() -> None:
     assert wide_changes(Change(Act.SET, HOSTS, ["ok.test", "*"]), SCOPE)
     assert wide_changes(Change(Act.REMOVE, WRITE, "/"), SCOPE) == ()
     assert wide("sandbox.filesystem.denyWrite", "/") == ()
+
+
+def test_a_link_to_a_wide_place() -> None:
+    change = Change(Act.ADD, WRITE, "/srv/link")
+    (text,) = wide_changes(change, SCOPE, {"/srv/link": "/home/me"}.__getitem__)
+    assert "/srv/link leads to /home/me" in text
+    assert wide_changes(change, SCOPE, {"/srv/link": "/srv/data"}.__getitem__) == ()
