@@ -125,10 +125,12 @@ class DirectoryIndex:
         """Whether change times below the root are taken from this machine's clock, and are set by every change."""
         return self._device >= 0 and not self._in_memory
 
-    def is_settled(self, path: str, before: int) -> bool:
-        """Whether what is in a directory is surely older than a time (ns of the wall clock). Raises OSError."""
-        state = os.lstat(path)
-        return self.keeps_times and state.st_dev == self._device and state.st_ctime_ns < before
+    def is_on_device(self, path: str) -> bool:
+        """Whether the change time of a directory is one of the root's file system."""
+        try:
+            return os.lstat(path).st_dev == self._device
+        except OSError:
+            return False
 
     def look(
         self, apart: frozenset[str], budget: Budget, *, again: bool = False

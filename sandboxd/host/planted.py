@@ -108,6 +108,34 @@ def make_harmless(git_dir: str, planted: Planted) -> tuple[list[str], OSError | 
     return moved, failed
 
 
+def runs_something(git_dir: str) -> bool:
+    """Whether git would run a hook of a git directory, or its configuration has a dangerous part."""
+    try:
+        with without_links.opened(git_dir) as directory:
+            for name in _CONFIGURATIONS:
+                if not without_links.mode_of(directory, name):
+                    continue
+                text = without_links.read(directory, name, _LARGEST_CONFIG)
+                if text is None or len(text) > _LARGEST_CONFIG:
+                    return True
+                if cleaned(text, worktree=confirmed_worktree(git_dir)) is not None:
+                    return True
+    except OSError:
+        return True
+    return any(os.path.islink(hook) or os.access(hook, os.X_OK) for hook in hooks_in(os.path.join(git_dir, "hooks")))
+
+
+def move(path: str, name: str) -> list[str]:
+    """Give what a directory holds under a name another one."""
+    try:
+        with without_links.opened(path) as directory:
+            return list(_move(directory, path, name))
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return []
+
+
 def make_obeyed_harmless(obeyed: Obeyed, planted: Planted) -> Iterator[str]:
     """The same for what the configuration of git names. Raises OSError."""
     path = obeyed.resolved.real

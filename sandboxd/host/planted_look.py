@@ -7,9 +7,10 @@ and `objects` and `refs` or a `commondir` (gitrepository-layout(5)), or when a `
 is a candidate, whether anything leads to it yet or not, so it does not matter in which order the parts were made.
 
 Told apart from what a person has made: what was there, unchanged, at a look before any command that still runs; what
-is older than this daemon, with all directories on the way to it; and what was made while no command could write there.
-Of the rest everything that git would obey is made harmless. No program can set the inode change times that this rests
-on; those of another machine, and of a file system in memory, prove nothing.
+is older than this daemon or was made while no command could write there, in directories on the way to it of which the
+same is true: what came with a checkout is no repository until a command renames or adds something. Of the rest
+everything that git would obey is made harmless. No program can set the inode change times that this rests on; those of
+another machine, and of a file system in memory, prove nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
 
 from sandboxd.errors import HostError, PolicyError
@@ -34,7 +36,7 @@ from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
 from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell
 from sandboxd.host.resolve import NoNames
-from sandboxd.plan.facts import Neutralised, Territory
+from sandboxd.plan.facts import Neutralised, Resolved, Territory
 
 MOST_DIRECTORIES = 200_000
 """Looked at below one place."""
@@ -54,6 +56,16 @@ AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
 _Signature = tuple[int, ...]
+
+
+class _Way(IntEnum):
+    """What no command has changed: nothing, what a directory holds and its name, those above it as well."""
+
+    CHANGED = 0
+    STANDS = 1
+    STANDS_ABOVE = 2
+
+
 _NEVER = 1 << 62
 """A change time that counts as new."""
 
@@ -336,10 +348,29 @@ class _Look:
             if os.path.lexists(os.path.join(entry, "HEAD")):
                 self._judge(entry)
             return
-        fresh = state.st_ctime_ns >= self._since
+        fresh = not self._was_made_quietly(entry)
         for target in pointers_of(work_tree):
+            if fresh and self._changes and self._came_along(planted.common_of(target) or target):
+                self._moved += planted.move(work_tree, ".git")
+                return
             if os.path.lexists(os.path.join(target, "HEAD")):
                 self._judge(target, work_tree, fresh=fresh)
+
+    def _came_along(self, git_dir: str) -> bool:
+        """Whether a checkout may have brought a git directory that runs something, so that a person has never used it:
+        it lies in a working tree, has another name than `.git`, which git checks out nowhere, and no person's `.git`
+        leads to it. What a command has made there is none of this, and is made harmless itself."""
+        if ".git" in git_dir.split("/") or not planted.runs_something(git_dir):
+            return False
+        above = os.path.dirname(git_dir)
+        while not os.path.lexists(entry := os.path.join(above, ".git")):
+            if above == "/":
+                return False
+            above = os.path.dirname(above)
+        if self._was_made_quietly(entry) and git_dir in pointers_of(above):
+            return False
+        way = self._way_to(git_dir)
+        return git_dir in self._known or not all(self._is_planted(one, way) for one in planted.obeyed_items(git_dir))
 
     def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
         """`fresh`: what leads there may be a command's, so that its age proves nothing."""
@@ -353,31 +384,37 @@ class _Look:
             return
         if not os.access(git_dir, os.X_OK):
             self._open_up(git_dir)
-        is_old = not fresh and self._is_old(git_dir)
+        way = _Way.CHANGED if fresh else self._way_to(git_dir)
         leads = planted.common_of(git_dir)
-        common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), is_old)
-        self._clean(git_dir, is_old)
+        common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), way)
+        self._clean(git_dir, way)
         if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
             self._judge(leads, work_tree, fresh=fresh or common_is_new)
-        self._clean_obeyed(git_dir, work_tree, is_old)
+        self._clean_obeyed(git_dir, work_tree, way)
         self._remember(git_dir, work_tree)
 
-    def _clean(self, git_dir: str, is_old: bool) -> None:
-        moved, failed = planted.make_harmless(git_dir, lambda path: self._is_planted(path, is_old))
+    def _clean(self, git_dir: str, way: _Way) -> None:
+        moved, failed = planted.make_harmless(git_dir, lambda path: self._is_planted(path, way))
         self._moved += moved
         self._failed = failed or self._failed
 
-    def _clean_obeyed(self, git_dir: str, work_tree: str, is_old: bool) -> None:
+    def _clean_obeyed(self, git_dir: str, work_tree: str, way: _Way) -> None:
         try:
             for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
                 real = obeyed.resolved.real
                 if obeyed.resolved.kind is not None and self._could_write(real):
-                    old = is_old and self._is_old(os.path.dirname(real))
-                    self._moved += planted.make_obeyed_harmless(obeyed, partial(self._is_planted, is_old=old))
+                    there = min(way, self._way_along(obeyed.resolved))
+                    self._moved += planted.make_obeyed_harmless(obeyed, partial(self._is_planted, way=there))
         except (OSError, PolicyError) as error:
             self._failed = error
 
-    def _is_planted(self, path: str, is_old: bool) -> bool:
+    def _way_along(self, resolved: Resolved) -> _Way:
+        """To what a configuration names, by whatever links and directories."""
+        way = self._way_to(os.path.dirname(resolved.real))
+        whole = way is _Way.STANDS_ABOVE and all(self._was_made_quietly(link.path) for link in resolved.links)
+        return way if whole else _Way.CHANGED
+
+    def _is_planted(self, path: str, way: _Way) -> bool:
         signature = _signature(path)
         if not signature or self._all.is_admitted(path, signature):
             return False
@@ -385,13 +422,20 @@ class _Look:
             return True
         # what commands of an earlier daemon have left was looked at by that one
         return not all(
-            (is_old and moment < self._since) or self._all.was_quiet(moment, path)
+            (way is _Way.STANDS_ABOVE and moment < self._since) or (way and self._all.was_quiet(moment, path))
             for moment in signature[2::5]
         )
 
+    def _was_made_quietly(self, path: str) -> bool:
+        try:
+            moment = os.lstat(path).st_ctime_ns
+            return moment < self._since or self._all.was_quiet(moment, path)
+        except OSError:
+            return False
+
     def _remember(self, git_dir: str, work_tree: str) -> None:
         """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
-        is_old = self._is_old(git_dir)
+        way = self._way_to(git_dir)
         items = list(planted.obeyed_items(git_dir))
         try:
             for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
@@ -402,28 +446,27 @@ class _Look:
         found = {path: _signature(path) for path in items}
         certain = self._failed is None and self._all.runs_alone(git_dir, self._territory)
         for path, signature in found.items():
-            if signature and (certain or not self._is_planted(path, is_old)):
+            if signature and (certain or not self._is_planted(path, way)):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
         if not self._changes and leads and leads != git_dir:
             self._judge(leads, work_tree)
 
-    def _is_old(self, directory: str) -> bool:
-        """Whether a directory stood there, and nothing was made in it, before any command that still runs started; and
-        those above it stood there too."""
+    def _way_to(self, directory: str) -> _Way:
+        """The directories above have to have stood there since before any command that still runs."""
         index = self._index
-        try:
-            if index is None or not index.is_settled(directory, self._since):
-                return False
-            while directory not in ("/", *self._territory.places):
-                record = index.get(directory)
-                seen_before = record is not None and record.first < index.number
-                if not seen_before and not index.is_settled(directory, self._since):
-                    return False
-                directory = os.path.dirname(directory)
-        except OSError:
-            return False
-        return True
+        if index is None or not index.keeps_times or not self._is_settled(directory):
+            return _Way.CHANGED
+        while directory not in ("/", *self._territory.places):
+            record = index.get(directory)
+            seen_before = record is not None and record.first < index.number
+            if not seen_before and not self._is_settled(directory):
+                return _Way.STANDS
+            directory = os.path.dirname(directory)
+        return _Way.STANDS_ABOVE
+
+    def _is_settled(self, directory: str) -> bool:
+        return self._index is not None and self._index.is_on_device(directory) and self._was_made_quietly(directory)
 
     # where not every directory could be looked at
 
