@@ -23,7 +23,7 @@ from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.events import Connected, Disconnected, Events
+from sandboxd.runtime.events import Connected, Disconnected, Event, Events, RunEnded, RunPrepared, RunStarted
 from sandboxd.runtime.prompts import Prompts
 from sandboxd.runtime.session import Session
 from sandboxd.runtime.session_records import PermissionMode
@@ -86,6 +86,12 @@ def make_proxies_of(
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+    def hurry(event: Event) -> None:
+        if isinstance(event, RunPrepared | RunStarted | RunEnded):
+            room.turns.hurry()
+
+    events.listen(hurry)
     dialer = Dialer()
     parents = ParentDialer(dialer, resolver)
 

@@ -21,6 +21,10 @@ BUDGET: Final = 400
 LEAST: Final = 40
 """Of one command, however many others there are."""
 MOST_OWED: Final = 50 * BUDGET
+HURRIED_TURNS: Final = 64
+"""That a launch or an end takes, about: connections have less meanwhile."""
+LESS: Final = 4
+"""By how much their shares are divided then."""
 
 STEP: Final = 10
 """Of any step: a call of the system, and what leads to it."""
@@ -44,6 +48,7 @@ class Turns:
         self._active: dict[Share, None] = {}
         self._share = budget
         self._begun: asyncio.Handle | None = None
+        self._hurried = 0
         self.count = 0
         """Turns in which something was done, so far."""
 
@@ -51,6 +56,10 @@ class Turns:
     def share(self) -> int:
         """Of each command in this turn."""
         return self._share
+
+    def hurry(self) -> None:
+        """A command is launched, or ends: let connections do less for some turns."""
+        self._hurried = HURRIED_TURNS
 
     def activate(self, share: Share) -> None:
         """Something is done, or waits: there is to be another turn."""
@@ -62,7 +71,9 @@ class Turns:
         self._begun = None
         self.count += 1
         active, self._active = self._active, {}
-        self._share = max(self._budget // len(active), min(LEAST, self._budget))
+        less = LESS if self._hurried else 1
+        self._hurried = max(self._hurried - 1, 0)
+        self._share = max(self._budget // len(active), min(LEAST, self._budget)) // less
         for share in active:
             share.begin(self._share)
 

@@ -8,11 +8,14 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from sandboxd.app_commands import make_proxies_of
 from sandboxd.proxy.limits import Limits, Room
-from sandboxd.proxy.turns import BUDGET, CONNECTION, LEAST, STEP, Share, Turns
+from sandboxd.proxy.turns import BUDGET, CONNECTION, HURRIED_TURNS, LEAST, LESS, STEP, Share, Turns
+from sandboxd.runtime.events import Disconnected, Events, RunStarted
 from support.proxies import Proxies, Wire, finish, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
@@ -51,6 +54,31 @@ async def observed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Observed]:
         yield seen
     finally:
         watching.clear()
+
+
+async def test_connections_do_less_while_a_command_is_launched() -> None:
+    turns = Turns(100)
+    share = Share(turns)
+    had: list[int] = []
+    turns.hurry()
+    while len(had) < HURRIED_TURNS + 2:
+        share.spend(turns.share)  # all of it, so that the next turn is waited for
+        await share.turn()
+        had.append(turns.share)
+    assert turns.count == len(had)
+    assert had == [100 // LESS] * HURRIED_TURNS + [100, 100]
+
+
+def test_a_launch_and_an_end_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurried: list[Turns] = []
+    monkeypatch.setattr(Turns, "hurry", lambda turns: hurried.append(turns))
+    events = Events()
+    absent: Any = None  # what makes the proxies of a command, of which there is none here
+    make_proxies_of(absent, absent, absent, events, absent)
+    events.tell(Disconnected("session", "command", 1, 1))
+    assert hurried == []
+    events.tell(RunStarted("wrap", "command", "session", 1))
+    assert len(hurried) == 1
 
 
 async def test_a_share_is_used_up_and_there_again_in_the_next_turn() -> None:
