@@ -98,6 +98,19 @@ def rights():
     socket.send_fds(a, [b"x"], [server.fileno()])
     return str(len(socket.recv_fds(b, 1, 1)[1]))
 attempt("own rights", rights)
+def not_dumpable():  # as ssh-agent
+    libc.prctl(4, 0)
+    try:
+        with received("udp") as one: one.connect(udp)
+    except OSError as error: return errno.errorcode[error.errno]
+    finally: libc.prctl(4, 1)
+attempt("hidden connect", not_dumpable)
+def listens():
+    libc.prctl(4, 0)
+    with socket.create_server(("127.0.0.1", 0)) as one: port = one.getsockname()[1]
+    libc.prctl(4, 1)
+    return str(port > 0)
+attempt("own hidden", listens)
 attempt("names", lambda: str(bool(socket.if_nameindex())))
 print(json.dumps(done))
 """
@@ -158,6 +171,7 @@ def run(daemon: DaemonProcess, **given: object) -> dict[str, str]:
 
 
 OWN = {
+    "own hidden": "True",
     "own tcp": "sent", "own sendto": "sendto", "own large": "xxxxxxxxx", "own too large": "EMSGSIZE",
     "own sendmsg": "sendmsg", "own sendmmsg": "sendmmsg", "bad memory": "EFAULT", "own rights": "1", "names": "True",
 }  # fmt: skip
