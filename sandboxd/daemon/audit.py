@@ -44,6 +44,8 @@ from sandboxd.runtime.rate import RateBound
 from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0
+CONNECTIONS_WRITTEN_OF_ALL = 5_000
+"""Of all commands together, then five a second."""
 CONNECTIONS_WRITTEN = 500
 TARGETS_COUNTED, TARGETS_TOLD = 256, 20
 LONGEST_COMMAND = 4096
@@ -77,6 +79,7 @@ class Audit:
         """The file that was open last, and the last line in it."""
         self._connections: dict[tuple[str, str], _Connections] = {}
         """Of the commands that run."""
+        self._all_connections = RateBound(CONNECTIONS_WRITTEN_OF_ALL, 5.0)
         self._lines = 0
         self._lost = 0
         """Since the beginning; `_unsaid` of them the log does not know of yet."""
@@ -130,7 +133,7 @@ class Audit:
             return
         if isinstance(event, Connected):
             command = event.session_id, event.command_id
-            if not self._connections.setdefault(command, _Connections()).admits(record["target"]):
+            if not self._connections.setdefault(command, _Connections(self._all_connections)).admits(record["target"]):
                 return
         elif isinstance(event, RunEnded):
             made = self._connections.pop((event.session_id, event.command_id), None)
@@ -228,13 +231,16 @@ class _Connections:
     """Those of one command: the first 500 have a line each, then one a second; the others are counted, and told of when
     it ends. So they do not push violations and questions out of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_all: RateBound) -> None:
         self.bound = RateBound(CONNECTIONS_WRITTEN, 1.0)
+        self._of_all = of_all
         self._counted: Counter[str] = Counter()
 
     def admits(self, target: str) -> bool:
         if self.bound.admits():
-            return True
+            if self._of_all.admits():
+                return True
+            self.bound.lost += 1
         if target in self._counted or len(self._counted) < TARGETS_COUNTED:
             self._counted[target] += 1
         return False

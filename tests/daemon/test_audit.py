@@ -339,6 +339,27 @@ async def test_every_fallback_is_an_event() -> None:
     assert lines[0]["why"] == "nested, and weaker" and "bubblewrap is not installed" in lines[1]["why"]
 
 
+def test_connections_of_many_commands_do_not_push_out_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "audit" / "audit.jsonl"
+    policy = AuditPolicy(enabled=True, path=str(path), max_bytes=2 << 20, keep=1)
+    decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, "allowed")
+
+    async def flood() -> None:
+        async with Audit(lambda: policy, str(tmp_path), make_logger(io.StringIO(), LogFormat.JSON)).running() as audit:
+            audit.listen(Fallback("layer", "first", "s", "c"))
+            for command in map(str, range(60)):
+                for _ in range(500):
+                    audit.listen(Connected("s", command, "CONNECT", "n.test", 443, "192.0.2.1", decision))
+                audit.listen(RunEnded("w", command, "s", True, 0, None))
+
+    asyncio.run(flood())
+    lines = lines_of(path)
+    assert [line["why"] for line in lines if line["kind"] == "fallback"] == ["first"]
+    written = [line for line in lines if line["kind"] == "connection"]
+    folded = [line["count"] for line in lines if line["kind"] == "connections"]
+    assert 5_000 <= len(written) < 6_000 and len(written) + sum(folded) == 30_000
+
+
 def test_connections_of_one_command_do_not_push_out_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "audit" / "audit.jsonl"
     policy = AuditPolicy(enabled=True, path=str(path), max_bytes=1 << 20, keep=1)
