@@ -161,6 +161,8 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("watch_limit", HOST, "no more files can be watched"),
     ("watch_unavailable", HOST, "settings files cannot be watched"),
     ("placeholder_failed", HOST, "a protected name cannot be kept from being created"),
+    ("journal_failed", HOST, "a command cannot be written down in the journal of launches"),
+    ("look_failed", HOST, "what a command has left was not looked through"),
     ("placeholder_taken", HOST, "a program creates and removes a protected name all the time"),
     ("temporary_directory", HOST, "a temporary directory cannot be made or used"),
     ("directory_unusable", HOST, "a directory of the daemon cannot be made or used"),
