@@ -106,7 +106,9 @@ class DirectoryIndex:
         self.root = root
         self.number = 0
         self.unseen = ""
-        """Why the last look is not complete; empty when it is."""
+        """Why there was too much for the last look to see whole; empty when there was not."""
+        self.failed: OSError | None = None
+        """What the last look could not list: a command may have made it so."""
         self._records: dict[str, Directory] = {}
         self._not_reached: dict[str, Directory] = {}
         """Records of earlier looks that the last one, which ended early, did not come to."""
@@ -141,7 +143,7 @@ class DirectoryIndex:
         self._records, self._not_reached = records, {}
         if not again:
             self.number += 1
-        self.unseen = ""
+        self.unseen, self.failed = "", None
         self._device = self._own_device()
         self._in_memory = is_in_memory(self.root)
         apart = frozenset(path for path in apart if path.startswith(self.root))
@@ -164,7 +166,7 @@ class DirectoryIndex:
                 break
             except OSError as error:
                 if error.errno not in _GONE:
-                    self.unseen = f"{path[:_SHOWN]} cannot be listed: {error.strerror}"
+                    self.failed = OSError(error.errno, f"{path[:_SHOWN]} cannot be listed: {error.strerror}")
                 continue
             if record is None:
                 continue

@@ -313,6 +313,7 @@ class _Look:
             self._index = index
             for path, directory in index.look(apart, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
                 self._visit(path, directory)
+            self._failed = self._failed or index.failed
             return index.unseen
 
     def _open_up(self, path: str) -> bool:

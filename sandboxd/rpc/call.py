@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sandboxd.errors import CallerError
+from sandboxd.host.resolve import NoNames, resolve
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.wide_grants import is_wide_path
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
@@ -35,6 +40,19 @@ class Call:
     @property
     def caller(self) -> Caller:
         return self.client.caller
+
+    def check_project(self, directory: str) -> None:
+        """Raises CallerError `not_permitted` where a restricted connection would make a session of a directory that is
+        more than a project: commands could write there."""
+        if not self.caller.restricted:
+            return
+        real = resolve(directory, NoNames()).real
+        if is_wide_path(real, self.daemon.policies.places.home):
+            raise CallerError(
+                "not_permitted",
+                f"a connection with the role agent may not have commands write in {neutralise(real)}",
+                hint="name the directory of a project",
+            )
 
     def owns(self, session_id: str) -> bool:
         """Whether the caller may see and use a session: a restricted connection has only those it has opened."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import json
 import os
@@ -143,23 +144,42 @@ class OpenedPlaces:
         self._state: tuple[int, ...] = ()
 
     def add(self, paths: Iterable[str], store: TrustStore) -> None:
-        """Remember further ones. Where nothing can be written there, nothing is remembered."""
-        new = set(map(real_path, paths)) - self.read()
-        if not new:
+        """Remember further ones. Raises SettingsError `opened_unwritable` where the record cannot be written although
+        this user may write there: the next daemon would believe what commands leave there. A home that cannot be
+        written at all has no record, and then no place is believed (`read`)."""
+        known = self.read()
+        new = {path for path in map(real_path, paths) if not _is_in(path, known)}
+        if not new or not self._can_be_kept():
             return
         lines = "".join(f"\n{json.dumps(path)}" for path in sorted(new))  # begun anew where a line was cut off
-        with contextlib.suppress(OSError):
-            if store.make():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                with open(os.open(self._path, flags, 0o600), "w", encoding="ascii") as file:
-                    file.write(lines)
+        try:
+            if not store.make():
+                raise PermissionError(errno.EPERM, "it is not a directory of this user alone")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(self._path, flags, 0o600), "w", encoding="ascii") as file:
+                file.write(lines)
+        except OSError as fault:
+            raise SettingsError(
+                "opened_unwritable",
+                f"{self._path}: what commands may write cannot be recorded there: {fault.strerror}",
+                hint=f"make room on the disk, and {os.path.dirname(self._path)} a directory that only you can write",
+            ) from fault
+
+    def _can_be_kept(self) -> bool:
+        """Whether this user can write the record, or could make the directories to it."""
+        at = self._path
+        while not os.path.lexists(at):
+            at = os.path.dirname(at)
+        there = at == os.path.dirname(self._path)
+        return os.access(at, os.W_OK) and (not there or _is_own(os.lstat(at), stat.S_IFDIR))
 
     def read(self) -> set[str]:
-        """All of them. The root where there are too many, or what is there is not such a file."""
+        """All of them. The root where there are too many, where what is there is not such a file, and where none can be
+        kept."""
         try:
             status = os.lstat(self._path)
         except OSError:
-            return set()
+            return set() if self._can_be_kept() else {"/"}
         state = (status.st_ino, status.st_mtime_ns, status.st_size)
         if state != self._state:
             self._known, self._state = self._read(status), state
@@ -178,6 +198,15 @@ class OpenedPlaces:
             with contextlib.suppress(ValueError):
                 found.add(str(json.loads(line)))
         return found
+
+
+def _is_in(path: str, places: set[str]) -> bool:
+    """Whether a canonical path is one of these directories, or lies below one."""
+    while path not in places:
+        if path == "/":
+            return False
+        path = os.path.dirname(path)
+    return True
 
 
 def real_path(path: str) -> str:

@@ -115,6 +115,27 @@ async def test_settings_of_its_sessions_and_calls_only_tighten(
     assert said["reason"]["rule"] == "a.test"
 
 
+@pytest.mark.parametrize("directory", ["/etc", "/usr", "/", "~", "~/..", "~/.claude"])
+async def test_an_agent_makes_a_project_of_no_wide_directory(
+    agent: RawClient, client: RawClient, running: RunningDaemon, directory: str
+) -> None:
+    home = running.around.home
+    (home / ".claude").mkdir(exist_ok=True)
+    link = running.around.project / "link"
+    link.symlink_to(directory.replace("~", str(home)))
+    for cwd in (directory.replace("~", str(home)), str(link)):
+        assert await slug(agent, "session.open", {"cwd": cwd}) == "not_permitted"
+        assert await slug(agent, "wrap", {"cwd": cwd, "argv": ["x"]}) == "not_permitted"
+        wish = {"kind": "path", "path": "/srv/x", "cwd": cwd}
+        assert await slug(agent, "permission.request", wish) == "not_permitted"
+        await client.result("session.open", {"cwd": cwd})
+
+
+async def test_a_role_is_taken_also_where_the_rest_of_hello_is_refused(client: RawClient) -> None:
+    assert await slug(client, "hello", {"protocol": 0, **ROLE}) == "wrong_version"
+    assert await slug(client, "settings.reload") == "not_permitted"
+
+
 async def test_a_restart_does_not_give_powers_back() -> None:
     async with successive_daemons() as daemons, daemons.client() as agent:
         await agent.result("hello", ROLE)

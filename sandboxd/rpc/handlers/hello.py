@@ -17,6 +17,8 @@ PROTOCOL_OLDEST = 1
 
 async def hello(call: Call, params: HelloParams) -> HelloResult:
     """A newer client is told what we speak and may adapt; one that is too old is refused."""
+    if params.role == "agent":  # also where the rest is refused: a client may ignore that
+        call.client.restrict()
     if params.protocol < PROTOCOL_OLDEST:
         raise CallerError(
             "wrong_version",
@@ -24,9 +26,7 @@ async def hello(call: Call, params: HelloParams) -> HelloResult:
             hint="update sandboxd-client",
             data={"protocol": PROTOCOL, "protocol_oldest": PROTOCOL_OLDEST},
         )
-    if params.role == "agent":
-        call.client.restrict()
-    elif params.role == "full" and call.caller.restricted:
+    if params.role == "full" and call.caller.restricted:
         raise CallerError(
             "not_permitted", "this connection has given its powers up", hint="connect again without the role agent"
         )

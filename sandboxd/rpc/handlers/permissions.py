@@ -65,6 +65,7 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         session = sessions.get(params.session_id)
     elif params.cwd is not None:
         cwd = call.daemon.directory(params.cwd)
+        call.check_project(cwd)
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
     else:
         raise CallerError("question_invalid", "a question belongs to a session", hint="send session_id or cwd")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 async def open_session(call: Call, params: SessionOpenParams) -> SessionOpenResult:
     """A session of the caller's connection. Raises CallerError for its directory, SettingsError for its settings."""
     cwd = call.daemon.directory(params.cwd)
+    call.check_project(cwd)
     if params.detach and call.caller.restricted:
         raise CallerError(
             "not_permitted",

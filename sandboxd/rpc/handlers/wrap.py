@@ -5,6 +5,7 @@ There is no path through here that returns a command unsandboxed: `Session.wrap`
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from functools import lru_cache
@@ -61,7 +62,10 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
     )
     if session is None:
+        call.check_project(cwd)
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
+    if call.caller.restricted:
+        _check_published_paths(request, session)
     settings = call.daemon.policies.session_policy(session.id, session.cwd)
     variables = await caller_variables(call, settings.variables(request.overrides), params.env)
     if variables:
@@ -83,6 +87,19 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
         policy_generation=wrapped.generation,
         published=tuple(map(str, wrapped.published)),
     )
+
+
+def _check_published_paths(request: WrapRequest, session: Session) -> None:
+    """Raises CallerError `not_permitted` for a socket of a restricted connection outside its session's directory: a
+    server inside could stand in for one that programs expect elsewhere."""
+    for one in request.publish:
+        root = os.path.realpath(session.cwd)
+        if one.path and os.path.commonpath([root, os.path.realpath(os.path.dirname(one.path))]) != root:
+            raise CallerError(
+                "not_permitted",
+                "a connection with the role agent publishes sockets in the directory of its session only",
+                hint=f"name a path in {session.cwd}",
+            )
 
 
 def _directory(call: Call, params: WrapParams, session: Session | None) -> str:
