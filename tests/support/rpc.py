@@ -75,7 +75,10 @@ class RawClient:
                 await client.close()
         finally:
             ours.close()
-            child.communicate()
+            child.kill()  # the end of its input may never come: a process that the daemon has forked can hold the pipe
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
 
     async def close(self) -> None:
         self.writer.close()
