@@ -183,7 +183,7 @@ def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -
     assert sorted(path.name for path in (identity.home / ".cargo").iterdir() if path.name != "git") == ["registry"]
     assert run(daemon, "touch ~/.npm/_cacache/again")[0] == 0
     assert daemon.stop() == 0  # what nobody has put anything into is gone
-    assert {path.name for path in identity.home.iterdir()} == {".cargo", ".claude", ".npm"}
+    assert {path.name for path in identity.home.iterdir()} == {".cargo", ".claude", ".local", ".npm"}
 
 
 UNDER_ENOSYS = """
@@ -229,10 +229,9 @@ def test_f058_and_f060_neither_clone3_nor_a_namespace_in_the_sandbox(identity: I
     identity.write(identity.base / "strict" / "bwrap", STRICT_BUBBLEWRAP, mode=0o755)
     under = identity.write(identity.base / "under.py", UNDER_ENOSYS)
     threads = identity.write(identity.base / "threads.py", THREADS)
-    path = f"{identity.base / 'strict'}:{identity.environment()['PATH']}"
     argv = [identity.code.python, str(under), *identity.python(str(threads))]
     try:
-        done = identity.run(argv, env=identity.environment(PATH=path))
+        done = identity.run(argv, env=identity.environment(SANDBOXD_TEST_PATH=str(identity.base / "strict")))
         layers, statuses = done.stdout.splitlines() or ("", "")
         assert statuses == "60 {0}" and {"namespaces", "seccomp"} <= {*layers.split()}, done
     finally:

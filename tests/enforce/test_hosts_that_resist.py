@@ -121,8 +121,8 @@ def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
     )
     stub.write_text("#!/bin/sh\n" + stub.read_text())
     stub.chmod(0o755)
-    path = f"PATH={stub.parent}:{identity.environment()['PATH']}"
-    seen = look(identity, ["env", path], {"failIfUnavailable": False, "allowUnsandboxedCommands": True})
+    loose = {"failIfUnavailable": False, "allowUnsandboxedCommands": True}
+    seen = look(identity, ["env", f"SANDBOXD_TEST_PATH={stub.parent}"], loose)
     assert_nothing_runs(seen, "namespaces_restricted")  # whatever an agent may ask for: run and wrap sandbox or fail
     assert "apparmor" in seen.errors and seen.failed["user namespace"] == "namespaces_restricted"
 
@@ -133,7 +133,7 @@ def test_f255_nothing_is_installed(identity: Identity) -> None:
     few.mkdir()
     for program in ("sh", "touch", "env"):
         (few / program).symlink_to(f"/bin/{program}")
-    seen = look(identity, ["env", f"PATH={identity.base / 'bin'}:{few}"])
+    seen = look(identity, ["env", f"PATH={identity.base / 'bin'}:{few}", "SANDBOXD_TEST_NO_PROGRAMS=1"])
     assert (seen.check_status, seen.run, seen.ran) == ("1", ["125"], False), seen
     assert seen.failed["bubblewrap"] == "bwrap_missing" and "hint: install it" in seen.errors
     assert "socat" not in seen.errors

@@ -240,11 +240,15 @@ def code_for(kind: str, scratch: Path) -> Code:
 
 
 # In each interpreter of the tests, when one of these variables says so: SANDBOXD_TEST_PATH names directories in which
-# programs are looked for first, SANDBOXD_TEST_SITE one with a sitecustomize.py.
+# programs are looked for first, SANDBOXD_TEST_SITE one with a sitecustomize.py. With
+# SANDBOXD_TEST_NO_PROGRAMS none is found.
 _HOOK = """
 import os, sys
 if place := os.environ.get("SANDBOXD_TEST_SITE"):
     sys.path.insert(0, place)
+if os.environ.get("SANDBOXD_TEST_NO_PROGRAMS"):
+    from sandboxd_client import programs
+    programs.find = lambda name, *rest: programs.Search(None)
 if directories := os.environ.get("SANDBOXD_TEST_PATH"):
     from sandboxd_client import programs
     usual = programs.find
