@@ -123,7 +123,7 @@ async def test_many_projects_cost_no_more_each_than_the_first_and_are_forgotten_
         for number in range(400, 600):
             world.policies.of_session(str(world.home / f"p{number}"))
         assert 1 <= watcher.replaced <= 8, "all of them are looked at seldom"
-        assert len(watcher) < 1000, "those of projects that are over are not watched for ever"
+        assert len(watcher) < 1100, "those of projects that are over are not watched for ever"
         assert str(world.home / "p599/.claude/settings.json") in {location.path for location in watcher.locations}
 
 

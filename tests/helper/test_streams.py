@@ -29,6 +29,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _NUMBERS = {  # of calls that Python does not have: x86_64, aarch64
     "bpf": (321, 280), "epoll_create1": (291, 20), "fanotify_init": (300, 262), "fsopen": (430, 430),
     "inotify_init1": (294, 26), "io_uring_setup": (425, 425), "memfd_secret": (447, 447), "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
     "open_tree": (428, 428), "perf_event_open": (298, 241), "signalfd4": (289, 74), "timerfd_create": (283, 85),
     "userfaultfd": (323, 282), "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
@@ -136,7 +137,10 @@ def _perf(stack: ExitStack) -> int:
 
 
 def _queue(stack: ExitStack) -> int:
-    return _call("mq_open", ctypes.c_char_p(f"sandboxd-{os.getpid()}".encode()), os.O_RDWR | os.O_CREAT, 0o600, 0)
+    name = ctypes.c_char_p(f"sandboxd-{os.getpid()}".encode())
+    queue = _call("mq_open", name, os.O_RDWR | os.O_CREAT, 0o600, 0)
+    _call("mq_unlink", name)  # else it stays for good, and a user may have few of them
+    return queue
 
 
 Factory = Callable[[ExitStack], int]

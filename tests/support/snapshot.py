@@ -120,6 +120,7 @@ def _ours_in(shared: Path, identity: Identity, processes: frozenset[int]) -> dic
             continue
         if path == Path(f"/var/tmp/sandboxd-{identity.uid}"):
             entries = [entry for entry in _children(path) if not _held_by_others(_lock_of(entry), processes)]
+            entries = [entry for entry in entries if not entry.name.startswith("launches-")]  # a journal, kept for good
             facts.update(_facts_of(entry, identity) for entry in entries)
         else:
             facts.update([_facts_of(path, identity)])
