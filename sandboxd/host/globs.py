@@ -24,6 +24,7 @@ from itertools import count
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.changes import Changes, Interest
+from sandboxd.host.placeholder import is_absent
 from sandboxd.host.resolve import Names, resolve
 from sandboxd.host.scan import found_at
 from sandboxd.plan.facts import Found, Kind, Link
@@ -131,6 +132,8 @@ class GlobScan:
         if name is not None:
             seen.visit(way.path, name)
             below = _join(way.path, name)
+            if is_absent(below):  # also what only keeps the name absent: it goes with its command
+                return
             with self._as_far_as_it_can_be_searched(way.path, way.links, seen):
                 is_link = stat.S_ISLNK(os.lstat(below).st_mode)
                 yield from self._enter(replace(way, path=below, rest=after), is_link, seen)
@@ -210,7 +213,7 @@ class GlobScan:
             with os.scandir(path) as entries:
                 if pattern is None:
                     return [entry for entry in entries if _leads_to_directory(entry)]
-                fits = [entry for entry in entries if pattern.match(entry.name)]
+                fits = [entry for entry in entries if pattern.match(entry.name) and not is_absent(entry.path)]
                 return fits if len(way.rest) == 1 else [entry for entry in fits if _leads_to_directory(entry)]
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):

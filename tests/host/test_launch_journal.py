@@ -12,7 +12,7 @@ from sandboxd.host import launch_journal
 from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
 from sandboxd.plan.facts import Territory
 
-TERRITORY = Territory(("/tmp/x", "/work/a\nb"), ("/work/apart",), ("/work/.git",), 5)
+TERRITORY = Territory(("/tmp/x", "/srv/a\nb"), ("/srv/apart",), ("/srv/.git",), 5)
 
 
 def started(name: str) -> Started:
