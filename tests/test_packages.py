@@ -66,6 +66,15 @@ def test_the_client_needs_nothing(tmp_path: Path) -> None:
     assert any(name == "sandboxd_client/py.typed" for name in client.namelist())
 
 
+@pytest.mark.parametrize("project", ["", "client"])
+def test_each_wheel_carries_the_licence(project: str, tmp_path: Path) -> None:
+    package = build(CHECKOUT / project, tmp_path)
+    (licence,) = (name for name in package.namelist() if name.endswith("/licenses/LICENSE"))
+    assert package.read(licence) == (CHECKOUT / "LICENSE").read_bytes()
+    (metadata,) = (package.read(name).decode() for name in package.namelist() if name.endswith("METADATA"))
+    assert "License-Expression: Apache-2.0\n" in metadata
+
+
 def test_both_have_the_same_version() -> None:
     versions = {
         re.search(r'__version__ = "(.+)"', (CHECKOUT / path / "__init__.py").read_text())[1]  # type: ignore[index]

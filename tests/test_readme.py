@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from support.daemons import DaemonProcess, StartDaemon
 from support.users import CHECKOUT
 
@@ -74,7 +76,7 @@ def headings(document: Path) -> set[str]:
 
 
 def test_every_link_leads_somewhere() -> None:
-    for document in (CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")):
+    for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
             if target.startswith("https://"):
                 continue
@@ -84,9 +86,10 @@ def test_every_link_leads_somewhere() -> None:
             assert not anchor or anchor in headings(page), f"{document.name}: {target}"
 
 
-def test_every_page_is_in_the_index() -> None:
-    index = (CHECKOUT / "docs" / "README.md").read_text()
-    for page in (CHECKOUT / "docs").glob("*.md"):
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_every_page_is_in_the_index(folder: str) -> None:
+    index = (CHECKOUT / folder / "README.md").read_text()
+    for page in (CHECKOUT / folder).glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in index, page.name
 
 
