@@ -125,7 +125,8 @@ class Relay:
 
     def _copy(self) -> None:
         try:
-            while not self._abandoned and (self._outward or (self._inward and not self._ended)):
+            # After the end of the input too: until the command has ended, what is in the pipe is the command's.
+            while not self._abandoned and (self._outward or (self._input >= 0 and not self._ended)):
                 self._turn()
         finally:
             self._unread = self._left_in_pipe() + b"".join(one.held for one in self._inward)

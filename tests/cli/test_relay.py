@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -169,6 +170,28 @@ def test_what_a_command_did_not_read_is_for_its_next_attempt() -> None:
             out, _ = process.communicate()
             assert relay.finish(60)
         assert len(out) > 50_000 and LARGE[:100_000].endswith(out)
+
+
+def test_the_end_of_the_input_takes_nothing_from_a_slow_reader() -> None:
+    with connection() as (given, client):
+        client.sendall(LARGE[:10_000])
+        client.shutdown(socket.SHUT_WR)
+        relay = Relay((given.fileno(), None, None))
+        with open(os.dup(relay.passed[0] or 0), "rb", buffering=0) as pipe:
+            gate, opened = os.pipe()
+            process = subprocess.Popen(
+                ["sh", "-c", f"read line </dev/fd/{gate}; cat"], stdin=pipe, stdout=subprocess.PIPE, pass_fds=[gate]
+            )
+            relay.start()
+            poll = select.poll()
+            poll.register(pipe, 0)
+            wait_until(lambda: any(events & select.POLLHUP for _, events in poll.poll(0)), "all of the input has come")
+            os.write(opened, b"\n")
+            out, _ = process.communicate()
+            os.close(gate)
+            os.close(opened)
+        assert out == LARGE[:10_000]
+        assert relay.finish(60)
 
 
 def test_datagrams_of_one_peer(cli: CommandLine) -> None:
