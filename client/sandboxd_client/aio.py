@@ -1,22 +1,26 @@
-"""The client for asyncio: the methods of `Client` as coroutines."""
+"""The client: one method for each RPC method, and the commands that it runs."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sandboxd_client import calls
-from sandboxd_client.aio_connection import AsyncConnection
-from sandboxd_client.aio_process import AsyncProcess, TextMode, ask_to_run_outside, complete, start
-from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
-from sandboxd_client.client import DEFAULT_TIMEOUT_S
+from sandboxd_client.aio_connection import AsyncConnector
+from sandboxd_client.aio_process import (
+    AsyncProcess,
+    approved,
+    ask_to_run_outside,
+    check_streams,
+    complete,
+    start,
+)
+from sandboxd_client.calls import Call, Notification, Path
 from sandboxd_client.commands import absolute
-from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SettingsChanged
+from sandboxd_client.connection import DEFAULT_TIMEOUT_S
+from sandboxd_client.errors import SettingsChanged
 from sandboxd_client.launching import (
     WRAPS_TRIED,
     Command,
@@ -34,7 +38,6 @@ from sandboxd_client.launching import (
 )
 from sandboxd_client.override import wants_question
 from sandboxd_client.process import Completed
-from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult, Role
@@ -85,7 +88,16 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """As `Client`, for one event loop. Many coroutines may use it at once."""
+    """Talks to the daemon of this user.
+
+    It connects at the first call, starts a daemon when none answers (unless `autostart` is False), and connects again
+    after a restart of the daemon: a request is then repeated where that can do no harm, else ConnectionLost is raised.
+    Several threads, or coroutines of one event loop, may use it at the same time.
+
+    `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take. With the
+    `role` "agent" every connection gives up all powers but those over its own sessions: no settings, no answers to
+    questions, no sessions of others, and what it adds to the rules of a session or a call may only tighten.
+    """
 
     def __init__(
         self,
@@ -95,76 +107,39 @@ class AsyncClient:
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
     ) -> None:
-        self._path = os.fspath(socket) if socket is not None else None
-        self._autostart = autostart
-        self._timeout = timeout
-        self._role = role
-        self._lock = asyncio.Lock()
-        self._connection: AsyncConnection | None = None
-        self.connections = 0
+        self._connector = AsyncConnector(socket, autostart=autostart, timeout=timeout, role=role)
 
     # the connection
 
     @property
     def socket(self) -> str:
         """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
-        if self._path is None:
-            self._path = usable_path()
-        return self._path
+        return self._connector.socket
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been. The sessions of an earlier connection have ended."""
+        return self._connector.connections
 
     async def connect(self) -> None:
         """Connect now instead of at the first call."""
-        await self._connected()
+        await self._connector.connect()
 
     async def close(self) -> None:
         """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()
-
-    async def _connected(self) -> tuple[AsyncConnection, bool]:
-        """The connection, and whether it was made by this very call."""
-        async with self._lock:
-            if self._connection is not None and self._connection.usable:
-                return self._connection, False
-            await self.close()
-            found = await asyncio.to_thread(connect_in_role, self.socket, self._role, autostart=self._autostart)
-            try:
-                self._connection = await AsyncConnection.adopt(found.fileno())
-            finally:
-                found.close()
-            self.connections += 1
-            return self._connection, True
+        await self._connector.close()
 
     async def call(self, call: Call[R]) -> R:
         """Send a request of `calls`; the methods below do it for each of them."""
-        while True:
-            connection, fresh = await self._connected()
-            try:
-                async with asyncio.timeout(None if call.patient else self._timeout):
-                    result = await connection.call(call.method, call.params)
-            except TimeoutError:
-                raise DaemonTimeout(call.method, self._timeout or 0) from None
-            except ConnectionLost as error:
-                if fresh or (error.sent and not call.repeatable):
-                    raise
-                continue
-            return result_record(call, result)
+        return await self._connector.call(call)
 
-    async def notifications(self, timeout: float | None = None) -> AsyncIterator[Notification]:  # noqa: ASYNC109
-        """As Client.notifications, for `async for`."""
-        connection = self._connection
-        if connection is None:
-            raise ConnectionLost("nothing was subscribed to", sent=False)
-        while True:
-            try:
-                async with asyncio.timeout(timeout):
-                    method, params = await connection.next_notification()
-            except TimeoutError:
-                return
-            found = notification_record(method, params)
-            if found is not None:
-                yield found
+    def notifications(self, timeout: float | None = None) -> AsyncIterator[Notification]:
+        """Yield what the daemon sends to the subscriptions that were made before.
+
+        It ends when nothing came for `timeout` seconds; without a timeout it waits. Raises ConnectionLost when the
+        connection is gone, and the subscriptions with it: subscribe again, the answer has the state.
+        """
+        return self._connector.notifications(timeout)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -175,7 +150,7 @@ class AsyncClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncClient of {self._path or 'the default socket'}>"
+        return f"<AsyncClient of {self._connector.path or 'the default socket'}>"
 
     # one method per RPC method
 
@@ -197,7 +172,7 @@ class AsyncClient:
         return await self.call(calls.restart())
 
     async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
-        """Ask the daemon to end; it ends its sessions first. `wait_until_gone` waits for it."""
+        """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""
         return await self.call(calls.shutdown(grace_s))
 
     async def session_open(
@@ -441,23 +416,29 @@ class AsyncClient:
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> AsyncSession:
-        """A session for `async with`: opened at its start, closed at its end. Its methods are the client's, in it."""
+        """A session as a context manager, which closes it at its end. Its methods are the client's, in it."""
         from sandboxd_client.aio_session import AsyncSession
 
-        return AsyncSession(
-            self,
-            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
-        )
+        opening = calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
+        return AsyncSession(self, opening)
 
     async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
-        """As Client.spawn; the streams are asyncio's, of bytes."""
+        """Start a command in the sandbox: a string is a shell line, a list a program with its arguments.
+
+        Takes the keywords of subprocess.Popen that make sense here, and those of SpawnOptions.
+        """
         check_options(options, SpawnOptions, "spawn")
-        if TextMode(options).wanted:
-            raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
+        check_streams(options)
         return await start(await self._launch(command, options), options, self.wrap_outcome)
 
     async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """As Client.run. Cancelling it ends the command, and withdraws the question of `on_violation="ask"`."""
+        """Run a command in the sandbox and wait for its end, as subprocess.run does, with its keywords.
+
+        It takes those of SpawnOptions too. Raises SandboxSetupError when the sandbox could not be set up and nothing
+        was run; with `decide=True` CommandDenied and ApprovalRequired; subprocess.TimeoutExpired, CommandFailed as in
+        subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox: `override`
+        tells. To interrupt or cancel it ends the command, and withdraws that question.
+        """
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
@@ -465,11 +446,12 @@ class AsyncClient:
         for left in reversed(range(WRAPS_TRIED)):
             process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
             try:
-                done = await complete(process, input, TextMode(options), timeout)
+                done = await complete(process, input, timeout)
                 break
             except SettingsChanged:
                 if not left:
                     raise
+        self._connector.remember(done)
         if ask and done.violations:
             done = await ask_to_run_outside(self, command, spawning, done, input, timeout)
         if check:
@@ -488,16 +470,10 @@ class AsyncClient:
                 dangerously_disable_sandbox=wish,
                 path=search_path(options),
             )
-            check_decision(decision, await _approved(decision, options.get("approve")))
+            check_decision(decision, await approved(decision, options.get("approve")))
             if not decision.sandboxed:
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
         elif wish:
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
         return wrapped_launch(command, options, await self.wrap(**arguments), decision)
 
-
-async def _approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
-    if decision.behavior != "ask" or approve is None:
-        return None
-    answer = approve(decision)
-    return bool(await answer if inspect.isawaitable(answer) else answer)

@@ -7,18 +7,23 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sandboxd_client.connection import refusal, request, result_of
-from sandboxd_client.errors import ConnectionLost, SandboxdError, error_of_reply
+from sandboxd_client.calls import Call, Notification, notification_record, result_record
+from sandboxd_client.connection import refusal, request, result_of, usable_path
+from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 from sandboxd_client.sharing import NOTIFICATIONS_KEPT
+from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
 
 if TYPE_CHECKING:
     from sandboxd_client.connection import Message
+    from sandboxd_client.process import Completed
+    from sandboxd_client.wire.messages.hello import Role
 
+R = TypeVar("R")
 _CHUNK = 65536
 
 
@@ -124,3 +129,82 @@ class AsyncConnection:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(reason)
+
+
+class AsyncConnector:
+    """Connects when it is needed and repeats what may be repeated, for one event loop."""
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None, *, autostart: bool, timeout: float | None, role: Role
+    ) -> None:
+        self.path = os.fspath(socket) if socket is not None else None
+        self._autostart = autostart
+        self._timeout = timeout
+        self._role = role
+        self._lock = asyncio.Lock()
+        self._connection: AsyncConnection | None = None
+        self.connections = 0
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        if self.path is None:
+            self.path = usable_path()
+        return self.path
+
+    async def connect(self) -> None:
+        """Connect now instead of at the first call."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Hang up. A later call connects anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.aclose()
+
+    def remember(self, done: Completed) -> None:
+        """Do nothing: the outcome of a command is fetched when the command ends."""
+
+    async def _connected(self) -> tuple[AsyncConnection, bool]:
+        """Return the connection, and whether it was made by this very call."""
+        async with self._lock:
+            if self._connection is not None and self._connection.usable:
+                return self._connection, False
+            await self.close()
+            found = await asyncio.to_thread(connect_in_role, self.socket, self._role, autostart=self._autostart)
+            try:
+                self._connection = await AsyncConnection.adopt(found.fileno())
+            finally:
+                found.close()
+            self.connections += 1
+            return self._connection, True
+
+    async def call(self, call: Call[R]) -> R:
+        """Send a request and return the record of its result."""
+        while True:
+            connection, fresh = await self._connected()
+            try:
+                async with asyncio.timeout(None if call.patient else self._timeout):
+                    result = await connection.call(call.method, call.params)
+            except TimeoutError:
+                raise DaemonTimeout(call.method, self._timeout or 0) from None
+            except ConnectionLost as error:
+                if fresh or (error.sent and not call.repeatable):
+                    raise
+                continue
+            return result_record(call, result)
+
+    async def notifications(self, timeout: float | None) -> AsyncIterator[Notification]:  # noqa: ASYNC109
+        """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLost("nothing was subscribed to", sent=False)
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    method, params = await connection.next_notification()
+            except TimeoutError:
+                return
+            found = notification_record(method, params)
+            if found is not None:
+                yield found

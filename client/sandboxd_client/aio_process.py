@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import io
 import locale
 import subprocess
@@ -27,6 +28,7 @@ from sandboxd_client.launching import (
 )
 from sandboxd_client.override import launch_outside, question, told
 from sandboxd_client.process import Completed
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
@@ -51,11 +53,13 @@ class AsyncProcess:
         *,
         leads_group: bool,
         grace: float,
+        text: TextMode,
         relay: Relay | None = None,
     ) -> None:
         self.args: Command = launch.args
         self.launch = launch
         self.grace = grace
+        self.text = text
         self._process = process
         self._ask_outcome = ask_outcome
         self._leads_group = leads_group
@@ -241,6 +245,7 @@ async def start(
         ask_outcome,
         leads_group=leads_group(arguments),
         grace=options.get("grace", DEFAULT_GRACE_S),
+        text=TextMode(options),
         relay=relay,
     )
 
@@ -259,11 +264,10 @@ async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> No
         raise
 
 
-async def complete(
-    process: AsyncProcess, input: bytes | str | None, text: TextMode, within_s: float | None
-) -> Completed:
+async def complete(process: AsyncProcess, input: bytes | str | None, within_s: float | None) -> Completed:
     """Wait for the end and collect the output. Raises TimeoutExpired with what there was of the output, after the whole
     tree has ended; SandboxSetupError. A cancellation ends the command first."""
+    text = process.text
     output = Output(process._process, text.encode(input))
     try:
         try:
@@ -308,7 +312,7 @@ async def ask_to_run_outside(
     if launch is None:
         return told(done, answer)
     process = await start(launch, options, client.wrap_outcome)
-    return told(await complete(process, input, TextMode(options), within_s), answer, inside=done)
+    return told(await complete(process, input, within_s), answer, inside=done)
 
 
 async def _end_and_collect(process: AsyncProcess, output: Output) -> None:
@@ -318,6 +322,22 @@ async def _end_and_collect(process: AsyncProcess, output: Output) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_AFTER_KILL_S):
             await output.complete()
+
+
+def check_streams(options: SpawnOptions) -> None:
+    """Refuse options that the streams of a process cannot follow."""
+    if TextMode(options).wanted:
+        raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
+
+
+async def approved(
+    decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None
+) -> bool | None:
+    """Ask the callback of the caller about a command; None where there is nothing to ask, or no callback."""
+    if decision.behavior != "ask" or approve is None:
+        return None
+    answer = approve(decision)
+    return bool(await answer if inspect.isawaitable(answer) else answer)
 
 
 class TextMode:

@@ -1,4 +1,4 @@
-"""A session of the client for asyncio: its methods, in one project."""
+"""A session of the client: the client's methods, in one project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sandboxd_client.calls import Call, Path
 from sandboxd_client.errors import ConnectionLost, RpcError
 from sandboxd_client.launching import Command, RunOptions, SpawnOptions
 from sandboxd_client.process import Completed
-from sandboxd_client.session import SESSION_GONE
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.sessions import SessionOpenResult
@@ -24,10 +23,15 @@ if TYPE_CHECKING:
     from sandboxd_client.aio import AsyncClient
 
 R = TypeVar("R")
+SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
 class AsyncSession:
-    """As `Session`, for `async with`."""
+    """One agent in one project.
+
+    It ends with the client's connection unless detached. After a restart of the daemon the next call opens it again,
+    without the grants it had been given.
+    """
 
     def __init__(self, client: AsyncClient, opening: Call[SessionOpenResult]) -> None:
         self._client = client
@@ -36,10 +40,11 @@ class AsyncSession:
         self._connections = 0
         self.cwd: str = opening.params["cwd"]
 
-    async def open(self) -> None:
-        """Open it; `async with` does."""
+    async def open(self) -> AsyncSession:
+        """Open it, also anew."""
         self._opened = await self._client.call(self._opening)
         self._connections = self._client.connections
+        return self
 
     @property
     def opened(self) -> SessionOpenResult:
@@ -160,8 +165,7 @@ class AsyncSession:
         return await self._in_session(run_in)
 
     async def __aenter__(self) -> AsyncSession:
-        await self.open()
-        return self
+        return self if self._opened is not None else await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

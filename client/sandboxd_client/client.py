@@ -1,19 +1,18 @@
-"""The blocking client."""
+# Made from aio.py by ./dev generate: change that one.
+"""The client: one method for each RPC method, and the commands that it runs."""
 
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sandboxd_client import calls
-from sandboxd_client.calls import Call, Notification, Path, notification_record, result_record
+from sandboxd_client.calls import Call, Notification, Path
 from sandboxd_client.commands import absolute
-from sandboxd_client.connection import usable_path
-from sandboxd_client.errors import ConnectionLost, SettingsChanged
+from sandboxd_client.connection import DEFAULT_TIMEOUT_S
+from sandboxd_client.errors import SettingsChanged
 from sandboxd_client.launching import (
     WRAPS_TRIED,
     Command,
@@ -30,9 +29,16 @@ from sandboxd_client.launching import (
     wrapped_launch,
 )
 from sandboxd_client.override import wants_question
-from sandboxd_client.process import Completed, Process, ask_to_run_outside, complete, start
-from sandboxd_client.sharing import SharedConnection
-from sandboxd_client.starting import connect_in_role
+from sandboxd_client.process import (
+    Completed,
+    Process,
+    approved,
+    ask_to_run_outside,
+    check_streams,
+    complete,
+    start,
+)
+from sandboxd_client.sharing import SharedConnector
 from sandboxd_client.wire.messages.check import CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloResult, Role
@@ -80,17 +86,19 @@ if TYPE_CHECKING:
     from sandboxd_client.session import Session
 
 R = TypeVar("R")
-DEFAULT_TIMEOUT_S = 60.0
 
 
 class Client:
-    """Talks to the daemon of this user. Connects at the first call, starts a daemon when none answers (unless
-    `autostart` is False), and connects again when the daemon was restarted: a request is then repeated if that can do
-    no harm, otherwise ConnectionLost is raised. May be used by several threads at once, and after a fork.
+    """Talks to the daemon of this user.
+
+    It connects at the first call, starts a daemon when none answers (unless `autostart` is False), and connects again
+    after a restart of the daemon: a request is then repeated where that can do no harm, else ConnectionLost is raised.
+    Several threads, or coroutines of one event loop, may use it at the same time.
 
     `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take. With the
     `role` "agent" every connection gives up all powers but those over its own sessions: no settings, no answers to
-    questions, no sessions of others, and what it adds to the rules of a session or a call may only tighten."""
+    questions, no sessions of others, and what it adds to the rules of a session or a call may only tighten.
+    """
 
     def __init__(
         self,
@@ -100,96 +108,39 @@ class Client:
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
     ) -> None:
-        self._path = os.fspath(socket) if socket is not None else None
-        self._autostart = autostart
-        self._timeout = timeout
-        self._role = role
-        self._lock = threading.Lock()
-        self._shared: SharedConnection | None = None
-        self._owner = os.getpid()
-        self._unasked: weakref.WeakSet[Completed] = weakref.WeakSet()
-        self.connections = 0
-        """How many connections there have been: another number means that sessions of the connection have ended."""
+        self._connector = SharedConnector(socket, autostart=autostart, timeout=timeout, role=role)
 
     # the connection
 
     @property
     def socket(self) -> str:
         """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
-        if self._path is None:
-            self._path = usable_path()
-        return self._path
+        return self._connector.socket
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been. The sessions of an earlier connection have ended."""
+        return self._connector.connections
 
     def connect(self) -> None:
         """Connect now instead of at the first call."""
-        self._connected()
+        self._connector.connect()
 
     def close(self) -> None:
         """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
-        self._autostart, autostart = False, self._autostart
-        try:
-            for done in tuple(self._unasked):  # whoever still holds one may look at its violations later
-                _ = done.violations
-        finally:
-            self._autostart = autostart
-            self._unasked.clear()
-        with self._lock:
-            shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.close()
-
-    def _connected(self) -> tuple[SharedConnection, bool]:
-        """The connection, and whether it was made by this very call."""
-        if self._owner != os.getpid():  # a child must not talk into its parent's conversation
-            self._lock = threading.Lock()
-            inherited, self._shared, self._owner = self._shared, None, os.getpid()
-            if inherited is not None:
-                inherited.abandon()
-        with self._lock:
-            if self._shared is not None:
-                return self._shared, False
-            self._shared = SharedConnection(connect_in_role(self.socket, self._role, autostart=self._autostart))
-            self.connections += 1
-            return self._shared, True
-
-    def _drop(self, shared: SharedConnection) -> None:
-        with self._lock:
-            if self._shared is shared:
-                self._shared = None
-        shared.close()
+        self._connector.close()
 
     def call(self, call: Call[R]) -> R:
         """Send a request of `calls`; the methods below do it for each of them."""
-        while True:
-            shared, fresh = self._connected()
-            try:
-                result = shared.call(call.method, call.params, None if call.patient else self._timeout)
-            except ConnectionLost as error:
-                self._drop(shared)
-                if fresh or (error.sent and not call.repeatable):
-                    raise
-                continue
-            return result_record(call, result)
+        return self._connector.call(call)
 
     def notifications(self, timeout: float | None = None) -> Iterator[Notification]:
-        """What the daemon says unasked, one after the other: of the subscriptions that were made before. Ends when
-        nothing came for `timeout` seconds; without it, it waits. Raises ConnectionLost when the connection is gone, and
-        the subscriptions with it: subscribe again, the answer has the state. Calls of other threads go on meanwhile."""
-        with self._lock:
-            shared = self._shared
-        if shared is None:
-            raise ConnectionLost("nothing was subscribed to", sent=False)
-        while True:
-            try:
-                method, params = shared.next_notification(timeout)
-            except TimeoutError:
-                return
-            except ConnectionLost:
-                self._drop(shared)
-                raise
-            found = notification_record(method, params)
-            if found is not None:
-                yield found
+        """Yield what the daemon sends to the subscriptions that were made before.
+
+        It ends when nothing came for `timeout` seconds; without a timeout it waits. Raises ConnectionLost when the
+        connection is gone, and the subscriptions with it: subscribe again, the answer has the state.
+        """
+        return self._connector.notifications(timeout)
 
     def __enter__(self) -> Client:
         return self
@@ -200,7 +151,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client of {self._path or 'the default socket'}>"
+        return f"<Client of {self._connector.path or 'the default socket'}>"
 
     # one method per RPC method
 
@@ -462,25 +413,29 @@ class Client:
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> Session:
-        """A session as a context manager: opened now, closed at its end. Its methods are the client's, in it."""
+        """A session as a context manager, which closes it at its end. Its methods are the client's, in it."""
         from sandboxd_client.session import Session
 
-        return Session(
-            self,
-            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach),
-        )
+        opening = calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
+        return Session(self, opening).open()
 
     def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
-        """Start a command in the sandbox: a string is a shell line, a list a program with its arguments. Takes the
-        keywords of subprocess.Popen that make sense here, and those of SpawnOptions."""
+        """Start a command in the sandbox: a string is a shell line, a list a program with its arguments.
+
+        Takes the keywords of subprocess.Popen that make sense here, and those of SpawnOptions.
+        """
         check_options(options, SpawnOptions, "spawn")
+        check_streams(options)
         return start(self._launch(command, options), options, self.wrap_outcome)
 
     def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """Run a command in the sandbox and wait for its end, as subprocess.run does, with its keywords and those of
-        SpawnOptions. Raises SandboxSetupError when the sandbox could not be set up and nothing was run; with
-        `decide=True` CommandDenied and ApprovalRequired; subprocess.TimeoutExpired, CommandFailed as in subprocess.
-        With `on_violation="ask"` the result may be that of a second run outside the sandbox: `override` tells."""
+        """Run a command in the sandbox and wait for its end, as subprocess.run does, with its keywords.
+
+        It takes those of SpawnOptions too. Raises SandboxSetupError when the sandbox could not be set up and nothing
+        was run; with `decide=True` CommandDenied and ApprovalRequired; subprocess.TimeoutExpired, CommandFailed as in
+        subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox: `override`
+        tells. To interrupt or cancel it ends the command, and withdraws that question.
+        """
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
@@ -493,7 +448,7 @@ class Client:
             except SettingsChanged:
                 if not left:
                     raise
-        self._unasked.add(done)
+        self._connector.remember(done)
         if ask and done.violations:
             done = ask_to_run_outside(self, command, spawning, done, input, timeout)
         if check:
@@ -512,9 +467,7 @@ class Client:
                 dangerously_disable_sandbox=wish,
                 path=search_path(options),
             )
-            approve = options.get("approve")
-            asked = decision.behavior == "ask" and approve is not None
-            check_decision(decision, bool(approve(decision)) if asked and approve is not None else None)
+            check_decision(decision, approved(decision, options.get("approve")))
             if not decision.sandboxed:
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
         elif wish:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 _CHUNK = 65536
+DEFAULT_TIMEOUT_S = 60.0
+"""How long an answer may take, unless the caller says otherwise."""
 
 
 def open_connection(path: str) -> Connection:

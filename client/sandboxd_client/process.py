@@ -335,6 +335,15 @@ def start(
     )
 
 
+def check_streams(options: SpawnOptions) -> None:
+    """Accept every option of the streams: subprocess decodes them."""
+
+
+def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
+    """Ask the callback of the caller about a command; None where there is nothing to ask, or no callback."""
+    return bool(approve(decision)) if decision.behavior == "ask" and approve is not None else None
+
+
 def ask_to_run_outside(
     client: Client, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
 ) -> Completed:

@@ -1,4 +1,5 @@
-"""A session of the blocking client: the client's methods, in one project."""
+# Made from aio_session.py by ./dev generate: change that one.
+"""A session of the client: the client's methods, in one project."""
 
 from __future__ import annotations
 
@@ -26,19 +27,30 @@ SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
 class Session:
-    """One agent in one project. It ends with the client's connection unless detached; when the daemon was restarted it
-    is opened again by the next call, without the grants it had been given."""
+    """One agent in one project.
+
+    It ends with the client's connection unless detached. After a restart of the daemon the next call opens it again,
+    without the grants it had been given.
+    """
 
     def __init__(self, client: Client, opening: Call[SessionOpenResult]) -> None:
         self._client = client
         self._opening = opening
-        self._detached = bool(opening.params.get("detach"))
+        self._opened: SessionOpenResult | None = None
+        self._connections = 0
         self.cwd: str = opening.params["cwd"]
-        self._open()
 
-    def _open(self) -> None:
-        self.opened = self._client.call(self._opening)
+    def open(self) -> Session:
+        """Open it, also anew."""
+        self._opened = self._client.call(self._opening)
         self._connections = self._client.connections
+        return self
+
+    @property
+    def opened(self) -> SessionOpenResult:
+        if self._opened is None:
+            raise RuntimeError("the session is not open yet: use it in 'with', or its open()")
+        return self._opened
 
     @property
     def id(self) -> str:
@@ -61,7 +73,7 @@ class Session:
         except RpcError as error:
             if error.slug not in SESSION_GONE or self._connections == self._client.connections:
                 raise
-        self._open()
+        self.open()
         return ask(self.id)
 
     def should_sandbox(
@@ -147,7 +159,7 @@ class Session:
         return self._in_session(run_in)
 
     def __enter__(self) -> Session:
-        return self
+        return self if self._opened is not None else self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -156,4 +168,4 @@ class Session:
             self.close()
 
     def __repr__(self) -> str:
-        return f"<Session {self.id} in {self.cwd}>"
+        return f"<Session {self._opened.session_id if self._opened else 'unopened'} in {self.cwd}>"

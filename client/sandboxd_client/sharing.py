@@ -8,18 +8,25 @@ fork.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sandboxd_client.connection import Connection, request, result_of
+from sandboxd_client.calls import Call, Notification, notification_record, result_record
+from sandboxd_client.connection import Connection, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
+from sandboxd_client.starting import connect_in_role
 
 if TYPE_CHECKING:
     from sandboxd_client.connection import Message
+    from sandboxd_client.process import Completed
+    from sandboxd_client.wire.messages.hello import Role
 
+R = TypeVar("R")
 T = TypeVar("T")
 NOTIFICATIONS_KEPT: Final = 1024
 """Of those that nobody has taken yet; the oldest ones go. Only who subscribed is sent any."""
@@ -145,3 +152,100 @@ class SharedConnection:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.001)
+
+
+class SharedConnector:
+    """Connects when it is needed and repeats what may be repeated, for all threads of a process."""
+
+    def __init__(
+        self, socket: str | os.PathLike[str] | None, *, autostart: bool, timeout: float | None, role: Role
+    ) -> None:
+        self.path = os.fspath(socket) if socket is not None else None
+        self._autostart = autostart
+        self._timeout = timeout
+        self._role = role
+        self._lock = threading.Lock()
+        self._shared: SharedConnection | None = None
+        self._owner = os.getpid()
+        self._unasked: weakref.WeakSet[Completed] = weakref.WeakSet()
+        self.connections = 0
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        if self.path is None:
+            self.path = usable_path()
+        return self.path
+
+    def connect(self) -> None:
+        """Connect now instead of at the first call."""
+        self._connected()
+
+    def remember(self, done: Completed) -> None:
+        """Fetch the outcome of a command at the latest when the connection is closed."""
+        self._unasked.add(done)
+
+    def close(self) -> None:
+        """Hang up. A later call connects anew."""
+        self._autostart, autostart = False, self._autostart
+        try:
+            for done in tuple(self._unasked):  # a caller that still holds one may look at its violations later
+                _ = done.violations
+        finally:
+            self._autostart = autostart
+            self._unasked.clear()
+        with self._lock:
+            shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
+
+    def _connected(self) -> tuple[SharedConnection, bool]:
+        """Return the connection, and whether it was made by this very call."""
+        if self._owner != os.getpid():  # a child must not talk into its parent's conversation
+            self._lock = threading.Lock()
+            inherited, self._shared, self._owner = self._shared, None, os.getpid()
+            if inherited is not None:
+                inherited.abandon()
+        with self._lock:
+            if self._shared is not None:
+                return self._shared, False
+            self._shared = SharedConnection(connect_in_role(self.socket, self._role, autostart=self._autostart))
+            self.connections += 1
+            return self._shared, True
+
+    def _drop(self, shared: SharedConnection) -> None:
+        with self._lock:
+            if self._shared is shared:
+                self._shared = None
+        shared.close()
+
+    def call(self, call: Call[R]) -> R:
+        """Send a request and return the record of its result."""
+        while True:
+            shared, fresh = self._connected()
+            try:
+                result = shared.call(call.method, call.params, None if call.patient else self._timeout)
+            except ConnectionLost as error:
+                self._drop(shared)
+                if fresh or (error.sent and not call.repeatable):
+                    raise
+                continue
+            return result_record(call, result)
+
+    def notifications(self, timeout: float | None) -> Iterator[Notification]:
+        """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""
+        with self._lock:
+            shared = self._shared
+        if shared is None:
+            raise ConnectionLost("nothing was subscribed to", sent=False)
+        while True:
+            try:
+                method, params = shared.next_notification(timeout)
+            except TimeoutError:
+                return
+            except ConnectionLost:
+                self._drop(shared)
+                raise
+            found = notification_record(method, params)
+            if found is not None:
+                yield found

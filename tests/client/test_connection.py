@@ -130,7 +130,7 @@ def test_a_late_answer_does_not_go_to_somebody_else(scripted: Scripted) -> None:
         assert "wrap.outcome" in caught.value.message
         daemon = scripted.accept()
         daemon.recv(65536)
-        box._timeout = 20
+        box._connector._timeout = 20
         daemon.sendall(outcome(1, 11))
         with ThreadPoolExecutor(1) as pool:
             again = pool.submit(box.wrap_outcome, "b")

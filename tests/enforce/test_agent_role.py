@@ -23,7 +23,7 @@ with Client(autostart=False, role="agent") as box, box.session(settings=WIDE) as
             act()
         except SandboxdError as error:
             print(error.slug)
-    box._drop(box._shared)  # as after a lost connection: the next one has the role too
+    box._connector._drop(box._connector._shared)  # as after a lost connection: the next one has the role too
     try:
         box.settings_reload()
     except SandboxdError as error:

@@ -1,0 +1,32 @@
+"""The blocking client is made from the asynchronous one."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+from sandboxd_client import aio, aio_connection, aio_process, client, process, sharing
+from support.users import CHECKOUT
+
+
+def test_the_blocking_client_is_what_the_source_makes() -> None:
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "client" / "generate_sync.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(kind: type) -> dict[str, list[str]]:
+        found = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(f).parameters) for name, f in found if not name.startswith("_")}
+
+    assert methods(aio.AsyncClient) == methods(client.Client)
+    assert methods(aio_connection.AsyncConnector) == methods(sharing.SharedConnector)
+
+
+def test_what_waits_has_the_same_signature_in_both() -> None:
+    for name in ("start", "complete", "approved", "check_streams", "ask_to_run_outside"):
+        pair = [inspect.signature(getattr(module, name)) for module in (aio_process, process)]
+        assert [p.kind for p in pair[0].parameters.values()] == [p.kind for p in pair[1].parameters.values()], name
