@@ -48,9 +48,18 @@ def is_placeholder(path: str, state: os.stat_result) -> bool:
         return False
     try:
         with os.scandir(path) as entries:
-            return all(is_placeholder(entry.path, entry.stat(follow_symlinks=False)) for entry in entries)
+            return all(_keeps_absent(entry) for entry in entries)
+    except FileNotFoundError:  # it was removed meanwhile, as they are when no command needs them
+        return True
     except OSError:
         return False
+
+
+def _keeps_absent(entry: os.DirEntry[str]) -> bool:
+    try:
+        return is_placeholder(entry.path, entry.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return True
 
 
 def is_absent(path: str) -> bool:

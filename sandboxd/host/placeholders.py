@@ -307,17 +307,17 @@ class Placeholders:
     def _hold(self, path: str, *, certainly_there: bool) -> None:
         """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,
         and the next one needs one to stand on."""
-        placeholder, users = self._held.get(path), 0
-        if placeholder is not None and not certainly_there and is_lost(placeholder):
-            users = placeholder.users
-            self._drop(path)
-            placeholder = None
-        if placeholder is not None and is_in_use(placeholder):
+        placeholder = self._held.get(path)
+        lost = placeholder if placeholder is not None and not certainly_there and is_lost(placeholder) else None
+        if placeholder is not None and lost is None and is_in_use(placeholder):
             unmark(placeholder.lock)
             raise FileExistsError(errno.EEXIST, "another program uses it now", path)
-        if placeholder is None:
-            self._held[path] = placeholder = make(path)
-            placeholder.users, placeholder.lost = users, users > 0
+        if placeholder is None or lost is not None:
+            placeholder = make(path)  # where that fails, the lost one stays known for those who needed it
+            if lost is not None:
+                self._drop(path)
+                placeholder.users, placeholder.lost = lost.users, lost.users > 0
+            self._held[path] = placeholder
         placeholder.users += 1
         self._idle.pop(path, None)
 

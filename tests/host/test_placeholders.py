@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ import pytest
 from sandboxd.errors import HostError
 from sandboxd.host.placeholder import is_absent
 from sandboxd.host.placeholders import Placeholders
+from sandboxd.host.resolve import NoNames, resolve
 from sandboxd.plan.facts import Neutralised
 from support.waiting import wait_until, wait_until_async
 
@@ -110,6 +112,37 @@ def test_one_that_is_removed_later_is_missed_too(work: Path, placeholders: Place
     (work / "b" / "planted").touch()
     moved = [path for hold in holds for path in hold.release().moved]
     assert moved == [f"{work}/b"] and [one.name[:10] for one in work.iterdir()] == ["b.refused-"]
+
+
+def test_what_keeps_one_from_being_made_anew_is_moved_aside(work: Path, placeholders: Placeholders) -> None:
+    """The first command may have made it; that a second one asked for its name changes nothing about that."""
+    first = placeholders.hold((f"{work}/a/",))
+    (work / "a").rmdir()
+    (work / "a").mkdir()
+    (work / "a" / "planted").touch()
+    with pytest.raises(HostError, match="has just been created"):
+        placeholders.hold((f"{work}/a/",))
+    assert first.release() == Neutralised((f"{work}/a",))
+
+
+def test_one_that_comes_and_goes_is_always_absent(work: Path) -> None:
+    """One command has ended, and the next is planned: what is removed in the middle of a look was never there."""
+    stopped = threading.Event()
+
+    def come_and_go() -> None:
+        while not stopped.is_set():
+            os.mkdir(work / "a", 0o1755)
+            os.mkdir(work / "a" / "b", 0o1755)
+            os.rmdir(work / "a" / "b")
+            os.rmdir(work / "a")
+
+    with ThreadPoolExecutor() as pool:
+        coming = pool.submit(come_and_go)
+        try:
+            assert {resolve(f"{work}/a", NoNames()).kind for _ in range(20_000)} == {None}
+        finally:
+            stopped.set()
+        coming.result()
 
 
 def test_what_a_person_makes_is_theirs_where_no_command_ran(work: Path, placeholders: Placeholders) -> None:
