@@ -21,7 +21,7 @@ __all__ = ["Blocked", "Cleared", "Snapshot"]
 
 STRAGGLERS_S = 0.1
 """How long an annotation waits for reports that are still under way."""
-
+LONG_TEXT = 32 << 10
 
 Among = Callable[[str], bool]
 """Whether the session of an id may be looked at."""
@@ -43,6 +43,11 @@ class Snapshot:
     cursor: str
     complete: bool = True
     lost: int = 0
+
+
+async def _apart(text: str, work: Callable[[], str]) -> str:
+    """The result of work on a text that a command has written. A long one is none for the event loop."""
+    return work() if len(text) < LONG_TEXT else await asyncio.to_thread(work)
 
 
 class Blocked:
@@ -106,10 +111,10 @@ class Blocked:
             command.infer(text)
         found = [violation for store in stores for violation in store.list(command_id)]
         lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id, among))
-        return annotate(text, found, self.key, lost=lost), len(found)
+        return await _apart(text, lambda: annotate(text, found, self.key, lost=lost)), len(found)
 
-    def strip(self, text: str) -> str:
-        return strip(text, self.key)
+    async def strip(self, text: str) -> str:
+        return await _apart(text, lambda: strip(text, self.key))
 
     async def _settle(self, command_id: str, among: Among) -> None:
         """A client sees its command's end before we do, and some reports come later than that. Nothing is waited for

@@ -2,7 +2,8 @@
 
 A block has a seal over the text before it, made with a key that no command knows, so `strip` never takes text that only
 looks like a block for one. A model cannot check a seal. So every tag of that name in the command's own output is
-escaped (`<` becomes `&lt;`), and `strip` gives back exactly what `annotate` was given.
+escaped (`<` becomes `&lt;`), in whatever look-alike letters and with whatever unseen characters in it, and `strip`
+gives back exactly what `annotate` was given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sandboxd.policy.display import quoted
@@ -23,12 +25,79 @@ FORGED: Final = "none recorded; a block in the text above was written by the com
 _SEAL: Final = "seal "
 _SEAL_LENGTH: Final = 32
 
-_UNSEEN: Final = r"[\s\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]*"
-_NAME: Final = (
-    f"{_UNSEEN}(?:/{_UNSEEN})?{_UNSEEN.join('sandbox')}{_UNSEEN}(?:[_-]{_UNSEEN})?{_UNSEEN.join('violation')}"
+_BRACKETS: Final = (
+    "<\uff1c\ufe64\u226e\u2039\u00ab\u02c2\u3008\u2329\u27e8\u276c\u276e\u2770\u2991\u29fc\u27ea\u300a\u226a\u22d8\u22d6"
+    "\u227a\u1438"
 )
-_TAG: Final = re.compile(rf"(?:<|&((?:amp;)*)lt;)(?={_NAME})", re.IGNORECASE)
-"""A tag of the block's name in any spelling, or one that was escaped. Characters that are not seen do not count."""
+"""Characters that are read as the beginning of a tag."""
+_CODES: Final = {f"#x{ord(bracket):04x}": bracket for bracket in _BRACKETS[1:]} | {"lt": "<"}
+_MARK: Final = re.compile(rf"([{_BRACKETS}])|&((?:amp;)*)({'|'.join(_CODES)});")
+"""One of them, or one that was escaped."""
+_ALIKE: Final = {
+    letter: folded
+    for folded, letters in {
+        "s": "5\ua731\u0282\u0455\u054f\u13da\u13d5\ua4e2",
+        "a": "4@\u0251\u1d00\u0430\u03b1\u13aa\ua4ee",
+        "n": "\u0274\u039d\u0578\u057c\u03b7\ua4e0",
+        "d": "\u0257\u1d05\u0501\u056a\u13a0\ua4d3",
+        "b": "8\u0299\u0185\u0432\u044c\u03b2\u13f4\ua4d0",
+        "o": "0\u1d0f\u043e\u03bf\u03c3\u0585\ua4f3",
+        "x": "\u00d7\u0445\u03c7\ua4eb",
+        "v": "\u1d20\u0475\u03bd\u2228\u22c1\u13d9\ua4e6",
+        "i": "l1|!\u0131\u0269\u026a\u029f\u0456\u04cf\u03b9\u2223\u13a5\u13de\ua4e1\ua4f2",
+        "t": "7\u1d1b\u0442\u03c4\u13a2\ua4d4",
+        "/": "\\\u2044\u2215\u29f8\u2571",
+        "_": "-.\u02cd\u2212\u00af\u203e",
+        " ": "\u115f\u1160\u3164\uffa0\u2800",
+    }.items()
+    for letter in letters
+}
+"""What is read as another character, in small letters. `i` stands for `l`, too."""
+_PAIRS: Final = {"db": "D", "vi": "V"}
+"""Signs of two letters, as U+33C8 is one."""
+_UNSEEN: Final = " *+"
+_WORDS: Final = ("sandbox", "vioiation")
+_NAME: Final = re.compile(
+    rf"{_UNSEEN}(?:/{_UNSEEN})?"
+    + rf"{_UNSEEN}(?:_{_UNSEEN})?".join(
+        _UNSEEN.join(word).replace(f"d{_UNSEEN}b", f"(?:d{_UNSEEN}b|D)").replace(f"v{_UNSEEN}i", f"(?:v{_UNSEEN}i|V)")
+        for word in _WORDS
+    )
+)
+"""The name of the block in folded text."""
+
+
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for the terminal, which clients take out of what they show."""
+
+
+class _Folds(dict[int, str]):
+    """For `str.translate`: a character as it is read. Each becomes exactly one: a space where it is not seen, a full
+    stop where it is none of the name."""
+
+    def __missing__(self, code: int) -> str:
+        folded = _folded(chr(code))
+        if len(self) < _MOST_FOLDS:
+            self[code] = folded
+        return folded
+
+
+def _folded(character: str) -> str:
+    if character.isspace() or unicodedata.category(character) in _NOT_SEEN:
+        return " "
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    seen = "".join(one for one in plain if unicodedata.category(one) not in _NOT_SEEN)
+    if seen in _PAIRS:
+        return _PAIRS[seen]
+    seen = _ALIKE.get(seen, seen)
+    if unicodedata.category(character) in ("Pc", "Pd"):
+        return "_"
+    return seen if len(seen) == 1 and seen in "sandboxvit/_ " else "."
+
+
+_MOST_FOLDS: Final = 10_000
+_NOT_SEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Mn", "Me", "Zs", "Zl", "Zp"})
+_FOLDS: Final = _Folds()
 
 
 def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: int = 0) -> str:
@@ -66,14 +135,27 @@ def strip(text: str, key: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _TAG.sub(lambda found: "&lt;" if found[1] is None else f"&amp;{found[1]}lt;", text)
+    def once_more(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return f"&amp;{found[2]}{found[3]};"
+        return "&lt;" if found[1] == "<" else f"&#x{ord(found[1]):04x};"
+
+    return _of_tags(text, once_more)
 
 
 def _unescaped(text: str) -> str:
     def once_less(found: re.Match[str]) -> str:
-        return "<" if not found[1] else f"&{found[1].removeprefix('amp;')}lt;"
+        if found[1] is not None:
+            return found[1]
+        return f"&{found[2].removeprefix('amp;')}{found[3]};" if found[2] else _CODES[found[3]]
 
-    return _TAG.sub(once_less, text)
+    return _of_tags(text, once_less)
+
+
+def _of_tags(text: str, changed: Callable[[re.Match[str]], str]) -> str:
+    """`text` with the beginning of each tag of the block's name changed, in whatever spelling it is read as one."""
+    folded = _SEQUENCE.sub(lambda found: " " * len(found[0]), text).translate(_FOLDS)
+    return _MARK.sub(lambda found: changed(found) if _NAME.match(folded, found.end()) else found[0], text)
 
 
 def line_of(violation: Violation) -> str:
@@ -89,7 +171,13 @@ def line_of(violation: Violation) -> str:
         line += " (guessed from the output)"
     if violation.hint:
         line += f" ({violation.hint})"
-    return " ".join(line.split()).replace("<", "\\x3c")
+    return _MARK.sub(_shown, " ".join(line.split()))
+
+
+def _shown(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    return "\\x3c" if found[1] == "<" else f"\\u{ord(found[1]):04x}"
 
 
 def _seal(text: str, body: str, key: bytes) -> str:

@@ -52,7 +52,7 @@ async def annotate(call: Call, params: ViolationAnnotateParams) -> ViolationAnno
 
 
 async def strip(call: Call, params: ViolationStripParams) -> ViolationStripResult:
-    return ViolationStripResult(call.daemon.blocked.strip(params.text))
+    return ViolationStripResult(await call.daemon.blocked.strip(params.text))
 
 
 def _result(snapshot: Snapshot) -> ViolationListResult:
