@@ -83,6 +83,10 @@ class SettingsSubscriptions:
         self._of.setdefault(subscriber, {})[scope] = subscription
         return state
 
+    def remove(self, subscriber: object) -> None:
+        """Tell this one nothing more."""
+        self._of.pop(subscriber, None)
+
     def scopes(self, subscriber: object) -> tuple[Scope, ...]:
         """Whose settings this one hears of."""
         return tuple(self._of.get(subscriber, ()))

@@ -58,6 +58,20 @@ class Call:
         """Whether the caller may see and use a session: a restricted connection has only those it has opened."""
         return not self.caller.restricted or self.daemon.sessions.is_owner(session_id, self.client)
 
+    def check_wrap(self, wrap_id: str) -> None:
+        """Raises CallerError `wrap_unknown` where a restricted connection asks about a wrap that is not its own."""
+        if self.caller.restricted:
+            self.daemon.sessions.check_made(wrap_id, self.client)
+
+    def give_powers_up(self) -> None:
+        """Restrict the connection. What it has subscribed to with its powers it hears no more."""
+        if self.caller.restricted:
+            return
+        self.client.restrict()
+        self.daemon.permissions.connection_lost(self.client)
+        self.daemon.blocked.connection_lost(self.client)
+        self.daemon.subscriptions.remove(self.client)
+
 
 class Access(Enum):
     """Powers that a method needs of its caller. A connection begins with all of them and can give some up."""

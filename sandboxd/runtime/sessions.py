@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 
 from sandboxd.errors import CallerError
@@ -28,6 +29,15 @@ MOST_DETACHED = 256
 """Detached sessions of a daemon: each keeps a temporary directory and its violations."""
 
 
+@dataclass(slots=True)
+class _Wrap:
+    """`owner` is the connection whose session it is, None when that has gone. A command may outlive its session."""
+
+    command: Command
+    session: Session
+    owner: object
+
+
 class Sessions:
     """Leaving the context ends every session."""
 
@@ -38,7 +48,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._owners: dict[str, object] = {}
         self._implicit: dict[tuple[object, str], Session] = {}
-        self._commands: OrderedDict[str, tuple[Command, Session]] = OrderedDict()
+        self._commands: OrderedDict[str, _Wrap] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         self.grace_s = STOP_GRACE_S
         """How long commands have between TERM and KILL when their session ends. The helper has a limit of its own."""
@@ -121,14 +131,20 @@ class Sessions:
         wrapped = await session.wrap(request)
         command = session.command(wrapped.wrap_id)
         if command is not None:
-            self._commands[wrapped.wrap_id] = (command, session)
+            self._commands[wrapped.wrap_id] = _Wrap(command, session, self._owners.get(session.id))
             for _ in range(_TRIES if len(self._commands) > OUTCOMES_KEPT else 0):
                 oldest = next(iter(self._commands))
-                if self._commands[oldest][0].outcome.exited:
+                if self._commands[oldest].command.outcome.exited:
                     del self._commands[oldest]
                     break
                 self._commands.move_to_end(oldest)  # it runs: somebody will ask
         return wrapped
+
+    def check_made(self, wrap_id: str, owner: object) -> None:
+        """Raises CallerError `wrap_unknown` where the connection `owner` has not opened the session of a wrap."""
+        entry = self._commands.get(wrap_id)
+        if entry is None or owner is None or entry.owner is not owner:
+            raise _unknown(wrap_id)
 
     async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:
         """What became of a wrap, and what was blocked in it. Raises CallerError `wrap_unknown`."""
@@ -139,15 +155,13 @@ class Sessions:
         """The command of a wrap, also one that has ended. Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None:
-            raise CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")
-        return entry
+            raise _unknown(wrap_id)
+        return entry.command, entry.session
 
-    def commands_called(
-        self, command_id: str, among: Callable[[str], bool] = lambda session_id: True
-    ) -> list[Command]:
+    def commands_called(self, command_id: str, among: Callable[[str], bool] = lambda session_id: True) -> list[Command]:
         """The commands that their callers know by this id, also those that have ended."""
         every = self._commands.values()
-        return [command for command, session in every if command.command_id == command_id and among(session.id)]
+        return [one.command for one in every if one.command.command_id == command_id and among(one.session.id)]
 
     # from one daemon to the next (docs/restarts.md)
 
@@ -169,10 +183,12 @@ class Sessions:
         """Let go of every session. `owner` names a connection (empty for one that is gone), `settings` are those that a
         session was opened with."""
         known: dict[Session, list[Command]] = {session: [] for session in self.all()}
-        for command, session in self._commands.values():
-            known.setdefault(session, []).append(command)
+        owners = {session: self._owners.get(session.id) for session in known}
+        for one in self._commands.values():
+            known.setdefault(one.session, []).append(one.command)
+            owners.setdefault(one.session, one.owner)
         for session, commands in known.items():
-            of = owner(self._owners.get(session.id))
+            of = owner(owners[session])
             over = [one for one in commands if session.command(one.wrap_id) is None]  # by now
             record, cut = await session.hand_over(settings(session), of, over)
             outgoing.add("session", record, session.id)
@@ -192,7 +208,7 @@ class Sessions:
             elif record.spec.implicit or record.orphaned:
                 session.on_idle = self._end_later
         for command in session.resume(record, inherited):
-            self._commands[command.wrap_id] = (command, session)
+            self._commands[command.wrap_id] = _Wrap(command, session, owner)
 
     async def resumed(self) -> None:
         """All that there were have been taken over: end those whose connection has gone meanwhile. Raises OSError when
@@ -209,6 +225,9 @@ class Sessions:
     async def connection_lost(self, owner: object) -> None:
         """A connection has gone: its sessions end, except detached ones. A command of an implicit session lives on: it
         is bound to the process that spawned it, which need not be the one that asked for the wrap."""
+        for one in self._commands.values():
+            if one.owner is owner:
+                one.owner = None
         for key in [key for key in self._implicit if key[0] is owner]:
             session = self._implicit.pop(key)
             if session.idle:
@@ -249,3 +268,7 @@ class Sessions:
         self._sessions.pop(session.id, None)
         if self._changed is not None:
             self._changed(session.id, False)
+
+
+def _unknown(wrap_id: str) -> CallerError:
+    return CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")

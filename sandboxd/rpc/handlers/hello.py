@@ -18,7 +18,7 @@ PROTOCOL_OLDEST = 1
 async def hello(call: Call, params: HelloParams) -> HelloResult:
     """A newer client is told what we speak and may adapt; one that is too old is refused."""
     if params.role == "agent":  # also where the rest is refused: a client may ignore that
-        call.client.restrict()
+        call.give_powers_up()
     if params.protocol < PROTOCOL_OLDEST:
         raise CallerError(
             "wrong_version",

@@ -132,6 +132,7 @@ def _below(path: str, cwd: str) -> str:
 
 async def outcome(call: Call, params: WrapOutcomeParams) -> WrapOutcomeResult:
     """Raises CallerError `wrap_unknown`."""
+    call.check_wrap(params.wrap_id)
     result, violations = await call.daemon.sessions.outcome(params.wrap_id)
     learned = await learn_from(call.daemon, params.wrap_id, violations) if params.learn else None
     return WrapOutcomeResult(
