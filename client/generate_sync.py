@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent / "sandboxd_client"
-SOURCES = {"aio.py": "client.py", "aio_session.py": "session.py"}
+SOURCES = {"aio.py": "client.py", "aio_rpc.py": "rpc.py", "aio_session.py": "session.py"}
 WORDS = {
     "async def": "def",
     "async with": "with",
@@ -25,15 +25,19 @@ WORDS = {
     "AsyncClient": "Client",
     "AsyncConnector": "SharedConnector",
     "AsyncProcess": "Process",
+    "AsyncRpcMethods": "RpcMethods",
     "AsyncSession": "Session",
     "Awaitable[R]": "R",
     "Awaitable, ": "",
     "aio_connection": "sharing",
     "aio_process": "process",
+    "aio_rpc": "rpc",
     "aio_session": "session",
     "sandboxd_client.aio ": "sandboxd_client.client ",
     # A blocking session is open at once; an asynchronous one when it is entered.
-    "return AsyncSession(self, opening)": "return Session(self, opening).open()",
+    "return AsyncSession(self, opening(cwd, name, settings, permission_mode, detach=detach))": (
+        "return Session(self, opening(cwd, name, settings, permission_mode, detach=detach)).open()"
+    ),
 }
 _WORD = re.compile("|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True)))
 
@@ -57,7 +61,7 @@ def main() -> int:
     for source, name in SOURCES.items():
         text, target = generate(PACKAGE / source), PACKAGE / name
         # The syntax counts: another version of the formatter may break lines elsewhere.
-        if ast.dump(ast.parse(target.read_text())) != ast.dump(ast.parse(text)):
+        if not target.exists() or ast.dump(ast.parse(target.read_text())) != ast.dump(ast.parse(text)):
             different.append(name)
             if "--check" not in sys.argv[1:]:
                 target.write_text(text)

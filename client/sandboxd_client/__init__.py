@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sandboxd_client.aio import AsyncClient
     from sandboxd_client.aio_process import AsyncProcess
     from sandboxd_client.aio_session import AsyncSession
-    from sandboxd_client.calls import Notification
+    from sandboxd_client.answers import Notification
     from sandboxd_client.client import Client
     from sandboxd_client.errors import (
         ApprovalRequired,
@@ -46,7 +46,7 @@ _HOMES = {
     "aio": "AsyncClient",
     "aio_process": "AsyncProcess",
     "aio_session": "AsyncSession",
-    "calls": "Notification",
+    "answers": "Notification",
     "client": "Client",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",

@@ -10,19 +10,22 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sandboxd_client.calls import Call, Notification, notification_record, result_record
+from sandboxd_client.answers import Notification, notification_record, result_record
 from sandboxd_client.connection import refusal, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 from sandboxd_client.sharing import NOTIFICATIONS_KEPT
 from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
+from sandboxd_client.wire.params import encode_params
 
 if TYPE_CHECKING:
     from sandboxd_client.connection import Message
     from sandboxd_client.process import Completed
     from sandboxd_client.wire.messages.hello import Role
+    from sandboxd_client.wire.messages.methods import Method
 
+P = TypeVar("P")
 R = TypeVar("R")
 _CHUNK = 65536
 
@@ -179,20 +182,21 @@ class AsyncConnector:
             self.connections += 1
             return self._connection, True
 
-    async def call(self, call: Call[R]) -> R:
+    async def call(self, method: Method[P, R], params: P) -> R:
         """Send a request and return the record of its result."""
+        encoded = encode_params(params)
         while True:
             connection, fresh = await self._connected()
             try:
-                async with asyncio.timeout(None if call.patient else self._timeout):
-                    result = await connection.call(call.method, call.params)
+                async with asyncio.timeout(None if method.patient else self._timeout):
+                    result = await connection.call(method.name, encoded)
             except TimeoutError:
-                raise DaemonTimeout(call.method, self._timeout or 0) from None
+                raise DaemonTimeout(method.name, self._timeout or 0) from None
             except ConnectionLost as error:
-                if fresh or (error.sent and not call.repeatable):
+                if fresh or (error.sent and not method.repeatable):
                     raise
                 continue
-            return result_record(call, result)
+            return result_record(method, result)
 
     async def notifications(self, timeout: float | None) -> AsyncIterator[Notification]:  # noqa: ASYNC109
         """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""

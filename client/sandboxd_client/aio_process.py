@@ -330,9 +330,7 @@ def check_streams(options: SpawnOptions) -> None:
         raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
 
 
-async def approved(
-    decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None
-) -> bool | None:
+async def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
     """Ask the callback of the caller about a command; None where there is nothing to ask, or no callback."""
     if decision.behavior != "ask" or approve is None:
         return None

@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from sandboxd_client.aio_process import AsyncProcess
-from sandboxd_client.calls import Call, Path
+from sandboxd_client.commands import Path
 from sandboxd_client.errors import ConnectionLost, RpcError
 from sandboxd_client.launching import Command, RunOptions, SpawnOptions
 from sandboxd_client.process import Completed
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.methods import SESSION_OPEN
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
-from sandboxd_client.wire.messages.sessions import SessionOpenResult
+from sandboxd_client.wire.messages.sessions import SessionOpenParams, SessionOpenResult
 from sandboxd_client.wire.messages.settings import SettingsGetResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
@@ -33,16 +34,16 @@ class AsyncSession:
     without the grants it had been given.
     """
 
-    def __init__(self, client: AsyncClient, opening: Call[SessionOpenResult]) -> None:
+    def __init__(self, client: AsyncClient, opening: SessionOpenParams) -> None:
         self._client = client
         self._opening = opening
         self._opened: SessionOpenResult | None = None
         self._connections = 0
-        self.cwd: str = opening.params["cwd"]
+        self.cwd: str = opening.cwd
 
     async def open(self) -> AsyncSession:
         """Open it, also anew."""
-        self._opened = await self._client.call(self._opening)
+        self._opened = await self._client.call(SESSION_OPEN, self._opening)
         self._connections = self._client.connections
         return self
 

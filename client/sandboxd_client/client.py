@@ -1,16 +1,15 @@
 # Made from aio.py by ./dev generate: change that one.
-"""The client: one method for each RPC method, and the commands that it runs."""
+"""The client: its connection, sessions and commands."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from sandboxd_client import calls
-from sandboxd_client.calls import Call, Notification, Path
-from sandboxd_client.commands import absolute
+from sandboxd_client.answers import Notification
+from sandboxd_client.commands import Path, absolute
 from sandboxd_client.connection import DEFAULT_TIMEOUT_S
 from sandboxd_client.errors import SettingsChanged
 from sandboxd_client.launching import (
@@ -38,57 +37,22 @@ from sandboxd_client.process import (
     complete,
     start,
 )
+from sandboxd_client.rpc import RpcMethods, opening
 from sandboxd_client.sharing import SharedConnector
-from sandboxd_client.wire.messages.check import CheckResult
-from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
-from sandboxd_client.wire.messages.hello import HelloResult, Role
-from sandboxd_client.wire.messages.metrics import MetricsResult
-from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
-from sandboxd_client.wire.messages.prompts import (
-    Answer,
-    PermissionListResult,
-    PermissionRequestResult,
-    PermissionResponseResult,
-    PermissionRevokeResult,
-    PermissionSubscribeResult,
-    PromptKind,
-    Scope,
-)
+from sandboxd_client.wire.messages.hello import Role
+from sandboxd_client.wire.messages.methods import Method
 from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
-    SessionCloseResult,
-    SessionListResult,
-    SessionOpenResult,
 )
-from sandboxd_client.wire.messages.settings import (
-    ChangeRecord,
-    SettingsGetResult,
-    SettingsLintResult,
-    SettingsLockedResult,
-    SettingsReloadResult,
-    SettingsSchemaResult,
-    SettingsSource,
-    SettingsSubscribeResult,
-    SettingsTrustResult,
-    SettingsUpdateResult,
-    TrustAction,
-)
-from sandboxd_client.wire.messages.status import RestartResult, ShutdownResult, StatusResult
-from sandboxd_client.wire.messages.violations import (
-    ViolationAnnotateResult,
-    ViolationClearResult,
-    ViolationListResult,
-    ViolationStripResult,
-)
-from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
     from sandboxd_client.session import Session
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
-class Client:
+class Client(RpcMethods):
     """Talks to the daemon of this user.
 
     It connects at the first call, starts a daemon when none answers (unless `autostart` is False), and connects again
@@ -130,9 +94,9 @@ class Client:
         """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
         self._connector.close()
 
-    def call(self, call: Call[R]) -> R:
-        """Send a request of `calls`; the methods below do it for each of them."""
-        return self._connector.call(call)
+    def call(self, method: Method[P, R], params: P) -> R:
+        """Send a request. RpcMethods has a method for each."""
+        return self._connector.call(method, params)
 
     def notifications(self, timeout: float | None = None) -> Iterator[Notification]:
         """Yield what the daemon sends to the subscriptions that were made before.
@@ -153,257 +117,6 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self._connector.path or 'the default socket'}>"
 
-    # one method per RPC method
-
-    def hello(self) -> HelloResult:
-        return self.call(calls.hello())
-
-    def status(self) -> StatusResult:
-        return self.call(calls.status())
-
-    def check(self) -> CheckResult:
-        return self.call(calls.check())
-
-    def metrics(self) -> MetricsResult:
-        return self.call(calls.metrics())
-
-    def restart(self) -> RestartResult:
-        """Have the daemon execute itself anew, for example after an upgrade. Sessions, commands and this connection go
-        on; the next call is answered by the new program. Raises RpcError `restart_failed` when it would not start."""
-        return self.call(calls.restart())
-
-    def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
-        """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""
-        return self.call(calls.shutdown(grace_s))
-
-    def session_open(
-        self,
-        cwd: Path | None = None,
-        *,
-        name: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        permission_mode: PermissionMode | None = None,
-        detach: bool = False,
-    ) -> SessionOpenResult:
-        return self.call(
-            calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
-        )
-
-    def session_close(self, session_id: str) -> SessionCloseResult:
-        return self.call(calls.session_close(session_id))
-
-    def session_list(self) -> SessionListResult:
-        return self.call(calls.session_list())
-
-    def should_sandbox(
-        self,
-        command: str,
-        *,
-        cwd: Path | None = None,
-        session_id: str | None = None,
-        dangerously_disable_sandbox: bool = False,
-        path: str | None = None,
-    ) -> ShouldSandboxResult:
-        """`path` is the PATH that the command would be run with, by default that of this process."""
-        return self.call(
-            calls.should_sandbox(
-                command,
-                cwd=cwd,
-                session_id=session_id,
-                dangerously_disable_sandbox=dangerously_disable_sandbox,
-                path=path,
-            )
-        )
-
-    def wrap(
-        self,
-        command: str | None = None,
-        *,
-        argv: Sequence[Path] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        shell: str | None = None,
-        session_id: str | None = None,
-        command_id: str | None = None,
-        command_text: str | None = None,
-        overrides: OverridesRecord | None = None,
-    ) -> WrapResult:
-        """The argv and the changes of the environment to spawn yourself. It always wraps."""
-        return self.call(
-            calls.wrap(
-                command,
-                argv=argv,
-                cwd=cwd,
-                env=env,
-                shell=shell,
-                session_id=session_id,
-                command_id=command_id,
-                command_text=command_text,
-                overrides=overrides,
-            )
-        )
-
-    def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
-        return self.call(calls.wrap_outcome(wrap_id, learn=learn))
-
-    def permission_subscribe(self) -> PermissionSubscribeResult:
-        """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""
-        return self.call(calls.permission_subscribe())
-
-    def permission_respond(
-        self, request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
-    ) -> PermissionResponseResult:
-        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended."""
-        return self.call(calls.permission_respond(request_id, behavior, scope=scope, ttl_s=ttl_s))
-
-    def permission_request(
-        self,
-        kind: PromptKind,
-        *,
-        session_id: str | None = None,
-        cwd: Path | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        path: Path | None = None,
-        write: bool = False,
-        command: str | None = None,
-        command_id: str | None = None,
-        reason: str = "",
-    ) -> PermissionRequestResult:
-        """Ask people, and wait as long as they take. Without anybody to ask the answer is deny, at once."""
-        return self.call(
-            calls.permission_request(
-                kind,
-                session_id=session_id,
-                cwd=cwd,
-                host=host,
-                port=port,
-                path=path,
-                write=write,
-                command=command,
-                command_id=command_id,
-                reason=reason,
-            )
-        )
-
-    def permission_list(self, session_id: str | None = None) -> PermissionListResult:
-        """What people have granted and what they are being asked, in one session or in all."""
-        return self.call(calls.permission_list(session_id))
-
-    def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
-        """Take a grant back; connections that stand on it are cut."""
-        return self.call(calls.permission_revoke(session_id, grant_id))
-
-    def violation_list(
-        self, *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
-    ) -> ViolationListResult:
-        """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
-        return self.call(calls.violation_list(session_id=session_id, command_id=command_id, since=since))
-
-    def violation_subscribe(self, *, session_id: str | None = None, since: str | None = None) -> ViolationListResult:
-        """The same; what is blocked later comes out of `notifications`."""
-        return self.call(calls.violation_subscribe(session_id=session_id, since=since))
-
-    def violation_clear(self, *, session_id: str | None = None) -> ViolationClearResult:
-        return self.call(calls.violation_clear(session_id=session_id))
-
-    def violation_annotate(
-        self, command_id: str, stderr: str, *, session_id: str | None = None
-    ) -> ViolationAnnotateResult:
-        """The standard error of a command with a block of what was blocked in it, for a model to read."""
-        return self.call(calls.violation_annotate(command_id, stderr, session_id=session_id))
-
-    def violation_strip(self, text: str) -> ViolationStripResult:
-        """The text without that block."""
-        return self.call(calls.violation_strip(text))
-
-    def settings_get(
-        self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None
-    ) -> SettingsGetResult:
-        return self.call(calls.settings_get(key, session_id=session_id, cwd=cwd))
-
-    def settings_reload(self) -> SettingsReloadResult:
-        return self.call(calls.settings_reload())
-
-    def settings_update(
-        self,
-        changes: Sequence[ChangeRecord],
-        *,
-        session_id: str | None = None,
-        cwd: Path | None = None,
-        confirm: bool = False,
-        project: bool = False,
-    ) -> SettingsUpdateResult:
-        """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
-        reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
-        return self.call(
-            calls.settings_update(changes, session_id=session_id, cwd=cwd, confirm=confirm, project=project)
-        )
-
-    def settings_exclude_command(
-        self,
-        pattern: str,
-        *,
-        remove: bool = False,
-        session_id: str | None = None,
-        cwd: Path | None = None,
-        confirm: bool = False,
-        project: bool = False,
-    ) -> SettingsUpdateResult:
-        return self.call(
-            calls.settings_exclude_command(
-                pattern, remove=remove, session_id=session_id, cwd=cwd, confirm=confirm, project=project
-            )
-        )
-
-    def settings_trust(
-        self, action: TrustAction, path: Path | None = None, *, digests: Mapping[str, str] | None = None
-    ) -> SettingsTrustResult:
-        """`list`, `show`, `trust` or `remove` trust in the settings files of a project. To trust them, `digests` are
-        those of the files as they were shown. Raises RpcError `trust_changed`, `trust_forbidden`."""
-        return self.call(calls.settings_trust(action, path, digests=digests))
-
-    def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
-        return self.call(calls.settings_locked(session_id=session_id, cwd=cwd))
-
-    def settings_subscribe(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsSubscribeResult:
-        """What holds now; later changes come out of `notifications`."""
-        return self.call(calls.settings_subscribe(session_id=session_id, cwd=cwd))
-
-    def settings_lint(
-        self, files: Sequence[Path] | None = None, *, source: SettingsSource | None = None, cwd: Path | None = None
-    ) -> SettingsLintResult:
-        return self.call(calls.settings_lint(files, source=source, cwd=cwd))
-
-    def settings_schema(self) -> SettingsSchemaResult:
-        return self.call(calls.settings_schema())
-
-    def policy_explain(
-        self,
-        kind: ExplainKind,
-        target: str,
-        *,
-        write: bool = False,
-        session_id: str | None = None,
-        cwd: Path | None = None,
-    ) -> ExplainResult:
-        return self.call(calls.policy_explain(kind, target, write=write, session_id=session_id, cwd=cwd))
-
-    def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
-        return self.call(calls.policy_effective(session_id=session_id, cwd=cwd))
-
-    def policy_describe(
-        self,
-        *,
-        session_id: str | None = None,
-        cwd: Path | None = None,
-        exceptions: Mapping[str, str] | None = None,
-    ) -> DescribeResult:
-        """The restrictions in words for a model. `exceptions` are commands that cannot work inside, each with why."""
-        return self.call(calls.policy_describe(session_id=session_id, cwd=cwd, exceptions=exceptions))
-
-    # running commands
-
     def session(
         self,
         cwd: Path | None = None,
@@ -416,8 +129,7 @@ class Client:
         """A session as a context manager, which closes it at its end. Its methods are the client's, in it."""
         from sandboxd_client.session import Session
 
-        opening = calls.session_open(cwd, name=name, settings=settings, permission_mode=permission_mode, detach=detach)
-        return Session(self, opening).open()
+        return Session(self, opening(cwd, name, settings, permission_mode, detach=detach)).open()
 
     def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
         """Start a command in the sandbox: a string is a shell line, a list a program with its arguments.

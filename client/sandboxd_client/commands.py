@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+Path = str | os.PathLike[str]
+
 
 def absolute(path: str | os.PathLike[str] | None) -> str:
     """`path` seen from the current directory, which it is itself when None. Not normalised: behind a symbolic link `..`

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Literal, TypedDict
 
-from sandboxd_client.calls import Path
-from sandboxd_client.commands import sendable_search_path
+from sandboxd_client.commands import Path, sendable_search_path
 from sandboxd_client.errors import (
     ApprovalRequired,
     CommandDenied,
@@ -111,7 +110,7 @@ class Launch:
 
 
 def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `calls.wrap` for a command and its options. Raises InvalidCommand."""
+    """The keyword arguments of `wrap` for a command and its options. Raises InvalidCommand."""
     given: dict[str, Any] = {
         name: options[name]
         for name in ("cwd", "env", "session_id", "command_id", "command_text")

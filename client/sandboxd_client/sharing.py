@@ -16,16 +16,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sandboxd_client.calls import Call, Notification, notification_record, result_record
+from sandboxd_client.answers import Notification, notification_record, result_record
 from sandboxd_client.connection import Connection, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 from sandboxd_client.starting import connect_in_role
+from sandboxd_client.wire.params import encode_params
 
 if TYPE_CHECKING:
     from sandboxd_client.connection import Message
     from sandboxd_client.process import Completed
     from sandboxd_client.wire.messages.hello import Role
+    from sandboxd_client.wire.messages.methods import Method
 
+P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 NOTIFICATIONS_KEPT: Final = 1024
@@ -219,18 +222,19 @@ class SharedConnector:
                 self._shared = None
         shared.close()
 
-    def call(self, call: Call[R]) -> R:
+    def call(self, method: Method[P, R], params: P) -> R:
         """Send a request and return the record of its result."""
+        encoded = encode_params(params)
         while True:
             shared, fresh = self._connected()
             try:
-                result = shared.call(call.method, call.params, None if call.patient else self._timeout)
+                result = shared.call(method.name, encoded, None if method.patient else self._timeout)
             except ConnectionLost as error:
                 self._drop(shared)
-                if fresh or (error.sent and not call.repeatable):
+                if fresh or (error.sent and not method.repeatable):
                     raise
                 continue
-            return result_record(call, result)
+            return result_record(method, result)
 
     def notifications(self, timeout: float | None) -> Iterator[Notification]:
         """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""

@@ -227,7 +227,7 @@ class FakeDaemon:
     def _result(self, method: str, params: Mapping[str, Any]) -> Any:
         if method not in METHODS:
             raise RpcError("method_not_found", f"there is no method {method}")
-        decode(METHODS[method][0], params)
+        decode(METHODS[method].params, params)
         answer = self._answers[method] if method in self._answers else getattr(self, _name(method))
         if callable(answer):
             answer = answer(params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +13,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.wide_grants import is_wide_path
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from sandboxd.daemon.state import Daemon
     from sandboxd.rpc.peer import Caller
@@ -35,7 +36,7 @@ class Client(Protocol):
 class Call:
     daemon: Daemon
     client: Client
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Route]
 
     @property
     def caller(self) -> Caller:
@@ -91,10 +92,14 @@ AGENT = frozenset({Access.ASK, Access.RUN})
 """What the role `agent` keeps, and that for its own sessions only."""
 
 
+Handler = Callable[["Call", Any], Awaitable[Any]]
+"""Takes the call and the record of its parameters, and returns a record of the wire."""
+
+
 @dataclass(frozen=True, slots=True)
-class Method:
-    """`handler` takes the call and a `params` record, and returns a record of the wire."""
+class Route:
+    """The way of a request: the record of its parameters, what handles it, and the access that it needs."""
 
     params: type[Any]
-    handler: Callable[[Call, Any], Awaitable[Any]]
+    handler: Handler
     access: Access

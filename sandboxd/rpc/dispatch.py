@@ -18,7 +18,7 @@ from sandboxd.errors import (
     SettingsError,
 )
 from sandboxd.policy.display import neutralise
-from sandboxd.rpc.call import Access, Call, Client, Method
+from sandboxd.rpc.call import Access, Call, Client, Handler, Route
 from sandboxd.rpc.handlers import (
     check,
     decisions,
@@ -37,39 +37,7 @@ from sandboxd.rpc.handlers import (
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
 from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes
-from sandboxd_client.wire.messages.check import CheckParams
-from sandboxd_client.wire.messages.decisions import ShouldSandboxParams
-from sandboxd_client.wire.messages.hello import HelloParams
-from sandboxd_client.wire.messages.metrics import MetricsParams
-from sandboxd_client.wire.messages.policy import DescribeParams, EffectiveParams, ExplainParams
-from sandboxd_client.wire.messages.prompts import (
-    PermissionListParams,
-    PermissionRequestParams,
-    PermissionResponseParams,
-    PermissionRevokeParams,
-    PermissionSubscribeParams,
-)
-from sandboxd_client.wire.messages.sessions import SessionCloseParams, SessionListParams, SessionOpenParams
-from sandboxd_client.wire.messages.settings import (
-    ExcludeCommandParams,
-    SettingsGetParams,
-    SettingsLintParams,
-    SettingsLockedParams,
-    SettingsReloadParams,
-    SettingsSchemaParams,
-    SettingsSubscribeParams,
-    SettingsTrustParams,
-    SettingsUpdateParams,
-)
-from sandboxd_client.wire.messages.status import RestartParams, ShutdownParams, StatusParams
-from sandboxd_client.wire.messages.violations import (
-    ViolationAnnotateParams,
-    ViolationClearParams,
-    ViolationListParams,
-    ViolationStripParams,
-    ViolationSubscribeParams,
-)
-from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapParams
+from sandboxd_client.wire.messages import methods as wire
 from sandboxd_client.wire.params import ParamsError, decode, encode
 
 if TYPE_CHECKING:
@@ -82,43 +50,44 @@ if TYPE_CHECKING:
 
 ASK, RUN, ANSWER, CONTROL = Access.ASK, Access.RUN, Access.ANSWER, Access.CONTROL
 
-# name: parameters, handler, who may call it
-METHODS: dict[str, Method] = {
-    "hello": Method(HelloParams, hello.hello, ASK),
-    "status": Method(StatusParams, status.status, ASK),
-    "check": Method(CheckParams, check.check, ASK),
-    "metrics": Method(MetricsParams, metrics.metrics, ASK),
-    "restart": Method(RestartParams, restart.restart, CONTROL),
-    "shutdown": Method(ShutdownParams, shutdown.shutdown, CONTROL),
-    "session.open": Method(SessionOpenParams, sessions.open_session, RUN),
-    "session.close": Method(SessionCloseParams, sessions.close_session, RUN),
-    "session.list": Method(SessionListParams, sessions.list_sessions, ASK),
-    "should_sandbox": Method(ShouldSandboxParams, decisions.should_sandbox, ASK),
-    "wrap": Method(WrapParams, wrap.wrap, RUN),
-    "wrap.outcome": Method(WrapOutcomeParams, wrap.outcome, RUN),
-    "permission.subscribe": Method(PermissionSubscribeParams, permissions.subscribe, ANSWER),
-    "sandbox_permission_response": Method(PermissionResponseParams, permissions.respond, CONTROL),
-    "permission.request": Method(PermissionRequestParams, permissions.request, RUN),
-    "permission.list": Method(PermissionListParams, permissions.list_permissions, ASK),
-    "permission.revoke": Method(PermissionRevokeParams, permissions.revoke, CONTROL),
-    "violation.list": Method(ViolationListParams, violations.list_violations, ASK),
-    "violation.subscribe": Method(ViolationSubscribeParams, violations.subscribe, ASK),
-    "violation.clear": Method(ViolationClearParams, violations.clear, RUN),
-    "violation.annotate": Method(ViolationAnnotateParams, violations.annotate, ASK),
-    "violation.strip": Method(ViolationStripParams, violations.strip, ASK),
-    "settings.get": Method(SettingsGetParams, settings.get, ASK),
-    "settings.update": Method(SettingsUpdateParams, settings.update, CONTROL),
-    "settings.exclude_command": Method(ExcludeCommandParams, settings.exclude_command, CONTROL),
-    "settings.trust": Method(SettingsTrustParams, settings.trust, CONTROL),
-    "settings.reload": Method(SettingsReloadParams, settings.reload, CONTROL),
-    "settings.locked": Method(SettingsLockedParams, settings.locked, ASK),
-    "settings.subscribe": Method(SettingsSubscribeParams, settings.subscribe, ASK),
-    "settings.lint": Method(SettingsLintParams, settings.lint, ASK),
-    "settings.schema": Method(SettingsSchemaParams, settings.schema, ASK),
-    "policy.explain": Method(ExplainParams, policy.explain, ASK),
-    "policy.effective": Method(EffectiveParams, policy.effective, ASK),
-    "policy.describe": Method(DescribeParams, policy.describe, ASK),
+# Handler and required access of each method. Parameters and results are those of `wire.messages.methods`.
+_HANDLERS: dict[str, tuple[Handler, Access]] = {
+    "hello": (hello.hello, ASK),
+    "status": (status.status, ASK),
+    "check": (check.check, ASK),
+    "metrics": (metrics.metrics, ASK),
+    "restart": (restart.restart, CONTROL),
+    "shutdown": (shutdown.shutdown, CONTROL),
+    "session.open": (sessions.open_session, RUN),
+    "session.close": (sessions.close_session, RUN),
+    "session.list": (sessions.list_sessions, ASK),
+    "should_sandbox": (decisions.should_sandbox, ASK),
+    "wrap": (wrap.wrap, RUN),
+    "wrap.outcome": (wrap.outcome, RUN),
+    "permission.subscribe": (permissions.subscribe, ANSWER),
+    "sandbox_permission_response": (permissions.respond, CONTROL),
+    "permission.request": (permissions.request, RUN),
+    "permission.list": (permissions.list_permissions, ASK),
+    "permission.revoke": (permissions.revoke, CONTROL),
+    "violation.list": (violations.list_violations, ASK),
+    "violation.subscribe": (violations.subscribe, ASK),
+    "violation.clear": (violations.clear, RUN),
+    "violation.annotate": (violations.annotate, ASK),
+    "violation.strip": (violations.strip, ASK),
+    "settings.get": (settings.get, ASK),
+    "settings.update": (settings.update, CONTROL),
+    "settings.exclude_command": (settings.exclude_command, CONTROL),
+    "settings.trust": (settings.trust, CONTROL),
+    "settings.reload": (settings.reload, CONTROL),
+    "settings.locked": (settings.locked, ASK),
+    "settings.subscribe": (settings.subscribe, ASK),
+    "settings.lint": (settings.lint, ASK),
+    "settings.schema": (settings.schema, ASK),
+    "policy.explain": (policy.explain, ASK),
+    "policy.effective": (policy.effective, ASK),
+    "policy.describe": (policy.describe, ASK),
 }
+METHODS = {name: Route(wire.METHODS[name].params, *row) for name, row in _HANDLERS.items()}
 
 PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate", "check", "status", "session.list"})
 """Those that may take long or change nothing: asked again by the next daemon they mean the same."""
@@ -147,7 +116,7 @@ class Dispatcher:
         self,
         daemon: Daemon,
         log: FilteringBoundLogger,
-        methods: Mapping[str, Method] = METHODS,
+        methods: Mapping[str, Route] = METHODS,
         *,
         controlled: Callable[[Controlled], None] = lambda event: None,
     ) -> None:
@@ -155,32 +124,32 @@ class Dispatcher:
         self._daemon = daemon
         self._log = log
         self._table = methods
-        self._methods = Methods({name: self._bound(name, method) for name, method in methods.items()})
+        self._methods = Methods({name: self._bound(name, route) for name, route in methods.items()})
 
     async def respond(self, message: object, client: Client) -> Json | list[Json] | None:
         """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError."""
         return await respond(message, self._methods, Call(self._daemon, client, self._table))
 
-    def _bound(self, name: str, method: Method) -> Any:
+    def _bound(self, name: str, route: Route) -> Any:
         async def call(context: Call, params: object) -> Result:
             try:
-                if method.access not in context.caller.access:
+                if route.access not in context.caller.access:
                     raise CallerError(
                         "not_permitted",
                         f"a connection with the role agent may not use {name}",
                         hint="ask a person to do it, with the sandboxd command in a terminal",
                     )
-                if method.access is RUN:
+                if route.access is RUN:
                     context.caller.check_groups()
-                if method.access is CONTROL:
+                if route.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
                     self._controlled(Controlled(name, context.caller.pid))
-                record = decode(method.params, params)
+                record = decode(route.params, params)
                 _check_session(context, record)
                 if name in FRESH:
                     session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
                     await self._daemon.bring_settings_up_to_date(session_id, cwd)
-                return success(encode(await method.handler(context, record)))
+                return success(encode(await route.handler(context, record)))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}
                 return failure(codes.INVALID_PARAMS, error.message, data)

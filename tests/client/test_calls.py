@@ -73,7 +73,7 @@ def test_every_method_has_a_call() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_sends_its_parameters_and_returns_its_record(box: Client, fake: FakeDaemon, method: str) -> None:
     result = CALLS[method](box)
-    assert type(result) is METHODS[method][1]
+    assert type(result) is METHODS[method].result
     assert fake.calls[-1].method == method
 
 
@@ -81,7 +81,7 @@ def test_each_method_sends_its_parameters_and_returns_its_record(box: Client, fa
 async def test_the_same_with_coroutines(fake: FakeDaemon, method: str) -> None:
     async with AsyncClient(fake.socket, autostart=False) as box:
         result = await CALLS[method](box)
-    assert type(result) is METHODS[method][1]
+    assert type(result) is METHODS[method].result
     assert fake.calls[-1].method == method
 
 

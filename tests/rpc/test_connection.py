@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.rpc.call import Access, Call, Method
+from sandboxd.rpc.call import Access, Call, Route
 from sandboxd.rpc.connection import MOST_IN_FLIGHT, MOST_UNTAKEN
 from sandboxd.rpc.jsonrpc import MOST_IN_BATCH
 from sandboxd.rpc.peer import Identity
@@ -84,14 +84,14 @@ class Playground:
             for _ in range(5):  # whoever has gone is noticed meanwhile
                 await asyncio.sleep(0)
 
-    def methods(self) -> dict[str, Method]:
+    def methods(self) -> dict[str, Route]:
         return {
-            "tell_when_cancelled": Method(Word, self.tell_when_cancelled, Access.ASK),
-            "echo": Method(Word, self.echo, Access.ASK),
-            "wait": Method(Word, self.wait, Access.ASK),
-            "broken": Method(Word, self.broken, Access.ASK),
-            "grow": Method(Size, self.grow, Access.ASK),
-            "subscribe": Method(Word, self.subscribe, Access.ASK),
+            "tell_when_cancelled": Route(Word, self.tell_when_cancelled, Access.ASK),
+            "echo": Route(Word, self.echo, Access.ASK),
+            "wait": Route(Word, self.wait, Access.ASK),
+            "broken": Route(Word, self.broken, Access.ASK),
+            "grow": Route(Size, self.grow, Access.ASK),
+            "subscribe": Route(Word, self.subscribe, Access.ASK),
         }
 
 
@@ -288,7 +288,7 @@ async def test_the_end_is_told_after_the_last_call(tmp_path: Path) -> None:
     async def lost(connection: Any) -> None:
         order.append("sessions ended")
 
-    async with open_door(tmp_path / "s", {"open": Method(Word, stubborn, Access.RUN)}, on_lost=lost) as door:
+    async with open_door(tmp_path / "s", {"open": Route(Word, stubborn, Access.RUN)}, on_lost=lost) as door:
         async with door.client() as client:
             client.request("open", {})
             await entered.wait()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandboxd import errors
-from sandboxd.rpc.call import Access, Call, Method
+from sandboxd.rpc.call import Access, Call, Route
 from sandboxd.rpc.dispatch import METHODS, Dispatcher
 from sandboxd.rpc.peer import Caller
 from sandboxd_client.wire import codes
@@ -46,7 +46,7 @@ class Restricted(FakeClient):
 
 async def ask(handler: Any, params: Any, access: Access = Access.ASK, client: Any = None) -> tuple[Any, Log]:
     log = Log()
-    dispatcher = Dispatcher(None, log.logger, {"m": Method(Params, handler, access)})  # type: ignore[arg-type]
+    dispatcher = Dispatcher(None, log.logger, {"m": Route(Params, handler, access)})  # type: ignore[arg-type]
     message = {"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}
     return await dispatcher.respond(message, client or FakeClient()), log
 
@@ -161,5 +161,5 @@ async def test_control_is_logged() -> None:
 def test_every_method_has_the_records_of_the_wire() -> None:
     assert set(METHODS) <= set(RECORDS)
     for name, method in METHODS.items():
-        assert method.params is RECORDS[name][0], name
-        assert dataclasses.is_dataclass(RECORDS[name][1])
+        assert method.params is RECORDS[name].params, name
+        assert dataclasses.is_dataclass(RECORDS[name].result)

@@ -30,7 +30,7 @@ def section(name: str) -> str:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_with_its_parameters_and_results(name: str) -> None:
     text = section(name)
-    params, result = RECORDS[name]
+    params, result = RECORDS[name].params, RECORDS[name].result
     for field in dataclasses.fields(params):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         assert re.search(rf"[{{ ]{field.name}{'' if required else r'[?]'}[,}}]", text), f"{field.name} of {name}"

@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sandboxd.daemon.log import LogFormat, make_logger
 from sandboxd.daemon.state import Daemon
-from sandboxd.rpc.call import Method
+from sandboxd.rpc.call import Route
 from sandboxd.rpc.connection import Connection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
@@ -156,7 +156,7 @@ class Door:
 @asynccontextmanager
 async def open_door(
     path: Path | str,
-    methods: Mapping[str, Method],
+    methods: Mapping[str, Route],
     daemon: object = None,
     on_lost: Callable[[Connection], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Door]:

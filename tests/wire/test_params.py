@@ -140,7 +140,7 @@ def test_values_of_strings_are_not_shown() -> None:
 
 
 def test_no_parameters_are_an_empty_object() -> None:
-    assert decode(METHODS["status"][0], None) == METHODS["status"][0]()
+    assert decode(METHODS["status"].params, None) == METHODS["status"].params()
 
 
 def test_results_may_have_more_than_is_known() -> None:
@@ -163,7 +163,7 @@ def test_params_are_sent_without_what_is_none() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_message_has_a_decoder(method: str) -> None:
-    for record in METHODS[method]:
+    for record in (METHODS[method].params, METHODS[method].result):
         params._record(record, True)
         params._record(record, False)
 

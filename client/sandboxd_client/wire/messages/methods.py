@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
@@ -81,44 +82,76 @@ from sandboxd_client.wire.messages.violations import (
 )
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapOutcomeResult, WrapParams, WrapResult
 
-METHODS: dict[str, tuple[type[Any], type[Any]]] = {
-    "hello": (HelloParams, HelloResult),
-    "status": (StatusParams, StatusResult),
-    "check": (CheckParams, CheckResult),
-    "metrics": (MetricsParams, MetricsResult),
-    "restart": (RestartParams, RestartResult),
-    "shutdown": (ShutdownParams, ShutdownResult),
-    "session.open": (SessionOpenParams, SessionOpenResult),
-    "session.close": (SessionCloseParams, SessionCloseResult),
-    "session.list": (SessionListParams, SessionListResult),
-    "should_sandbox": (ShouldSandboxParams, ShouldSandboxResult),
-    "wrap": (WrapParams, WrapResult),
-    "wrap.outcome": (WrapOutcomeParams, WrapOutcomeResult),
-    "permission.subscribe": (PermissionSubscribeParams, PermissionSubscribeResult),
-    "sandbox_permission_response": (PermissionResponseParams, PermissionResponseResult),
-    "permission.request": (PermissionRequestParams, PermissionRequestResult),
-    "permission.list": (PermissionListParams, PermissionListResult),
-    "permission.revoke": (PermissionRevokeParams, PermissionRevokeResult),
-    "violation.list": (ViolationListParams, ViolationListResult),
-    "violation.subscribe": (ViolationSubscribeParams, ViolationListResult),
-    "violation.clear": (ViolationClearParams, ViolationClearResult),
-    "violation.annotate": (ViolationAnnotateParams, ViolationAnnotateResult),
-    "violation.strip": (ViolationStripParams, ViolationStripResult),
-    "settings.get": (SettingsGetParams, SettingsGetResult),
-    "settings.update": (SettingsUpdateParams, SettingsUpdateResult),
-    "settings.exclude_command": (ExcludeCommandParams, SettingsUpdateResult),
-    "settings.trust": (SettingsTrustParams, SettingsTrustResult),
-    "settings.reload": (SettingsReloadParams, SettingsReloadResult),
-    "settings.locked": (SettingsLockedParams, SettingsLockedResult),
-    "settings.subscribe": (SettingsSubscribeParams, SettingsSubscribeResult),
-    "settings.lint": (SettingsLintParams, SettingsLintResult),
-    "settings.schema": (SettingsSchemaParams, SettingsSchemaResult),
-    "policy.explain": (ExplainParams, ExplainResult),
-    "policy.effective": (EffectiveParams, EffectiveResult),
-    "policy.describe": (DescribeParams, DescribeResult),
-}
+P = TypeVar("P")
+R = TypeVar("R")
 
-# What the daemon sends unasked, to whoever subscribed.
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[P, R]):
+    """A method of the RPC interface, as both sides know it.
+
+    `repeatable`: asking again after a lost connection does no harm. `patient`: the answer is a person's, and may take
+    as long as people take.
+    """
+
+    name: str
+    params: type[P]
+    result: type[R]
+    repeatable: bool = True
+    patient: bool = False
+
+
+METHODS: dict[str, Method[Any, Any]] = {}
+"""Every method by its name. The table below fills it."""
+
+
+def _row(
+    name: str, params: type[P], result: type[R], *, repeatable: bool = True, patient: bool = False
+) -> Method[P, R]:
+    METHODS[name] = row = Method(name, params, result, repeatable, patient)
+    return row
+
+
+HELLO = _row("hello", HelloParams, HelloResult)
+STATUS = _row("status", StatusParams, StatusResult)
+CHECK = _row("check", CheckParams, CheckResult)
+METRICS = _row("metrics", MetricsParams, MetricsResult)
+RESTART = _row("restart", RestartParams, RestartResult, repeatable=False)
+SHUTDOWN = _row("shutdown", ShutdownParams, ShutdownResult, repeatable=False)
+SESSION_OPEN = _row("session.open", SessionOpenParams, SessionOpenResult, repeatable=False)
+SESSION_CLOSE = _row("session.close", SessionCloseParams, SessionCloseResult, repeatable=False)
+SESSION_LIST = _row("session.list", SessionListParams, SessionListResult)
+SHOULD_SANDBOX = _row("should_sandbox", ShouldSandboxParams, ShouldSandboxResult)
+WRAP = _row("wrap", WrapParams, WrapResult)
+WRAP_OUTCOME = _row("wrap.outcome", WrapOutcomeParams, WrapOutcomeResult)
+PERMISSION_SUBSCRIBE = _row("permission.subscribe", PermissionSubscribeParams, PermissionSubscribeResult)
+PERMISSION_RESPOND = _row(
+    "sandbox_permission_response", PermissionResponseParams, PermissionResponseResult, repeatable=False
+)
+PERMISSION_REQUEST = _row(
+    "permission.request", PermissionRequestParams, PermissionRequestResult, repeatable=False, patient=True
+)
+PERMISSION_LIST = _row("permission.list", PermissionListParams, PermissionListResult)
+PERMISSION_REVOKE = _row("permission.revoke", PermissionRevokeParams, PermissionRevokeResult, repeatable=False)
+VIOLATION_LIST = _row("violation.list", ViolationListParams, ViolationListResult)
+VIOLATION_SUBSCRIBE = _row("violation.subscribe", ViolationSubscribeParams, ViolationListResult)
+VIOLATION_CLEAR = _row("violation.clear", ViolationClearParams, ViolationClearResult, repeatable=False)
+VIOLATION_ANNOTATE = _row("violation.annotate", ViolationAnnotateParams, ViolationAnnotateResult)
+VIOLATION_STRIP = _row("violation.strip", ViolationStripParams, ViolationStripResult)
+SETTINGS_GET = _row("settings.get", SettingsGetParams, SettingsGetResult)
+SETTINGS_UPDATE = _row("settings.update", SettingsUpdateParams, SettingsUpdateResult)
+SETTINGS_EXCLUDE_COMMAND = _row("settings.exclude_command", ExcludeCommandParams, SettingsUpdateResult)
+SETTINGS_TRUST = _row("settings.trust", SettingsTrustParams, SettingsTrustResult)
+SETTINGS_RELOAD = _row("settings.reload", SettingsReloadParams, SettingsReloadResult)
+SETTINGS_LOCKED = _row("settings.locked", SettingsLockedParams, SettingsLockedResult)
+SETTINGS_SUBSCRIBE = _row("settings.subscribe", SettingsSubscribeParams, SettingsSubscribeResult)
+SETTINGS_LINT = _row("settings.lint", SettingsLintParams, SettingsLintResult)
+SETTINGS_SCHEMA = _row("settings.schema", SettingsSchemaParams, SettingsSchemaResult)
+POLICY_EXPLAIN = _row("policy.explain", ExplainParams, ExplainResult)
+POLICY_EFFECTIVE = _row("policy.effective", EffectiveParams, EffectiveResult)
+POLICY_DESCRIBE = _row("policy.describe", DescribeParams, DescribeResult)
+
+# What the daemon sends to connections that have subscribed.
 NOTIFICATIONS: dict[str, type[Any]] = {
     "settings_changed": SettingsChanged,
     "sandbox_permission_request": PermissionRequest,

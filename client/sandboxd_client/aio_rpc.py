@@ -1,0 +1,375 @@
+"""The methods of the RPC interface as methods of the client: arguments in, the record of the result out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from sandboxd_client import __version__
+from sandboxd_client.commands import Path, absolute, check_command, sendable, sendable_search_path
+from sandboxd_client.errors import InvalidCommand
+from sandboxd_client.wire.messages import methods
+from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
+from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
+from sandboxd_client.wire.messages.methods import Method
+from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
+from sandboxd_client.wire.messages.policy import (
+    DescribeParams,
+    DescribeResult,
+    EffectiveParams,
+    EffectiveResult,
+    ExplainKind,
+    ExplainParams,
+    ExplainResult,
+)
+from sandboxd_client.wire.messages.prompts import (
+    Answer,
+    PermissionListParams,
+    PermissionListResult,
+    PermissionRequestParams,
+    PermissionRequestResult,
+    PermissionResponseParams,
+    PermissionResponseResult,
+    PermissionRevokeParams,
+    PermissionRevokeResult,
+    PermissionSubscribeParams,
+    PermissionSubscribeResult,
+    PromptKind,
+    Scope,
+)
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionCloseParams,
+    SessionCloseResult,
+    SessionListParams,
+    SessionListResult,
+    SessionOpenParams,
+    SessionOpenResult,
+)
+from sandboxd_client.wire.messages.settings import (
+    ChangeRecord,
+    ExcludeCommandParams,
+    SettingsGetParams,
+    SettingsGetResult,
+    SettingsLintParams,
+    SettingsLintResult,
+    SettingsLockedParams,
+    SettingsLockedResult,
+    SettingsReloadParams,
+    SettingsReloadResult,
+    SettingsSchemaParams,
+    SettingsSchemaResult,
+    SettingsSource,
+    SettingsSubscribeParams,
+    SettingsSubscribeResult,
+    SettingsTrustParams,
+    SettingsTrustResult,
+    SettingsUpdateParams,
+    SettingsUpdateResult,
+    TrustAction,
+)
+from sandboxd_client.wire.messages.status import (
+    RestartParams,
+    RestartResult,
+    ShutdownParams,
+    ShutdownResult,
+    StatusParams,
+    StatusResult,
+)
+from sandboxd_client.wire.messages.violations import (
+    ViolationAnnotateParams,
+    ViolationAnnotateResult,
+    ViolationClearParams,
+    ViolationClearResult,
+    ViolationListParams,
+    ViolationListResult,
+    ViolationStripParams,
+    ViolationStripResult,
+    ViolationSubscribeParams,
+)
+from sandboxd_client.wire.messages.wrap import (
+    OverridesRecord,
+    WrapOutcomeParams,
+    WrapOutcomeResult,
+    WrapParams,
+    WrapResult,
+)
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def opening(
+    cwd: Path | None,
+    name: str | None,
+    settings: Mapping[str, Any] | None,
+    permission_mode: PermissionMode | None,
+    *,
+    detach: bool,
+) -> SessionOpenParams:
+    """The parameters of `session.open`. The directory is made absolute."""
+    return SessionOpenParams(absolute(cwd), name, None if settings is None else dict(settings), permission_mode, detach)
+
+
+class AsyncRpcMethods:
+    """One method for each RPC method. `call` of the client sends them."""
+
+    async def call(self, method: Method[P, R], params: P) -> R:
+        raise NotImplementedError
+
+    async def hello(self) -> HelloResult:
+        return await self.call(methods.HELLO, HelloParams("sandboxd-client", __version__))
+
+    async def status(self) -> StatusResult:
+        return await self.call(methods.STATUS, StatusParams())
+
+    async def check(self) -> CheckResult:
+        return await self.call(methods.CHECK, CheckParams())
+
+    async def metrics(self) -> MetricsResult:
+        return await self.call(methods.METRICS, MetricsParams())
+
+    async def restart(self) -> RestartResult:
+        """Have the daemon execute itself anew, for example after an upgrade. Sessions, commands and this connection go
+        on; the next call is answered by the new program. Raises RpcError `restart_failed` when it would not start."""
+        return await self.call(methods.RESTART, RestartParams())
+
+    async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
+        """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""
+        return await self.call(methods.SHUTDOWN, ShutdownParams(grace_s))
+
+    async def session_open(
+        self,
+        cwd: Path | None = None,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        permission_mode: PermissionMode | None = None,
+        detach: bool = False,
+    ) -> SessionOpenResult:
+        params = opening(cwd, name, settings, permission_mode, detach=detach)
+        return await self.call(methods.SESSION_OPEN, params)
+
+    async def session_close(self, session_id: str) -> SessionCloseResult:
+        return await self.call(methods.SESSION_CLOSE, SessionCloseParams(session_id))
+
+    async def session_list(self) -> SessionListResult:
+        return await self.call(methods.SESSION_LIST, SessionListParams())
+
+    async def should_sandbox(
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        session_id: str | None = None,
+        dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
+    ) -> ShouldSandboxResult:
+        """`path` is the PATH that the command would be run with, by default that of this process."""
+        if path is None:
+            path = sendable_search_path(os.environ)
+        params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox, path)
+        return await self.call(methods.SHOULD_SANDBOX, params)
+
+    async def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        session_id: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        """The argv and the changes of the environment to spawn yourself. It always wraps."""
+        if (command is None) == (argv is None):
+            raise InvalidCommand("command_empty", "give either a command (a shell line) or an argv (a list)")
+        words = None if argv is None else tuple(os.fspath(word) for word in argv)
+        check_command(command, words)
+        params = WrapParams(
+            command=command,
+            argv=words,
+            session_id=session_id,
+            cwd=absolute(cwd),
+            shell=shell,
+            env=sendable(os.environ if env is None else env),
+            command_id=command_id,
+            command_text=command_text,
+            overrides=overrides,
+        )
+        return await self.call(methods.WRAP, params)
+
+    async def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
+        return await self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
+
+    async def permission_subscribe(self) -> PermissionSubscribeResult:
+        """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""
+        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams())
+
+    async def permission_respond(
+        self, request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
+    ) -> PermissionResponseResult:
+        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended."""
+        params = PermissionResponseParams(request_id, behavior, scope, ttl_s)
+        return await self.call(methods.PERMISSION_RESPOND, params)
+
+    async def permission_request(
+        self,
+        kind: PromptKind,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        path: Path | None = None,
+        write: bool = False,
+        command: str | None = None,
+        command_id: str | None = None,
+        reason: str = "",
+    ) -> PermissionRequestResult:
+        """Ask people, and wait as long as they take. Without anybody to ask the answer is deny, at once."""
+        params = PermissionRequestParams(
+            kind=kind,
+            session_id=session_id,
+            cwd=absolute(cwd),
+            host=host,
+            port=port,
+            path=None if path is None else absolute(path),
+            write=write,
+            command=command,
+            command_id=command_id,
+            reason=reason,
+        )
+        return await self.call(methods.PERMISSION_REQUEST, params)
+
+    async def permission_list(self, session_id: str | None = None) -> PermissionListResult:
+        """What people have granted and what they are being asked, in one session or in all."""
+        return await self.call(methods.PERMISSION_LIST, PermissionListParams(session_id))
+
+    async def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
+        """Take a grant back; connections that stand on it are cut."""
+        params = PermissionRevokeParams(session_id, grant_id)
+        return await self.call(methods.PERMISSION_REVOKE, params)
+
+    async def violation_list(
+        self, *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
+        params = ViolationListParams(session_id, command_id, since)
+        return await self.call(methods.VIOLATION_LIST, params)
+
+    async def violation_subscribe(
+        self, *, session_id: str | None = None, since: str | None = None
+    ) -> ViolationListResult:
+        """The same; what is blocked later comes out of `notifications`."""
+        params = ViolationSubscribeParams(session_id, since)
+        return await self.call(methods.VIOLATION_SUBSCRIBE, params)
+
+    async def violation_clear(self, *, session_id: str | None = None) -> ViolationClearResult:
+        params = ViolationClearParams(session_id)
+        return await self.call(methods.VIOLATION_CLEAR, params)
+
+    async def violation_annotate(
+        self, command_id: str, stderr: str, *, session_id: str | None = None
+    ) -> ViolationAnnotateResult:
+        """The standard error of a command with a block of what was blocked in it, for a model to read."""
+        params = ViolationAnnotateParams(command_id, stderr, session_id)
+        return await self.call(methods.VIOLATION_ANNOTATE, params)
+
+    async def violation_strip(self, text: str) -> ViolationStripResult:
+        """The text without that block."""
+        return await self.call(methods.VIOLATION_STRIP, ViolationStripParams(text))
+
+    async def settings_get(
+        self, key: str | None = None, *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsGetResult:
+        return await self.call(methods.SETTINGS_GET, SettingsGetParams(key, session_id, absolute(cwd)))
+
+    async def settings_reload(self) -> SettingsReloadResult:
+        return await self.call(methods.SETTINGS_RELOAD, SettingsReloadParams())
+
+    async def settings_update(
+        self,
+        changes: Sequence[ChangeRecord],
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
+        project: bool = False,
+    ) -> SettingsUpdateResult:
+        """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
+        reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
+        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project)
+        return await self.call(methods.SETTINGS_UPDATE, params)
+
+    async def settings_exclude_command(
+        self,
+        pattern: str,
+        *,
+        remove: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        confirm: bool = False,
+        project: bool = False,
+    ) -> SettingsUpdateResult:
+        params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm, project)
+        return await self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
+
+    async def settings_trust(
+        self, action: TrustAction, path: Path | None = None, *, digests: Mapping[str, str] | None = None
+    ) -> SettingsTrustResult:
+        """`list`, `show`, `trust` or `remove` trust in the settings files of a project. To trust them, `digests` are
+        those of the files as they were shown. Raises RpcError `trust_changed`, `trust_forbidden`."""
+        params = SettingsTrustParams(action, absolute(path), dict(digests or {}))
+        return await self.call(methods.SETTINGS_TRUST, params)
+
+    async def settings_locked(self, *, session_id: str | None = None, cwd: Path | None = None) -> SettingsLockedResult:
+        params = SettingsLockedParams(session_id, absolute(cwd))
+        return await self.call(methods.SETTINGS_LOCKED, params)
+
+    async def settings_subscribe(
+        self, *, session_id: str | None = None, cwd: Path | None = None
+    ) -> SettingsSubscribeResult:
+        """What holds now; later changes come out of `notifications`."""
+        params = SettingsSubscribeParams(session_id, absolute(cwd))
+        return await self.call(methods.SETTINGS_SUBSCRIBE, params)
+
+    async def settings_lint(
+        self, files: Sequence[Path] | None = None, *, source: SettingsSource | None = None, cwd: Path | None = None
+    ) -> SettingsLintResult:
+        paths = None if files is None else tuple(absolute(file) for file in files)
+        return await self.call(methods.SETTINGS_LINT, SettingsLintParams(paths, source, absolute(cwd)))
+
+    async def settings_schema(self) -> SettingsSchemaResult:
+        return await self.call(methods.SETTINGS_SCHEMA, SettingsSchemaParams())
+
+    async def policy_explain(
+        self,
+        kind: ExplainKind,
+        target: str,
+        *,
+        write: bool = False,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+    ) -> ExplainResult:
+        params = ExplainParams(kind, target, write, session_id, absolute(cwd))
+        return await self.call(methods.POLICY_EXPLAIN, params)
+
+    async def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:
+        return await self.call(methods.POLICY_EFFECTIVE, EffectiveParams(session_id, absolute(cwd)))
+
+    async def policy_describe(
+        self,
+        *,
+        session_id: str | None = None,
+        cwd: Path | None = None,
+        exceptions: Mapping[str, str] | None = None,
+    ) -> DescribeResult:
+        """The restrictions in words for a model. `exceptions` are commands that cannot work inside, each with why."""
+        params = DescribeParams(session_id, absolute(cwd), None if exceptions is None else dict(exceptions))
+        return await self.call(methods.POLICY_DESCRIBE, params)
