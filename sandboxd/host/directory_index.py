@@ -13,7 +13,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
 
 from sandboxd.host.changes import is_in_memory, is_remote
@@ -23,6 +23,8 @@ _TICK = 100_000_000
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _SHOWN = 300
 """Characters of a path in a message."""
+LONGEST_LISTING = 5.0
+"""Seconds that one directory may take, where there is time."""
 _BETWEEN_CLOCKS = 4096
 """Entries of one directory between two looks at the clock."""
 
@@ -99,6 +101,10 @@ class Budget:
     open_up: Callable[[str], bool]
 
 
+Rest = deque[tuple[str, Iterator[str]]]
+"""Where a look has stopped: directories with a slash at their end, and those in them that are still to be looked at."""
+
+
 class DirectoryIndex:
     """The directories below `root`, a canonical path. One look at a time."""
 
@@ -112,6 +118,8 @@ class DirectoryIndex:
         self._records: dict[str, Directory] = {}
         self._not_reached: dict[str, Directory] = {}
         """Records of earlier looks that the last one, which ended early, did not come to."""
+        self.rest: Rest = deque()
+        """What the last look did not come to, for `go_on`."""
         self._device = -1
         self._in_memory = False
 
@@ -144,41 +152,83 @@ class DirectoryIndex:
         if not again:
             self.number += 1
         self.unseen, self.failed = "", None
-        self._device = self._own_device()
-        self._in_memory = is_in_memory(self.root)
+        self._place()
         apart = frozenset(path for path in apart if path.startswith(self.root))
-        todo = deque([self.root])
+        self.rest = todo = deque([("", iter((self.root,)))])
         while todo:
+            above, names = todo[0]
+            name = next(names, None)
+            if name is None:
+                todo.popleft()
+                continue
+            path = above + name
+            if above and path in apart:
+                continue
             if len(records) >= budget.directories:
                 self.unseen = f"{self.root} has more than {budget.directories:,} directories"
-                break
-            if budget.until.is_over():
+            elif budget.until.is_over():
                 self.unseen = f"the look at {self.root} took too long, after {len(records):,} directories"
-                break
-            path = todo.popleft()
             try:
-                state = _state(path, budget)
-                record = before.get(path)
-                if record is None or record.changed != state.st_ctime_ns or not self._still_holds(record, state):
-                    record = self._read(path, state, record, budget)
+                record = None if self.unseen else self._seen(path, before.get(path), budget)
             except TimeoutError:
                 self.unseen = f"the look at {self.root} took too long, at {path}"
+            if self.unseen:
+                todo.appendleft((above, iter((name,))))
                 break
-            except OSError as error:
-                if error.errno not in _GONE:
-                    self.failed = OSError(error.errno, f"{path[:_SHOWN]} cannot be listed: {error.strerror}")
-                continue
-            if record is None:
-                continue
-            records[path] = record
-            yield path, record
-            if record.below:
-                above = path if path == "/" else f"{path}/"
-                below = [above + name for name in record.below]
-                todo.extend([one for one in below if one not in apart] if apart else below)
+            if record is not None:
+                records[path] = record
+                yield path, record
+                if record.below:
+                    todo.append((path if path == "/" else f"{path}/", iter(record.below)))
 
         if self.unseen:
             self._not_reached = {path: record for path, record in before.items() if path not in records}
+
+    def go_on(self, rest: Rest, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
+        """What an earlier look has not come to, taken from `rest`, until the budget is used up: deep ones first, so
+        that what is left to do stays small. Only as many directories are remembered as the budget has."""
+        self.unseen, self.failed = "", None
+        self._place()
+        while rest and not budget.until.is_over():
+            above, names = rest[-1]
+            name = next(names, None)
+            if name is None:
+                rest.pop()
+                continue
+            path = above + name
+            if path in apart:
+                continue
+            before = self._records.get(path) or self._not_reached.get(path)
+            try:
+                record = self._seen(path, before, replace(budget, until=Deadline.after(LONGEST_LISTING)))
+            except TimeoutError:
+                self.unseen = f"{path[:_SHOWN]} has too many entries"
+                continue
+            if record is None:
+                continue
+            if before is None and len(self) < budget.directories:
+                self._not_reached[path] = record
+            yield path, record
+            if record.below:
+                rest.append((path if path == "/" else f"{path}/", iter(record.below)))
+
+    def _seen(self, path: str, before: Directory | None, budget: Budget) -> Directory | None:
+        """A directory as it is now; None when there is none to be looked at. Raises TimeoutError."""
+        try:
+            state = _state(path, budget)
+            if before is not None and before.changed == state.st_ctime_ns and self._still_holds(before, state):
+                return before
+            return self._read(path, state, before, budget)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if error.errno not in _GONE:
+                self.failed = OSError(error.errno, f"{path[:_SHOWN]} cannot be listed: {error.strerror}")
+            return None
+
+    def _place(self) -> None:
+        self._device = self._own_device()
+        self._in_memory = is_in_memory(self.root)
 
     def _own_device(self) -> int:
         """-1 where another machine sets the change times: they prove nothing here."""

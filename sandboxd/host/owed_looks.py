@@ -18,7 +18,7 @@ CouldWrite = Callable[[str], bool]
 Tell = Callable[[Territory, Neutralised], None]
 """What became of a look that was made up for."""
 
-_Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class OwedLooks:
         self._resume = resume
         self._settled = settled
         self._tell = tell
-        self._owed: dict[_Where, _Owed] = {}
-        self._under_way: dict[_Where, asyncio.Task[None]] = {}
+        self._owed: dict[Where, _Owed] = {}
+        self._under_way: dict[Where, asyncio.Task[None]] = {}
         self._awaiting: dict[str, asyncio.Task[None]] = {}
         self._all: asyncio.Task[None] | None = None
 
     def add(self, launch_id: str, territory: Territory, could_write: CouldWrite) -> None:
-        where = (territory.places, territory.apart, territory.known)
+        where = where_of(territory)
         before = self._owed.get(where)
         if before is None:
             self._owed[where] = _Owed(launch_id, territory, could_write)
         elif launch_id != before.launch_id:
-            first = min(before, _Owed(launch_id, territory, _anywhere), key=lambda one: one.territory.since)
-            self._owed[where] = _Owed(first.launch_id, first.territory, _anywhere)
+            first = min(before, _Owed(launch_id, territory, anywhere), key=lambda one: one.territory.since)
+            self._owed[where] = _Owed(first.launch_id, first.territory, anywhere)
             self._settled(launch_id if first is before else before.launch_id)
 
     def await_end(self, started: Started) -> None:
@@ -66,7 +66,7 @@ class OwedLooks:
             self._awaiting[started.launch_id] = waiting
             waiting.add_done_callback(lambda _: self._awaiting.pop(started.launch_id, None))
         else:
-            self.add(started.launch_id, started.territory, _anywhere)
+            self.add(started.launch_id, started.territory, anywhere)
 
     def begin(self) -> None:
         """Make up for all that are owed, one after the other."""
@@ -88,7 +88,7 @@ class OwedLooks:
         for where in list(self._owed):
             await self._make_up_one(where)
 
-    async def _make_up_one(self, where: _Where) -> None:
+    async def _make_up_one(self, where: Where) -> None:
         task = self._under_way.get(where)
         if task is None:
             if where not in self._owed:
@@ -98,7 +98,7 @@ class OwedLooks:
             task.add_done_callback(lambda _: self._under_way.pop(where, None))
         await asyncio.shield(task)
 
-    async def _look_again(self, where: _Where) -> None:
+    async def _look_again(self, where: Where) -> None:
         owed = self._owed.pop(where)
         self._resume(owed.launch_id, owed.territory)
         self._tell(owed.territory, await self._looked(owed.launch_id, owed.could_write))
@@ -112,7 +112,7 @@ class OwedLooks:
     async def _when_ended(self, started: Started) -> None:
         with suppress(OSError):
             await _end_of(started)
-        self._tell(started.territory, await self._looked(started.launch_id, _anywhere))
+        self._tell(started.territory, await self._looked(started.launch_id, anywhere))
 
 
 def made_up(log: Callable[..., object]) -> Tell:
@@ -142,8 +142,12 @@ async def _end_of(started: Started) -> None:
         os.close(process)
 
 
-def _anywhere(path: str) -> bool:
+def anywhere(path: str) -> bool:
     return True
+
+
+def where_of(territory: Territory) -> Where:
+    return territory.places, territory.apart, territory.known
 
 
 def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:

@@ -22,6 +22,7 @@ import stat
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,13 +30,14 @@ from functools import partial
 
 from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import planted
-from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds
+from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds, Rest
 from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
 from sandboxd.host.git_index import gitlinks
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
 from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell
 from sandboxd.host.resolve import NoNames
+from sandboxd.host.unseen_rest import PART_S, UnseenRest, UnseenRests
 from sandboxd.plan.facts import Neutralised, Resolved, Territory
 
 MOST_DIRECTORIES = 200_000
@@ -71,12 +73,14 @@ _NEVER = 1 << 62
 
 
 class PlantedRepositories:
-    """One for each daemon. A look that failed, or that an earlier daemon did not make, is owed (`owed_looks.py`)."""
+    """One for each daemon. A look that failed, or that an earlier daemon did not make, is owed (`owed_looks.py`), and
+    so is the rest of one that was not whole (`unseen_rest.py`)."""
 
     def __init__(self, journal: LaunchJournal | None = None, tell: Tell = lambda territory, found: None) -> None:
         """`tell` hears what came of looks that were made up for."""
         self._journal = journal
         self.owed = OwedLooks(self.look, self.resume, self._settled, tell)
+        self.rests = UnseenRests(self._look_on, self._settled, self.owed.add, tell)
         self._running: dict[str, Territory] = {}
         self._indexes: dict[str, DirectoryIndex] = {}
         """By place, the least recently used first."""
@@ -118,6 +122,7 @@ class PlantedRepositories:
 
     async def aclose(self) -> None:
         await self.owed.aclose()
+        await self.rests.aclose()
         if self._journal is not None:
             self._journal.close()
 
@@ -137,7 +142,7 @@ class PlantedRepositories:
 
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         """The command has ended: make harmless what it has left. One look of a session serves all of its commands that
-        had ended when the look began."""
+        had ended when the look began. What it did not come to is looked at afterwards."""
         territory = self._running.get(launch_id)
         if territory is None:
             return Neutralised()
@@ -145,28 +150,39 @@ class PlantedRepositories:
         turn = self._sessions.setdefault(territory.places[0] if territory.places else "", _Turn())
         turn.waiting += 1
         found = Neutralised(failed=HostError("look_failed", "it was not looked at", hint="see the log of the daemon"))
+        rests: dict[str, Rest] | None = None
         try:
             async with turn.lock:
                 if turn.covers(territory, ended):
-                    found = Neutralised()
+                    found = Neutralised(unseen=turn.unseen)
                     return found
                 async with self._slots:
                     began, since = time.monotonic(), min(one.since for one in self._running.values())
                     look = _Look(self, territory, could_write, since)
                     found = await asyncio.to_thread(look.run)
+                    rests = look.rests
                     if found.failed is None:  # one that failed serves no other command
-                        turn.began, turn.territory = began, territory
+                        turn.began, turn.territory, turn.unseen = began, territory, found.unseen
                     return found
         finally:
-            if found.failed is None:
-                self._settled(launch_id)
-            else:
+            if found.failed is not None:
                 self.owed.add(launch_id, territory, could_write)
+            elif found.unseen:
+                self.rests.add(launch_id, territory, could_write, rests)
+            else:
+                self._settled(launch_id)
             turn.waiting -= 1
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
             self._running.pop(launch_id, None)
             self._was_busy(territory, time.time_ns())
+
+    async def _look_on(self, rest: UnseenRest) -> Neutralised:
+        """One part of what a look did not come to."""
+        async with self._slots:
+            since = min(one.since for one in (rest.territory, *self._running.values()))
+            look = _Look(self, rest.territory, rest.could_write, since)
+            return await asyncio.to_thread(look.go_on, rest.rests)
 
     def _settled(self, launch_id: str) -> None:
         if self._journal is not None:
@@ -237,12 +253,13 @@ class PlantedRepositories:
 
 @dataclass(slots=True)
 class _Turn:
-    """The looks of one session, one after the other. `began` and `territory` are the last one's."""
+    """The looks of one session, one after the other. `began`, `territory` and `unseen` are the last one's."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     began: float = 0.0
     territory: Territory | None = None
+    unseen: str = ""
 
     def covers(self, territory: Territory, ended: float) -> bool:
         last = self.territory
@@ -273,6 +290,8 @@ class _Look:
         self._changes = True
         self._index: DirectoryIndex | None = None
         self._until = Deadline.after(0.0)
+        self.rests: dict[str, Rest] = {}
+        """By place, what was not looked at."""
         try:
             self._everybody = repositories.everybody()
         except PolicyError as error:
@@ -286,7 +305,24 @@ class _Look:
                 self._follow()
         finally:
             planted.close_again(self._opened)
-        unseen = f"{incomplete}; repositories in the rest were not seen" if incomplete else ""
+        unseen = f"{incomplete}; the rest is looked at in the background" if incomplete else ""
+        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
+
+    def go_on(self, rests: dict[str, Rest]) -> Neutralised:
+        """A part of what an earlier look has left; takes it out of `rests`."""
+        apart, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
+        try:
+            for place, rest in list(rests.items()):
+                index, lock = self._all.index_of(place)
+                with lock:
+                    self._index = index
+                    for path, directory in index.go_on(rest, apart, Budget(until, MOST_DIRECTORIES, self._open_up)):
+                        self._visit(path, directory)
+                    self._failed, unseen = self._failed or index.failed, unseen or index.unseen
+                if not rest:
+                    del rests[place]
+        finally:
+            planted.close_again(self._opened)
         return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
 
     def remember(self, places: list[str]) -> None:
@@ -314,10 +350,22 @@ class _Look:
             for path, directory in index.look(apart, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
                 self._visit(path, directory)
             self._failed = self._failed or index.failed
+            if index.unseen:
+                self.rests[place] = index.rest
+            else:
+                self.rests.pop(place, None)
+            index.rest = deque()
             return index.unseen
 
     def _open_up(self, path: str) -> bool:
-        """Only what a command has closed: what a person has closed is read-only inside, or has not changed."""
+        """Only what a command has closed: what a person has closed is read-only inside, or has not changed. Those above
+        it first: a part of a look may begin anywhere."""
+        closed = [path]
+        while not os.access(above := os.path.dirname(closed[-1]), os.X_OK):
+            closed.append(above)
+        return all([self._open_one(one) for one in reversed(closed)])
+
+    def _open_one(self, path: str) -> bool:
         if not self._changes or path in self._opened or not self._could_write(path):
             return False
         try:

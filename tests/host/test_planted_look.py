@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from sandboxd.host import planted, planted_look
+from sandboxd.host import planted, planted_look, unseen_rest
+from sandboxd.host.launch_journal import LaunchJournal
 from sandboxd.host.planted_look import PlantedRepositories
 from sandboxd.plan.facts import Neutralised, Territory
+from support.waiting import wait_until_async
 
 HARMFUL = "\n[core]\n\tfsmonitor = /evil\n"
 
@@ -48,7 +51,8 @@ class Looks:
     """Commands in one directory. Nothing runs them: a test makes what they would make."""
 
     def __init__(self, top: Path) -> None:
-        self.repositories = PlantedRepositories()
+        self.told: list[Neutralised] = []
+        self.repositories = PlantedRepositories(tell=lambda _, found: self.told.append(found))
         self.temporary, self.work = top / "tmp", top / "work"
         for path in (self.temporary, self.work):
             path.mkdir()
@@ -204,8 +208,82 @@ async def test_what_was_not_seen_is_not_excused_by_its_age(looks: Looks, monkeyp
     with monkeypatch.context() as limited:
         limited.setattr(planted_look, "MOST_DIRECTORIES", 200)
         assert (await looks.end(command)).unseen and is_trap(path)
+    await looks.repositories.rests.aclose()
     command = await looks.begin()
     assert len((await looks.end(command)).moved) == 2 and not is_trap(path)
+
+
+def wide(path: Path, count: int = 300) -> None:
+    for number in range(count):
+        (path / str(number)).mkdir(parents=True, exist_ok=True)
+
+
+async def nothing_is_owed(looks: Looks) -> None:
+    await wait_until_async(lambda: not looks.repositories.rests.is_busy, "nothing is owed")
+
+
+@pytest.fixture
+def limited(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks are not whole, and what follows is made in many parts."""
+    monkeypatch.setattr(planted_look, "MOST_DIRECTORIES", 200)
+    monkeypatch.setattr(planted_look, "PART_S", 0.002)
+    monkeypatch.setattr(unseen_rest, "PAUSE_S", 0.001)
+
+
+async def test_the_rest_of_a_look_is_made_up_for(looks: Looks, limited: None) -> None:
+    """In the background: no command waits for it, and what a person has made stays."""
+    wide(looks.work / "many")
+    before = trap(looks.work / "many/1/2/3/4/5/6/7/8/9/before")
+    command = await looks.begin()
+    planted_there = [trap(looks.work / f"many/{number}/a/b/c/d") for number in (5, 150, 299)]
+    wide(looks.work / "many/7/8/9", 1000)
+    done = await looks.end(command)
+    assert "more than 200 directories" in done.unseen and all(map(is_trap, planted_there))
+    await nothing_is_owed(looks)
+    assert not any(map(is_trap, planted_there)) and is_trap(before)
+    moved = [path for found in looks.told for path in found.moved]
+    assert len(moved) == 6 and not any(found.unseen or found.failed for found in looks.told)
+
+
+async def test_a_look_at_a_part_serves_no_other_command_as_whole(looks: Looks, limited: None) -> None:
+    commands = [await looks.begin() for _ in range(3)]  # the second look begins when the third command has ended
+    wide(looks.work / "many")
+    ends = await asyncio.gather(*map(looks.end, commands))
+    assert all("more than 200 directories" in done.unseen for done in ends)
+    await nothing_is_owed(looks)
+
+
+async def test_what_is_owed_comes_to_its_end_while_commands_end(looks: Looks, limited: None) -> None:
+    """Each of their looks leaves a rest; the one that is under way is not begun anew."""
+    wide(looks.work / "many", 2000)
+    command = await looks.begin()
+    hidden = trap(looks.work / "many/1999/a/b/c/d")
+    assert (await looks.end(command)).unseen
+    while is_trap(hidden):
+        assert (await looks.end(await looks.begin())).unseen
+        await asyncio.sleep(0.002)
+    await nothing_is_owed(looks)
+
+
+async def test_the_next_daemon_owes_the_rest(looks: Looks, limited: None, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+
+    def daemon() -> PlantedRepositories:
+        return PlantedRepositories(LaunchJournal(str(tmp_path / "kept" / "launches")))
+
+    looks.repositories = daemon()
+    command = await looks.begin()
+    looks.repositories.claimed(command, 2**22)
+    wide(looks.work / "many")
+    hidden = trap(looks.work / "many/299/a/b/c/d")
+    assert (await looks.end(command)).unseen
+    await looks.repositories.aclose()
+    looks.repositories = daemon()
+    await looks.repositories.take_over(frozenset())
+    await wait_until_async(lambda: not is_trap(hidden), "it is harmless")
+    await nothing_is_owed(looks)
+    await looks.repositories.aclose()
+    assert not list((tmp_path / "kept").iterdir())
 
 
 async def test_hooks_of_the_user_that_a_command_has_made(looks: Looks, tmp_path: Path) -> None:

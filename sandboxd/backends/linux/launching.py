@@ -19,6 +19,7 @@ from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 NOT_LOOKED_THROUGH = "what the command has left was not looked through"
+LOOKED_IN_PART = "only a part of what the command has left was looked through"
 NOT_LOOKED_STATUS = 125
 
 
@@ -128,6 +129,7 @@ class Launching:
         if found.failed is not None:
             self.not_looked_through(found.failed)
         elif found.unseen:
+            self._observer.failed(f"{LOOKED_IN_PART}: {found.unseen}")
             self._not_whole(found.unseen, PARTLY)
 
     def _moved_aside(self, path: str) -> None:

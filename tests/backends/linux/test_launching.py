@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sandboxd.backends.base import Refusal
-from sandboxd.backends.linux.bridge_protocol import HARMLESS
+from sandboxd.backends.linux.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.bwrap import BwrapOptions
 from sandboxd.backends.linux.capture import NOTHING
 from sandboxd.backends.linux.launching import Launching, Promise
@@ -108,6 +108,14 @@ def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, ar
     assert isinstance(refusal, Refusal)
     assert (refusal.kind, refusal.target, refusal.hint) == (ViolationKind.WRITE, "/p/.git", "see /p/.git.refused-*")
     assert ("log", "/p/.git") in around.heard
+
+
+def test_a_look_at_a_part_is_told_and_keeps_the_status(launch: Launching, around: Around) -> None:
+    launch.tell(Neutralised(unseen="too many"))
+    assert launch.clear_up() == PARTLY
+    launch.ended(3)
+    assert ("failed", "only a part of what the command has left was looked through: too many") in around.heard
+    assert around.heard[-1] == ("ended", 3)
 
 
 def test_one_that_is_called_off_lets_go_and_tells_nothing(launch: Launching, around: Around) -> None:

@@ -94,7 +94,8 @@ class LearnedRecord:
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcomeResult:
-    """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why. `status` is
+    """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why; else it says
+    what was not well, such as a look at a part only of what the command has left. `status` is
     as a shell has it (128+N for a signal), None while the command runs or when it never did. `violations_lost` is how
     many were not recorded because there were too many. `settings_changed`: nothing was run since the settings are
     others than when it was wrapped; wrap it again."""
