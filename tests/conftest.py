@@ -25,6 +25,7 @@ from hypothesis import settings as hypothesis_settings
 from support import processes
 from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
+from support.hands import Hands
 from support.lab import close_runners
 from support.origin import Origin, serve_origin
 from support.processes import Births, there_now
@@ -212,6 +213,14 @@ def shared_daemon(share_daemon: StartDaemon) -> DaemonProcess:
 def host_snapshot(identity: Identity, _strangers: Births) -> HostWatch:
     """`with host_snapshot.assert_unchanged(): …`"""
     return HostWatch(identity, _strangers)
+
+
+@pytest.fixture
+def hands(identity: Identity, origin: Origin) -> Iterator[Hands]:
+    """A server outside that hands descriptors in."""
+    made = Hands(identity, origin.port)
+    yield made
+    made.close()
 
 
 @pytest.fixture

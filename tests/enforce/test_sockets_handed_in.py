@@ -7,13 +7,12 @@ import contextlib
 import json
 import os
 import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
+from support.hands import Hands
 from support.origin import Origin
 from support.users import Identity
 
@@ -114,53 +113,6 @@ attempt("own hidden", listens)
 attempt("names", lambda: str(bool(socket.if_nameindex())))
 print(json.dumps(done))
 """
-
-
-class Hands:
-    """A server that hands out what is asked for; nothing that it hands out has been connected but "connected"."""
-
-    def __init__(self, identity: Identity, origin: Origin) -> None:
-        self.path = str(identity.base / "hands")
-        self._origin = origin
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen()
-        identity.own(Path(self.path))
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            with self._listener.accept()[0] as one:
-                kind = one.recv(100).decode().strip()
-                if kind == "end":
-                    return
-                with self._made(kind) as handed:
-                    socket.send_fds(one, [b"here"], [handed.fileno()])
-
-    def _made(self, kind: str) -> socket.socket:
-        if kind == "connected":
-            return socket.create_connection(("127.0.0.1", self._origin.port))
-        family, type = {
-            "tcp": (socket.AF_INET, socket.SOCK_STREAM),
-            "udp": (socket.AF_INET, socket.SOCK_DGRAM),
-            "unix": (socket.AF_UNIX, socket.SOCK_DGRAM),
-        }[kind]
-        return socket.socket(family, type)
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.connect(self.path)
-            one.sendall(b"end")
-            self._thread.join()
-        self._listener.close()
-
-
-@pytest.fixture
-def hands(identity: Identity, origin: Origin) -> Iterator[Hands]:
-    made = Hands(identity, origin)
-    yield made
-    made.close()
 
 
 def run(daemon: DaemonProcess, **given: object) -> dict[str, str]:

@@ -8,7 +8,7 @@ enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAIL
 /* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes; an ANSWER is
  * followed by two numbers, the question and an error number. */
 enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q', HARMLESS = 'H', PARTLY = 'P' };
-enum { MAGIC = 0x43584253, VERSION = 2, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
+enum { MAGIC = 0x43584253, VERSION = 3, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
 enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
        QUIET = 128, STAY = 256, KNOWN_FLAGS = 511 };
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
@@ -22,13 +22,13 @@ struct configuration {
                                   * (`arguments` counts all three) */
 };
 /* For Landlock, in its numbers: the accesses to files that it handles, the scopes, the flags with which it is put in
- * force, and the accesses granted below /, and below each root. */
-struct confinement { uint32_t handled, scoped, flags, everywhere, granted, roots; };
+ * force, and the accesses granted below each root. */
+struct confinement { uint32_t handled, scoped, flags, granted, roots; };
 /* landlock.c */
 extern const struct confinement *confinement; /* NULL where there is none */
 char **take_roots(char **from);               /* returns what comes after them */
 long confine(void);
-int holds_back(const char *path); /* whether that may not be written */
+int holds_back(const char *path); /* whether nothing may be written, made or removed there */
 extern int terminal_stops;        /* the terminal has stopped the whole job */
 int pass_on_stop(long command, int status); /* whether it has stopped, and has not ended */
 _Noreturn void probe_landlock(void);

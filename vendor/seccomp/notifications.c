@@ -261,6 +261,7 @@ static int fails_by_itself(long fd, int kind, uint64_t flags) {
     int as_directory = flags == AT_REMOVEDIR;
     return as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd));
 }
+static long held_back(long fd) { return name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0; }
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
     int kind = at->mode & S_IFMT;
     if (need == READS) return at->cover && !(at->mode & 0444) ? EACCES : 0;
@@ -268,16 +269,16 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
         if (fails_by_itself(fd, kind, flags)) return 0;
         if (is_absent(fd)) return DONE;
     }
-    if (need == REMOVES) return at->is_root ? EBUSY : at->read_only ? EROFS : 0;
+    if (need == REMOVES) return at->is_root ? EBUSY : at->read_only ? EROFS : held_back(fd);
     if (need == CHANGES) return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE : at->read_only ? EROFS : 0;
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
     if (kind == S_IFDIR) return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
     if (kind == S_IFIFO ? !(flags & O_ACCMODE) : kind != S_IFREG) return 0; /* a device is not on the mount */
-    if (!at->read_only) return 0;
-    if (kind == S_IFREG && flags & O_TRUNC) return EROFS;
+    if (!at->read_only && !held_back(fd)) return 0;
+    if (kind == S_IFREG && at->read_only && flags & O_TRUNC) return EROFS;
     long error = call(faccessat2, fd, "", 2 /* W_OK */, AT_EMPTY_PATH | AT_EACCESS);
-    if (kind == S_IFIFO) return !error && name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0;
+    if (!error) return held_back(fd);
     return error == -EROFS || at->cover ? -error : 0; /* otherwise its mode would have been enough */
 }
 /* The error number that the mounts are the reason of, or 0; then `found` is where. */
@@ -293,7 +294,8 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
         char *part = last_part(whole);
         if ((fd = look_above(directory, whole, part)) < 0) return 0;
         struct place above = place_of(fd, 0);
-        if ((error = above.read_only ? EROFS : above.cover ? EACCES : 0)) name_below(fd, part);
+        name_below(fd, part);
+        error = above.read_only ? EROFS : above.cover || holds_back(found) ? EACCES : 0;
     }
     if (fd >= 0) call(close, fd);
     return error;
@@ -312,8 +314,8 @@ static long judge_rename(long from, long to, uint64_t flags) {
     if (!old.exists) return error;
     if (mount_above(from, path[0]) != mount_above(to, path[1])) return judge(to, path[1], MAKES, 0, &new);
     if (error) return error;
-    if (flags & 1) return judge(to, path[1], MAKES, 0, &new) == EEXIST ? EEXIST : 0;
-    return judge(to, path[1], REMOVES, EITHER, &new) == EBUSY ? EBUSY : 0;
+    error = flags & 1 ? 0 : judge(to, path[1], REMOVES, EITHER, &new);
+    return new.exists ? error : judge(to, path[1], MAKES, 0, &new);
 }
 /* ---- The calls: where their arguments are ----------------------------------------------------------------------- */
 enum { NOWHERE = -1 };

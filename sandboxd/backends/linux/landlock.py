@@ -2,8 +2,10 @@
 
 Mounts decide what can be written, and this only adds to them. It holds where they do not reach: a FIFO can be written
 on a mount that is read-only, and a file that was opened outside, as standard input, is opened for writing through
-/proc/self/fd on the mount that it came from. And it keeps signals in: with a terminal a command shares the process
-group of the shell's job. Source: landlock(7), Documentation/userspace-api/landlock.rst.
+/proc/self/fd on the mount that it came from. The descriptor of a directory that a server outside has handed in leads to
+mounts of the host: names are made, removed and moved below the granted places only. And it keeps signals in: with a
+terminal a command shares the process group of the shell's job. Source: landlock(7),
+Documentation/userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -21,6 +23,15 @@ class Access(IntFlag):
     """Accesses to files (LANDLOCK_ACCESS_FS_*)."""
 
     WRITE_FILE = 1 << 1
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_CHAR = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    MAKE_SOCK = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_SYM = 1 << 12
     REFER = 1 << 13
     """To another directory, by rename or link. Where there is Landlock at all it is refused unless it is granted."""
     TRUNCATE = 1 << 14
@@ -54,23 +65,27 @@ class Row:
     """What it does not hold back, for people."""
 
 
-_WRITE, _ALL = Access.WRITE_FILE, Access.WRITE_FILE | Access.TRUNCATE
+_NAMES = (
+    Access.REMOVE_DIR | Access.REMOVE_FILE | Access.MAKE_CHAR | Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_SOCK
+    | Access.MAKE_FIFO | Access.MAKE_BLOCK | Access.MAKE_SYM | Access.REFER
+)  # fmt: skip
+_WRITE = Access.WRITE_FILE | _NAMES
+_ALL = _WRITE | Access.TRUNCATE
 TABLE: tuple[Row, ...] = (
     Row(
-        7, "6.15", Confinement(_ALL | Access.REFER, Scope.SIGNAL, Quiet.SAME_EXEC_OFF | Quiet.SUBDOMAINS_OFF,
-                               everywhere=Access.REFER, granted=_ALL),
+        7, "6.15", Confinement(_ALL, Scope.SIGNAL, Quiet.SAME_EXEC_OFF | Quiet.SUBDOMAINS_OFF, granted=_ALL),
         (FILES, SIGNALS),
     ),
     Row(
-        6, "6.12", Confinement(_ALL | Access.REFER, Scope.SIGNAL, everywhere=Access.REFER, granted=_ALL),
+        6, "6.12", Confinement(_ALL, Scope.SIGNAL, granted=_ALL),
         (FILES, SIGNALS),
     ),
     Row(
-        3, "6.2", Confinement(_ALL | Access.REFER, everywhere=Access.REFER, granted=_ALL),
+        3, "6.2", Confinement(_ALL, granted=_ALL),
         (FILES,), "signals to other programs of the same job are not held back",
     ),
     Row(
-        2, "5.19", Confinement(_WRITE | Access.REFER, everywhere=Access.REFER, granted=_WRITE),
+        2, "5.19", Confinement(_WRITE, granted=_WRITE),
         (FILES_WEAKER,),
         "a file given as standard input can be emptied; signals to other programs of the same job are not held back",
     ),

@@ -2,7 +2,7 @@
 
 That the kernel knows the calls says nothing: a layer that reports success and holds nothing back would be promised to
 every command. So a file that is open for reading must neither be opened for writing nor emptied through
-/proc/self/fd, and another, which is open for writing, must be opened again.
+/proc/self/fd, another, which is open for writing, must be opened again, and no directory can be made.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Seen:
     emptied: int
     granted: int
     signalled: int
+    made: int
 
 
 Run = Callable[[bytes], tuple[int, ...]]
@@ -46,13 +47,17 @@ def find_landlock(helper: str) -> Landlock:
     """Blocks: for a worker thread."""
 
     def run(confinement: bytes) -> tuple[int, ...]:
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answer:
+        with (
+            tempfile.TemporaryDirectory() as own,
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as answer,
+        ):
             given.write(confinement)
             given.flush()
             read_only = os.open(f"/proc/self/fd/{given.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 words = [helper, "probe-landlock"]
-                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_PATIENCE_S, check=False, cwd="/")
+                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_PATIENCE_S, check=False, cwd=own)
             except subprocess.TimeoutExpired as error:
                 raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
             finally:
@@ -97,6 +102,8 @@ def judge(row: Row, seen: Seen) -> str:
         return "Landlock has no effect: a file could be emptied that must not be"
     if row.confinement.scoped & Scope.SIGNAL and seen.signalled != -errno.EPERM:
         return "Landlock has no effect: a program outside could be sent a signal"
+    if row.confinement.handled & Access.MAKE_DIR and seen.made != -errno.EACCES:
+        return "Landlock has no effect: a directory could be made where none may be"
     if seen.granted < 0:
         return f"Landlock refuses what it was told to grant: {os.strerror(-seen.granted)}"
     return ""

@@ -21,7 +21,7 @@ _HEAD = struct.Struct("<11I")
 _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
 _LIMIT = struct.Struct("<I")
-_CONFINEMENT = struct.Struct("<6I")
+_CONFINEMENT = struct.Struct("<5I")
 _AF_INET, _AF_INET6 = 2, 10
 
 
@@ -72,19 +72,18 @@ class Listener:
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """What the helper asks of Landlock, in the kernel's numbers: the accesses to files that are `handled`, that is,
-    refused where they are not granted, what is `scoped`, and the `flags` with which it is put in force. `everywhere` is
-    granted below `/`, `granted` below each of the `roots` and to what the standard streams have open for writing."""
+    refused where they are not granted, what is `scoped`, and the `flags` with which it is put in force. `granted` is
+    granted below each of the `roots`, and to what the standard streams have open for writing."""
 
     handled: int
     scoped: int = 0
     flags: int = 0
-    everywhere: int = 0
     granted: int = 0
     roots: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
         """The numbers; the paths go elsewhere."""
-        return _CONFINEMENT.pack(self.handled, self.scoped, self.flags, self.everywhere, self.granted, len(self.roots))
+        return _CONFINEMENT.pack(self.handled, self.scoped, self.flags, self.granted, len(self.roots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +200,13 @@ class Configuration:
         items = tuple(message[start_of_arguments:-1].split(b"\0"))
         confinement, first = None, removals
         if is_confined:
-            handled, scoped, restricting, everywhere, granted, roots = _CONFINEMENT.unpack_from(
+            handled, scoped, restricting, granted, roots = _CONFINEMENT.unpack_from(
                 message, start_of_confinement
             )
             first += roots
             if first >= texts:
                 raise ProtocolError("the configuration is malformed")
-            confinement = Confinement(handled, scoped, restricting, everywhere, granted, items[removals:first])
+            confinement = Confinement(handled, scoped, restricting, granted, items[removals:first])
         return cls(
             arguments=items[first:],
             filter=message[start_of_program:start_of_limit],

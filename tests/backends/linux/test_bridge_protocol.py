@@ -64,7 +64,7 @@ configurations = st.builds(
     confinement=st.none()
     | st.builds(
         Confinement,
-        *[st.integers(0, 0xFFFFFFFF)] * 5,
+        *[st.integers(0, 0xFFFFFFFF)] * 4,
         st.lists(items, max_size=4).map(tuple),
     ),
 )
@@ -101,13 +101,13 @@ class TestConfiguration:
         )
 
     def test_the_bytes_of_a_confinement(self) -> None:
-        confinement = Confinement(1, 2, 3, 4, 5, (b"/w", b"/dev"))
+        confinement = Confinement(1, 2, 3, 4, (b"/w", b"/dev"))
         encoded = Configuration((b"ls",), FILTER, removals=(b"AWS_*",), confinement=confinement).encode()
         assert encoded[12:16] == struct.pack("<I", 32)
-        assert encoded[44:] == FILTER + struct.pack("<6I", 1, 2, 3, 4, 5, 2) + b"AWS_*\0/w\0/dev\0ls\0"
+        assert encoded[44:] == FILTER + struct.pack("<5I", 1, 2, 3, 4, 2) + b"AWS_*\0/w\0/dev\0ls\0"
         for roots in (3, 0xFFFFFFFF):
             with pytest.raises(ProtocolError):
-                Configuration.decode(encoded[:72] + struct.pack("<I", roots) + encoded[76:])
+                Configuration.decode(encoded[:68] + struct.pack("<I", roots) + encoded[72:])
 
     def test_an_address_of_ipv6(self) -> None:
         encoded = Configuration((b"x",), FILTER, (Listener(IPv6Address("::1"), 1080, 1),)).encode()
