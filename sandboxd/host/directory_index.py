@@ -30,7 +30,8 @@ _BETWEEN_CLOCKS = 4096
 
 
 class Holds(IntFlag):
-    """Names in a directory that make git take it for a repository (gitrepository-layout(5))."""
+    """Names in a directory that make git take it for a repository (gitrepository-layout(5)), and whether there is any
+    symlink."""
 
     NOTHING = 0
     HEAD = 1
@@ -38,6 +39,7 @@ class Holds(IntFlag):
     REFS = 4
     COMMONDIR = 8
     DOT_GIT = 16
+    LINK = 32
 
 
 _NAMES = {
@@ -281,5 +283,7 @@ def _list(record: Directory, path: str, budget: Budget) -> None:
                 record.holds |= mark
             if entry.is_dir(follow_symlinks=False):
                 below.append(name)
+            elif entry.is_symlink():
+                record.holds |= Holds.LINK
     below.sort()
     record.below = tuple(below)

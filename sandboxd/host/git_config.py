@@ -46,6 +46,11 @@ _YES = ("true", "yes", "on", "1")
 WORKTREE = "core.worktree"
 """Harmless where the working tree points back; elsewhere a checkout would write in a place of the sandbox's choice."""
 
+_OPTION = re.compile(r"(?:^|\s)-(?![\d\s]|$)")
+"""git hands names of remotes on to commands of its own, which take such a one for an option (`--upload-pack=…`)."""
+_OPTIONS = ("remote.*.tagopt", "branch.*.description")
+"""In these it is none."""
+
 _SECTION = re.compile(r'\s*\[([-A-Za-z0-9]+)(?:[ \t]+"([^"\\\n]*)")?\]\s*')
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
 _VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)(?:\s*=\s*([^\"\\;#\n]*?))?\s*")
@@ -92,11 +97,15 @@ def _is_harmless(section: str, sub: str | None, name: str, value: str, worktree:
         return value.lower() in _YES
     if "::" in value:
         return False  # where an address is meant: a transport that runs a program (gitremote-helpers(7))
+    if sub is not None and sub.startswith("-"):
+        return False
     # a subsection may hold dots and any letters, so it never meets a pattern's own parts
     pattern_key = key if sub is None else f"{section}.x.{name}"
     parts = pattern_key.count(".")
-    alike = (pattern for pattern in HARMLESS if pattern.count(".") == parts)
-    return key in HARMLESS or any(fnmatchcase(pattern_key, pattern) for pattern in alike)
+    alike = [pattern for pattern in HARMLESS if pattern.count(".") == parts and fnmatchcase(pattern_key, pattern)]
+    if _OPTION.search(value) and not set(alike) & set(_OPTIONS):
+        return False
+    return key in HARMLESS or bool(alike)
 
 
 def _written(settings: Iterable[tuple[str, str | None, str, str]]) -> str:

@@ -93,6 +93,25 @@ def is_linked(git_dir: str, common: str) -> bool:
     return os.path.basename(above) == "worktrees" and os.path.dirname(above) == common
 
 
+def links_to_modules(directory: str) -> list[str]:
+    """Symlinks in a directory by which git would get to the git directories of submodules."""
+    links = [os.path.join(directory, "modules")]
+    if _is_in_modules(directory):
+        with contextlib.suppress(OSError):
+            links = [entry.path for entry in os.scandir(directory)]
+    elif not os.path.lexists(os.path.join(directory, "HEAD")):
+        return []
+    return [path for path in links if os.path.islink(path) and os.path.isdir(path)]
+
+
+def _is_in_modules(path: str) -> bool:
+    while path != "/":
+        path, name = os.path.split(path)
+        if name == "modules" and os.path.lexists(os.path.join(path, "HEAD")):
+            return True
+    return False
+
+
 def make_harmless(git_dir: str, planted: Planted) -> tuple[list[str], OSError | None]:
     """What was moved aside, and what kept something from being moved. Each part by itself: what cannot be done about
     one keeps no other from its turn."""

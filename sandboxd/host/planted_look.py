@@ -385,6 +385,17 @@ class _Look:
         whole = bool(holds & Holds.COMMONDIR) or Holds.OBJECTS | Holds.REFS in holds
         if holds & Holds.HEAD and (whole or os.path.basename(path).lower() == ".git"):
             self._judge(path)
+        if holds & Holds.LINK:
+            self._links_to_modules(path)
+
+    def _links_to_modules(self, directory: str) -> None:
+        """git takes the git directory of a submodule from `modules` by its name, through links, and makes none there.
+        So those of a command that lead to directories are moved aside, wherever that is."""
+        if not self._changes or not self._could_write(directory):
+            return
+        for link in planted.links_to_modules(directory):
+            if self._way_to(directory) is not _Way.STANDS_ABOVE or not self._was_made_quietly(link):
+                self._moved += planted.move(*os.path.split(link))
 
     def _pointer(self, work_tree: str) -> None:
         """What the `.git` of a directory leads to."""
@@ -423,24 +434,25 @@ class _Look:
 
     def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
         """`fresh`: what leads there may be a command's, so that its age proves nothing."""
-        if git_dir in self._known or (git_dir, work_tree) in self._done:
+        closed = git_dir in self._known or (self._changes and not self._could_write(git_dir))
+        if (git_dir, work_tree) in self._done or (closed and not work_tree):
             return
         self._done.add((git_dir, work_tree))
         if not self._changes:
-            self._remember(git_dir, work_tree)
+            self._remember(git_dir, work_tree, fresh=fresh)
             return
-        if not self._could_write(git_dir):
-            return
-        if not os.access(git_dir, os.X_OK):
+        if not closed and not os.access(git_dir, os.X_OK):
             self._open_up(git_dir)
         way = _Way.CHANGED if fresh else self._way_to(git_dir)
         leads = planted.common_of(git_dir)
         common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), way)
-        self._clean(git_dir, way)
+        if not closed:
+            self._clean(git_dir, way)
         if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
             self._judge(leads, work_tree, fresh=fresh or common_is_new)
+        # what a closed one names may be relative to the working tree that leads to it
         self._clean_obeyed(git_dir, work_tree, way)
-        self._remember(git_dir, work_tree)
+        self._remember(git_dir, work_tree, fresh=fresh)
 
     def _clean(self, git_dir: str, way: _Way) -> None:
         moved, failed = planted.make_harmless(git_dir, lambda path: self._is_planted(path, way))
@@ -482,20 +494,20 @@ class _Look:
         except OSError:
             return False
 
-    def _remember(self, git_dir: str, work_tree: str) -> None:
+    def _remember(self, git_dir: str, work_tree: str, *, fresh: bool) -> None:
         """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
-        way = self._way_to(git_dir)
-        items = list(planted.obeyed_items(git_dir))
+        way = _Way.CHANGED if fresh else self._way_to(git_dir)
+        ways = dict.fromkeys(planted.obeyed_items(git_dir), way)
         try:
             for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
-                real = obeyed.resolved.real
-                items += planted.hooks_in(real) if obeyed.directory else [real]
+                real, there = obeyed.resolved.real, min(way, self._way_along(obeyed.resolved))
+                ways.update(dict.fromkeys(planted.hooks_in(real) if obeyed.directory else [real], there))
         except PolicyError as error:
             self._failed = error
-        found = {path: _signature(path) for path in items}
-        certain = self._failed is None and self._all.runs_alone(git_dir, self._territory)
+        found = {path: _signature(path) for path in ways}
         for path, signature in found.items():
-            if signature and (certain or not self._is_planted(path, way)):
+            certain = self._failed is None and self._all.runs_alone(path, self._territory)
+            if signature and (certain or not self._is_planted(path, ways[path])):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
         if not self._changes and leads and leads != git_dir:
