@@ -36,7 +36,7 @@ APT = """\
 #!/bin/sh
 echo "apt-get $*" >>"$LOG"
 case "$*" in *update*) : >"$STUBS/updated" ;; *) [ -e "$STUBS/updated" ] || exit 100 ;; esac
-case "$*" in *bubblewrap*) for name in bwrap rg; do cp "$0" "$STUBS/$name"; done ;; esac
+case "$*" in *bubblewrap*) for name in bwrap; do cp "$0" "$STUBS/$name"; done ;; esac
 """
 
 
@@ -91,8 +91,8 @@ def checkout(identity: Identity) -> Checkout:
 
 @pytest.fixture
 def complete(checkout: Checkout) -> Checkout:
-    """The same with bubblewrap and ripgrep."""
-    for name in ("bwrap", "rg"):
+    """The same with bubblewrap."""
+    for name in ("bwrap",):
         checkout.identity.write(checkout.stubs / name, "#!/bin/sh\n", mode=0o755)
     return checkout
 
@@ -162,9 +162,9 @@ def test_missing_programs_are_installed_with_apt(checkout: Checkout) -> None:
     assert (done.stdout, done.returncode) == ("sandboxd status\n", 0), done
     calls = checkout.calls()
     assert [re.sub(r" -\S+", "", call) for call in calls[:3]] == [
-        "apt-get DPkg::Lock::Timeout=300 install bubblewrap ripgrep",  # tried without refreshing the lists first
+        "apt-get DPkg::Lock::Timeout=300 install bubblewrap",  # tried without refreshing the lists first
         "apt-get DPkg::Lock::Timeout=300 update",
-        "apt-get DPkg::Lock::Timeout=300 install bubblewrap ripgrep",
+        "apt-get DPkg::Lock::Timeout=300 install bubblewrap",
     ]
     assert calls[3:] == ["venv", "pip", "pip"]
     apt.unlink()
@@ -175,7 +175,7 @@ def test_missing_programs_are_installed_with_apt(checkout: Checkout) -> None:
 def test_without_apt_it_says_what_is_missing(checkout: Checkout) -> None:
     done = checkout.dev("run", "status")
     assert done.returncode == 1
-    assert done.stderr.startswith("dev: missing on this machine: bubblewrap ripgrep\n"), done
+    assert done.stderr.startswith("dev: missing on this machine: bubblewrap\n"), done
     assert checkout.calls() == []
 
 
@@ -186,7 +186,7 @@ def test_who_may_not_install_is_told_what_to_ask_for(checkout: Checkout) -> None
         assert done.returncode == 0, done
     else:
         assert (done.returncode, checkout.calls()) == (1, [])
-        assert "as root: apt-get install bubblewrap ripgrep" in done.stderr
+        assert "as root: apt-get install bubblewrap" in done.stderr
 
 
 def test_an_old_python_is_refused(complete: Checkout) -> None:

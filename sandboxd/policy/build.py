@@ -186,10 +186,7 @@ class _Builder:
             weaker_network_isolation=value("sandbox.enableWeakerNetworkIsolation"),
             allow_apple_events=value("sandbox.allowAppleEvents"),
             allow_pty=value("sandbox.allowPty"),
-            ripgrep_command=value("sandbox.ripgrep.command"),
-            ripgrep_args=value("sandbox.ripgrep.args"),
             bwrap_path=self._reader.program("sandbox.bwrapPath"),
-            socat_path=self._reader.program("sandbox.socatPath"),
         )
 
     def audit(self) -> AuditPolicy:

@@ -140,10 +140,7 @@ class PlatformPolicy:
     weaker_network_isolation: bool = False
     allow_apple_events: bool = False
     allow_pty: bool = False
-    ripgrep_command: str | None = None
-    ripgrep_args: tuple[str, ...] = ()
     bwrap_path: str | None = None
-    socat_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

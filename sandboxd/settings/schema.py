@@ -100,11 +100,6 @@ class Filesystem(Section):
     )
 
 
-class Ripgrep(Section):
-    command: Text | None = Field(None, description="The ripgrep program")
-    args: list[str] | None = Field(None, description="Arguments put before ours")
-
-
 class Environment(Section):
     remove: Texts | None = Field(None, description="Variables that commands do not get; * and ? match (AWS_*)")
 
@@ -194,9 +189,7 @@ class Sandbox(Section):
     mandatoryDenySearchDepth: Annotated[int, Field(ge=1, le=10)] | None = Field(
         None, description="How deep protected names are looked for below a writable directory"
     )
-    ripgrep: Ripgrep | None = None
     bwrapPath: Text | None = Field(None, description="Managed settings only: the bubblewrap program")
-    socatPath: Text | None = Field(None, description="Managed settings only: the socat program")
 
 
 class Audit(Section):

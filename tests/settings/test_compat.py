@@ -18,7 +18,9 @@ SCOPE = Scope("/home/u", "/home/u/p", {"HOME": "/home/u"})
 def test_the_first_version() -> None:
     user = parse_layer((COMPAT / "settings-1.json").read_bytes(), Source.USER, "/u.json")
     managed = parse_layer((COMPAT / "settings-1-managed.json").read_bytes(), Source.MANAGED, "/m.json")
-    assert not user.problems and not managed.problems
+    found = (*user.problems, *managed.problems)
+    assert {problem.slug for problem in found} == {"settings_unsupported_key"}
+    assert {problem.message.split()[0] for problem in found} == {"sandbox.ripgrep", "sandbox.socatPath"}
     assert check_settings(merge([user]), SCOPE) == ()
     policy = build_policy(merge([user]), SCOPE)
     assert policy.enabled and policy.network.strict_allowlist and not policy.commands.allow_unsandboxed

@@ -66,8 +66,6 @@ CLOSING: dict[str, list[Any]] = {
 SHAPING: dict[str, Any] = {
     "sandbox.enabledPlatforms": ["macos"],
     "sandbox.network.parentProxy": "http://proxy.test:3128",
-    "sandbox.ripgrep.command": "/bin/rg",
-    "sandbox.ripgrep.args": ["-x"],
 }
 CALLER_ONLY: dict[str, Any] = {"sandbox.ignoreUnknownRestrictions": True}
 MANAGED_ONLY: dict[str, Any] = {
@@ -76,7 +74,6 @@ MANAGED_ONLY: dict[str, Any] = {
     "sandbox.network.allowManagedDomainsOnly": True,
     "sandbox.filesystem.allowManagedReadPathsOnly": True,
     "sandbox.bwrapPath": "/bin/bwrap",
-    "sandbox.socatPath": "/bin/socat",
 }
 USER_OR_MANAGED: dict[str, Any] = {
     "sandbox.network.httpProxyPort": 8080,
@@ -175,9 +172,7 @@ def test_defaults() -> None:
         "sandbox.network.httpProxyPort",
         "sandbox.network.socksProxyPort",
         "sandbox.network.parentProxy",
-        "sandbox.ripgrep.command",
         "sandbox.bwrapPath",
-        "sandbox.socatPath",
         "audit.path",
     }
     off = {key for key, found in effective.items() if found is False}
@@ -274,12 +269,9 @@ def test_what_shapes_is_replaced_and_never_comes_from_a_project(key: str) -> Non
 
 
 def test_lists_that_are_one_value_are_replaced_as_a_whole() -> None:
-    for key, high, low in (
-        ("sandbox.enabledPlatforms", ["linux"], ["macos", "wsl"]),
-        ("sandbox.ripgrep.args", ["-a"], ["-b", "-c"]),
-    ):
-        settings = merge([layer(Source.USER, (key, low)), layer(Source.LOCAL, (key, high))])
-        assert value(settings, key) == high
+    key, high, low = "sandbox.enabledPlatforms", ["linux"], ["macos", "wsl"]
+    settings = merge([layer(Source.USER, (key, low)), layer(Source.LOCAL, (key, high))])
+    assert value(settings, key) == high
 
 
 def test_where_strictness_means_nothing_the_last_file_counts_whatever_is_read_first() -> None:
