@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from sandboxd.daemon.audit_bounds import LONGEST_COMMAND, AuditBounds
 from sandboxd.daemon.audit_chain import BEGINNING, default_path
 from sandboxd.daemon.audit_log import AuditLog
 from sandboxd.daemon.redaction import redact
@@ -40,18 +40,13 @@ from sandboxd.runtime.events import (
     SettingsChanged,
 )
 from sandboxd.runtime.questions import Asked, Resolved
-from sandboxd.runtime.rate import RateBound
 from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0
-CONNECTIONS_WRITTEN_OF_ALL = 5_000
-"""Of all commands together, then five a second."""
-CONNECTIONS_WRITTEN = 500
-TARGETS_COUNTED, TARGETS_TOLD = 256, 20
-LONGEST_COMMAND = 4096
-"""Characters of a command that are kept."""
-_READ_BEFORE_REDACTION = LONGEST_COMMAND + 2048
-"""A secret must be seen whole, so the text is cut after that; but first roughly, since it may be two megabytes."""
+_MORE_READ = 2048
+"""Characters beside: a secret must be seen whole, so the text is cut after that; but first roughly, since it may be two
+megabytes."""
+_ASKED_BEFORE = {CommandDecided: "decision", RunRefused: "run_refused"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +72,7 @@ class Audit:
         self._opened_for: AuditPolicy | None = None
         self._reached = "", BEGINNING
         """The file that was open last, and the last line in it."""
-        self._connections: dict[tuple[str, str], _Connections] = {}
-        """Of the commands that run."""
-        self._all_connections = RateBound(CONNECTIONS_WRITTEN_OF_ALL, 5.0)
+        self._bounds = AuditBounds()
         self._lines = 0
         self._lost = 0
         """Since the beginning; `_unsaid` of them the log does not know of yet."""
@@ -120,7 +113,7 @@ class Audit:
         """Raises HostError when the line of this command cannot be written and the settings say `block`."""
         if not self._ready() and not self._policy().enabled:
             return
-        self._note(record_of(event))
+        self._note(self._record_of(event))
         if self._failure is not None and self._policy().on_full == "block":
             raise self._failure
 
@@ -129,17 +122,17 @@ class Audit:
             self._ready()
         if self._file is None and not self._policy().enabled:
             return
-        if isinstance(event, RunPrepared) or (record := record_of(event)) is None:
+        kind = _ASKED_BEFORE.get(type(event))
+        if isinstance(event, RunPrepared) or (kind is not None and self._bounds.is_over(kind)):
             return
-        if isinstance(event, Connected):
-            command = event.session_id, event.command_id
-            if not self._connections.setdefault(command, _Connections(self._all_connections)).admits(record["target"]):
-                return
-        elif isinstance(event, RunEnded):
-            made = self._connections.pop((event.session_id, event.command_id), None)
-            if made is not None and made.bound.lost:
-                self._note({"kind": "connections", **_who(event), "count": made.bound.lost, "targets": made.most})
-        self._note(record)
+        if isinstance(event, RunEnded):
+            for told in self._bounds.ended(event.session_id, _text(event.command_id)):
+                self._note({"kind": told.pop("kind"), **_who(event), **told})
+        self._note(self._record_of(event))
+
+    def _record_of(self, event: Event) -> dict[str, Any] | None:
+        record = record_of(event, self._bounds.longest() if hasattr(event, "command") else LONGEST_COMMAND)
+        return None if record is None else self._bounds.admitted(record)
 
     def _ready(self) -> bool:
         """Have the right file open. What keeps it from being opened is kept as the failure."""
@@ -227,40 +220,16 @@ class Audit:
             self._file = None
 
 
-class _Connections:
-    """Those of one command: the first 500 have a line each, then one a second; the others are counted, and told of when
-    it ends. So they do not push violations and questions out of the log."""
-
-    def __init__(self, of_all: RateBound) -> None:
-        self.bound = RateBound(CONNECTIONS_WRITTEN, 1.0)
-        self._of_all = of_all
-        self._counted: Counter[str] = Counter()
-
-    def admits(self, target: str) -> bool:
-        if self.bound.admits():
-            if self._of_all.admits():
-                return True
-            self.bound.lost += 1
-        if target in self._counted or len(self._counted) < TARGETS_COUNTED:
-            self._counted[target] += 1
-        return False
-
-    @property
-    def most(self) -> dict[str, int]:
-        """How many each of the targets had; the rest is in the count only."""
-        return dict(self._counted.most_common(TARGETS_TOLD))
-
-
-def record_of(event: Event) -> dict[str, Any] | None:
+def record_of(event: Event, longest: int = LONGEST_COMMAND) -> dict[str, Any] | None:
     """The line for an event, without its time; None for what belongs into figures only. Texts are redacted, and those
-    that came from inside neutralised."""
+    that came from inside neutralised. `longest` is how much of a command is kept."""
     match event:
         case RunPrepared():
             return {
                 "kind": "run",
                 **_who(event),
-                "cwd": neutralise(event.cwd, LONGEST_COMMAND),
-                "command": _command(event.command),
+                "cwd": neutralise(event.cwd, longest),
+                "command": _command(event.command, longest),
                 "layers": list(event.layers),
                 "warnings": [_text(warning) for warning in event.warnings],
                 "policy_generation": event.generation,
@@ -269,8 +238,8 @@ def record_of(event: Event) -> dict[str, Any] | None:
             return {
                 "kind": "run_refused",
                 "session_id": event.session_id,
-                "cwd": neutralise(event.cwd, LONGEST_COMMAND),
-                "command": _command(event.command),
+                "cwd": neutralise(event.cwd, longest),
+                "command": _command(event.command, longest),
                 "slug": event.slug,
                 "reason": _text(event.message),
             }
@@ -293,7 +262,7 @@ def record_of(event: Event) -> dict[str, Any] | None:
             return {
                 "kind": "decision",
                 "session_id": event.session_id,
-                "command": _command(event.command),
+                "command": _command(event.command, longest),
                 "sandboxed": event.sandboxed,
                 **_decision(event.decision),
             }
@@ -318,7 +287,7 @@ def record_of(event: Event) -> dict[str, Any] | None:
                 "command_id": question.command_id,
                 "about": question.kind.value,
                 "subject": _text(question.subject),
-                "command": None if question.command is None else _command(question.command),
+                "command": None if question.command is None else _command(question.command, longest),
             }
         case Resolved():
             return {
@@ -367,8 +336,8 @@ def _origin(origin: Origin | None) -> str | None:
     return None if origin is None else neutralise(str(origin))
 
 
-def _command(text: str) -> str:
-    return neutralise(str(redact("", text[:_READ_BEFORE_REDACTION])), LONGEST_COMMAND)
+def _command(text: str, longest: int) -> str:
+    return neutralise(str(redact("", text[: longest + min(longest, _MORE_READ)])), longest)
 
 
 def _text(text: str) -> str:

@@ -14,7 +14,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +35,8 @@ from sandboxd.errors import HostError
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _REWRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+_RARE = re.compile(rb'"kind":"(violation|question|answer|control|settings|fallback)"')
 
 
 def numbered(path: str, number: int) -> str:
@@ -143,6 +147,7 @@ class AuditLog:
         """Nothing is moved before the new file is there: a full disk must not push the old ones out."""
         fresh = _open(f"{self.path}.new", _APPEND)
         os.ftruncate(fresh, 0)
+        rare = self._rare_lines()
         for number in range(self._keep - 1, -1, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(numbered(self.path, number), numbered(self.path, number + 1))
@@ -150,6 +155,29 @@ class AuditLog:
         os.close(self._file)
         self._file, self._size = fresh, 0
         self._begin()
+        with contextlib.suppress(OSError):
+            for record in rare:
+                self._write(record)
+
+    def _rare_lines(self) -> list[dict[str, Any]]:
+        """Those of the oldest file, which goes now, that go along: the newest, a quarter of a file at most. What was
+        refused takes half of that, so that it does not push out what people were asked."""
+        kept: dict[bool, deque[bytes]] = {True: deque(), False: deque()}
+        size = {True: 0, False: 0}
+        with contextlib.suppress(OSError), open(numbered(self.path, self._keep), "rb") as file:
+            for line in file:
+                if (found := _RARE.search(line)) is None:
+                    continue
+                refused = found[1] == b"violation"
+                kept[refused].append(line.rstrip(b"\n"))
+                size[refused] += len(line)
+                while size[refused] > self._max_bytes // 8:
+                    size[refused] -= len(kept[refused].popleft()) + 1
+        lines = [line for line in map(decode_line, [*kept[False], *kept[True]]) if line is not None and line.intact]
+        return [
+            {"carried": line.position.seq, **{k: v for k, v in line.record.items() if k not in ("seq", "prev", "hash")}}
+            for line in lines
+        ]
 
 
 def prepare_directory(path: str) -> None:

@@ -16,6 +16,8 @@ from sandboxd.runtime.rate import RateBound
 TEMPLATE: Final = "log_template"
 """Key of a record for what its event was made from, where the event itself holds names and numbers."""
 EVENTS_KNOWN: Final = 256
+LONGEST_TEXT: Final = 4096
+"""Characters of one value that later steps see: to look for secrets in millions takes seconds."""
 LARGEST_FILE: Final = 8 << 20
 _BURST, _PER_SECOND = 50, 1.0
 _BURST_OF_ALL, _PER_SECOND_OF_ALL = 1000, 20.0
@@ -32,6 +34,9 @@ class Repeats:
 
     def __call__(self, _logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
         key = str(record.pop(TEMPLATE, None) or record.get("event", ""))
+        for name, value in record.items():
+            if isinstance(value, str) and len(value) > LONGEST_TEXT:
+                record[name] = value[:LONGEST_TEXT] + "…"
         if method == "debug":
             return record
         bound = self._bounds.get(key)

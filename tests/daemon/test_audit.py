@@ -8,6 +8,10 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,16 @@ import pytest
 
 from sandboxd.cli.main import execute
 from sandboxd.daemon.audit import Audit
+from sandboxd.daemon.audit_bounds import BOUNDS, AuditBounds
 from sandboxd.daemon.audit_log import AuditLog
 from sandboxd.daemon.log import LogFormat, make_logger
 from sandboxd.errors import HostError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.policy import AuditPolicy
-from sandboxd.runtime.events import Connected, Fallback, RunEnded
+from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
+from sandboxd.runtime.events import CommandDecided, Connected, Event, Fallback, RunEnded, RunPrepared, RunStarted
+from sandboxd.runtime.questions import Asked, Kind, Outcome, Question, Resolved
+from sandboxd.runtime.rate import RateBound
 from support.daemon import RunningDaemon, running_daemon
 from support.daemons import DaemonProcess, StartDaemon
 from support.fake_runtime import FakeMachine
@@ -384,3 +392,80 @@ def test_connections_of_one_command_do_not_push_out_the_rest(tmp_path: Path) -> 
     assert sum(folded["targets"].values()) == folded["count"] and set(folded["targets"]) <= {
         f"n{number}.test:443" for number in range(3)
     }
+
+
+FIRST = Violation(1, 0.0, "s", "first", ViolationKind.CONNECT, "CONNECT", "first.test:443", "x", ViolationSource.PROXY)
+
+
+def audited(place: Path, happened: Iterable[Event], *, max_bytes: int, keep: int) -> list[dict[str, Any]]:
+    """The lines of all files after these events, oldest first."""
+    policy = AuditPolicy(enabled=True, path=str(place), max_bytes=max_bytes, keep=keep)
+
+    async def happen() -> None:
+        log = make_logger(io.StringIO(), LogFormat.JSON)
+        async with Audit(lambda: policy, str(place.parent), log).running() as audit:
+            for event in happened:
+                if isinstance(event, RunPrepared):
+                    audit.guard(event)
+                audit.listen(event)
+
+    asyncio.run(happen())
+    files = [Path(f"{place}.{number}") for number in range(keep, 0, -1)]
+    return [line for file in (*files, place) if file.exists() for line in lines_of(file)]
+
+
+def short_commands(count: int, refused: int) -> Iterator[Event]:
+    for command in map(str, range(count)):
+        text = f"curl {'x' * 4000}"
+        yield RunPrepared("w", command, "s", "/work", text, ("files",), (), 1, 0.0)
+        yield RunStarted("w", command, "s", 1)
+        for number in range(refused):
+            yield replace(FIRST, command_id=command, target=f"n{number}.test:443")
+        yield RunEnded("w", command, "s", True, 0, None)
+
+
+def test_short_commands_push_out_no_refusal_and_fill_no_disk(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question(Kind.NETWORK, ("first.test", "443"), "first.test:443", "/work")
+    said = Resolved("r", "s", False, Outcome.ANSWERED, by="cli")
+    events = (FIRST, Asked("r", "s", question, 0.0), said, *short_commands(3_000, 5))
+    monkeypatch.setitem(BOUNDS, "violation", BOUNDS["violation"]._replace(of_all=(150, 1.0)))  # as the files are small
+    lines = audited(place, events, max_bytes=1 << 20, keep=1)
+    kinds = Counter(line["kind"] for line in lines)
+    assert kinds["question"] == kinds["answer"] == 1
+    assert [line["carried"] for line in lines if line.get("target") == "first.test:443"], "it went along"
+    assert sum(one.stat().st_size for one in place.parent.iterdir()) < 3 << 20
+    assert verified(place, capsys)["ok"]
+
+
+def test_refusals_of_many_commands_have_a_bound_together(place: Path) -> None:
+    lines = audited(place, short_commands(100, 300), max_bytes=64 << 20, keep=1)
+    written = [line for line in lines if line["kind"] == "violation"]
+    told = [line for line in lines if line["kind"] == "violations"]
+    assert 2000 <= len(written) < 3000 and len(written) + sum(line["count"] for line in told) == 30_000
+    assert all(len([one for one in written if one["command_id"] == str(n)]) >= 200 for n in range(10))
+    assert len(told) == 100 and all(len(line["targets"]) == 20 for line in told)
+
+
+def test_decisions_and_refused_commands_have_a_bound(place: Path) -> None:
+    decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, "allowed")
+    decided = CommandDecided("s", "x" * 10_000, True, decision)
+    lines = audited(place, [decided] * 10_000, max_bytes=64 << 20, keep=1)
+    assert 2000 <= len([line for line in lines if line["kind"] == "decision"]) < 2500
+
+
+def test_what_was_not_written_is_told_by_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sandboxd.daemon.audit_bounds.RateBound", partial(RateBound, clock=lambda: now[0]))
+    bounds, record = AuditBounds(), {"kind": "fallback", "why": "x"}
+    assert [bounds.admitted(record) for _ in range(503)] == [record] * 500 + [None] * 3
+    now[0] = 2.5
+    assert bounds.admitted(record) == {**record, "not_written": 3} and bounds.admitted(record) is record
+
+
+def test_lives_of_many_commands_are_written_and_cut(place: Path) -> None:
+    lines = audited(place, short_commands(2000, 0), max_bytes=64 << 20, keep=1)
+    runs = [line["command"] for line in lines if line["kind"] == "run"]
+    assert len(runs) == 2000 and len(runs[0]) > 4000 and sum(len(command) > 250 for command in runs) < 1500
+    assert len([line for line in lines if line["kind"] == "ended"]) == 2000

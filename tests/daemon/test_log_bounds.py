@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sandboxd.daemon.log import LogFormat, StandardLogs, make_logger
-from sandboxd.daemon.log_bounds import EVENTS_KNOWN, CappedFile, Repeats
+from sandboxd.daemon.log_bounds import EVENTS_KNOWN, LONGEST_TEXT, CappedFile, Repeats
 from sandboxd.runtime.rate import RateBound
 
 
@@ -44,6 +44,11 @@ def test_what_was_not_logged_is_said_with_the_next() -> None:
     assert passed == 50
     assert repeats(None, "info", {"event": "again"}) == {"event": "again", "not_logged": 10}
     assert repeats(None, "info", {"event": "again"}) == {"event": "again"}
+
+
+def test_later_steps_see_no_long_texts() -> None:
+    record = Repeats()(None, "warning", {"event": "refused", "path": "x" * 1_000_000})
+    assert len(record["path"]) == LONGEST_TEXT + 1
 
 
 def test_debug_records_all_pass() -> None:
