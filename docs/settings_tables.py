@@ -42,13 +42,19 @@ def keys_table() -> str:
 
 
 def tools_table() -> str:
-    from sandboxd.settings.rules import FEEDS, Feeds, Kind
+    from sandboxd.settings.tools import TOOLS, Feeds, Kind
 
+    with_content = {Feeds.DENIED_HOST, Feeds.ASKED_HOST, Feeds.DENY_WRITE, Feeds.DENY_READ}
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, tool in TOOLS.items():
+        content = "PATTERN" if tool.is_shell else "domain:HOST" if name == "WebFetch" else "PATH"
+        for rule, alone in ((f"`{name}({content})`", False), (f"`{name}`", True)):
+            cells = [tool.feeds(kind, alone=alone) for kind in (Kind.ALLOW, Kind.DENY, Kind.ASK)]
+            whole = f": `{tool.whole}`" if alone else ""
+            texts = (f"{cell.value}{whole if cell in with_content else ''}" for cell in cells)
+            found.setdefault(tuple(texts), []).append(rule)
     rows = ["| rule | in `allow` | in `deny` | in `ask` |", "| --- | --- | --- | --- |"]
-    contents = {"WebFetch": "domain:HOST", "Bash": "PATTERN"}
-    for tool, kinds in FEEDS.items():
-        cells = [kinds.get(kind, Feeds.NOTHING).value for kind in (Kind.ALLOW, Kind.DENY, Kind.ASK)]
-        rows.append(f"| `{tool}({contents.get(tool, 'PATH')})` | {' | '.join(cells)} |")
+    rows += (f"| {', '.join(rules)} | {' | '.join(cells)} |" for cells, rules in found.items())
     return "\n".join(rows)
 
 

@@ -24,7 +24,6 @@ import pytest  # noqa: E402
 
 from sandboxd.policy import command_decisions  # noqa: E402
 from sandboxd.settings import merge  # noqa: E402
-from sandboxd.settings.rules import FEEDS, Feeds, Kind  # noqa: E402
 from sandboxd.settings.table import (  # noqa: E402
     ANYBODY,
     MANAGED_LISTS,
@@ -34,6 +33,7 @@ from sandboxd.settings.table import (  # noqa: E402
     Effect,
     Row,
 )
+from sandboxd.settings.tools import TOOLS, Feeds, Kind  # noqa: E402
 
 MERGE = ("tests/settings/test_merge.py",)
 RULES = ("tests/settings/test_rules.py", "tests/policy/test_build.py")
@@ -57,12 +57,15 @@ def mutations() -> Iterator[Mutation]:
         yield Mutation(f"managed lists: without {key}", partial(MANAGED_LISTS.pop, key))
     for index, (one, two) in enumerate(pairwise(merge.PRECEDENCE[:-1])):
         yield Mutation(f"precedence: {two.value} above {one.value}", partial(_swap, merge, "PRECEDENCE", index))
-    for tool, kinds in FEEDS.items():
+    for name, tool in TOOLS.items():
         for kind in Kind:
-            feeds = kinds.get(kind, Feeds.NOTHING)
-            for other in {Feeds.NOTHING, _another(feeds)} - {feeds}:
-                apply = partial(FEEDS.__setitem__, tool, kinds | {kind: other})
-                yield Mutation(f"rules {tool} {kind.value}: feeds {other.value}", apply, RULES)
+            for alone in (False, True):
+                feeds = tool.feeds(kind, alone=alone)
+                for other in {Feeds.NOTHING, _another(feeds)} - {feeds}:
+                    changed = {**(tool.alone if alone else tool.content), kind: other}
+                    wrong = replace(tool, alone=changed) if alone else replace(tool, content=changed)
+                    what = f"rules {name}{' alone' * alone} {kind.value}: feeds {other.value}"
+                    yield Mutation(what, partial(TOOLS.__setitem__, name, wrong), RULES)
     for index, (gate, following) in enumerate(pairwise(command_decisions.GATES)):
         yield Mutation(f"gates: without {gate.__name__}", partial(_remove, command_decisions, "GATES", index), GATES)
         if following is not command_decisions.GATES[-1]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sandboxd.daemon.changing import change_of, change_settings
 from sandboxd.daemon.trusting import TRUST_KEY
 from sandboxd.errors import CallerError
+from sandboxd.policy.command_decisions import why_sandboxed
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.host_decisions import decide_host
@@ -213,7 +214,7 @@ class Permissions:
             decision = Decision(
                 Behavior.DENY,
                 Reason.OVERRIDE_FORBIDDEN,
-                "no command may run outside the sandbox: sandbox.allowUnsandboxedCommands is false",
+                f"no command may run outside the sandbox: {why_sandboxed(policy.commands)}",
                 "sandbox.allowUnsandboxedCommands",
                 policy.commands.allow_unsandboxed_origin,
             )

@@ -32,7 +32,7 @@ from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
 from sandboxd.settings.problems import Problem, Severity, error, first_fatal
-from sandboxd.settings.rules import Feeds, Kind
+from sandboxd.settings.tools import Feeds, Kind
 
 RUNS_ANYTHING = "exclusion_runs_anything"
 """Slug of an exclusion that covers a shell or interpreter. It counts: a person wrote it."""
@@ -95,7 +95,7 @@ class _Builder:
             audit=self.audit(),
             report_violations=value("sandbox.reportViolations"),
             ignore_violations=self.ignored_violations(),
-            unenforced=tuple(p.origin for p in self._reader.problems if p.slug == RESTRICTION_UNKNOWN),
+            unenforced=tuple(p for p in self._reader.problems if p.slug == RESTRICTION_UNKNOWN),
             ignore_unknown_restrictions=value("sandbox.ignoreUnknownRestrictions"),
         )
         self._reader.problems += check_openings(self._reader.settings, policy.files, self._reader.scope)
@@ -124,11 +124,15 @@ class _Builder:
                 )
             )
 
+        value, unsandboxed = self._reader.value, "sandbox.allowUnsandboxedCommands"
+        forbidden = next(self._reader.rules(Kind.DENY, Feeds.SANDBOXED_ONLY), None)
         return CommandPolicy(
-            auto_allow=self._reader.value("sandbox.autoAllowBashIfSandboxed"),
+            auto_allow=value("sandbox.autoAllowBashIfSandboxed"),
             auto_allow_origin=self._reader.origin("sandbox.autoAllowBashIfSandboxed"),
-            allow_unsandboxed=self._reader.value("sandbox.allowUnsandboxedCommands"),
-            allow_unsandboxed_origin=self._reader.origin("sandbox.allowUnsandboxedCommands"),
+            allow_unsandboxed=value(unsandboxed) and forbidden is None,
+            allow_unsandboxed_origin=self._reader.origin(unsandboxed) if forbidden is None else forbidden.origin,
+            open_mode=value("permissions.disableBypassPermissionsMode") != "disable",
+            deny_instead_of_asking=value("permissions.denyInsteadOfPrompting"),
             excluded=tuple(
                 self._reader.collect(self._reader.entries("sandbox.excludedCommands"), self.exclusion, opens=True)
             ),

@@ -22,9 +22,10 @@ from sandboxd.settings.layer import Placed
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import error
-from sandboxd.settings.rules import Feeds, Kind
+from sandboxd.settings.tools import Feeds, Kind
 
 _F = "sandbox.filesystem."
+_HOMES_AND_VOLUMES = ("/home", "/root", "/Users", "/mnt", "/media", "/run/media", "/Volumes")
 AMBIGUOUS = "path_ambiguous"
 """Of a rule that means what it should to whoever knows the format: told by lint, and not with commands."""
 
@@ -39,37 +40,51 @@ class FileBuilder:
         entries = self._reader.entries
         return FilePolicy(
             allow_write=(
-                *self.paths(_F + "allowWrite", Kind.ALLOW, Feeds.ALLOW_WRITE, opens=True),
+                *self.opened(_F + "allowWrite", Feeds.ALLOW_WRITE),
                 *self._reader.collect(entries("permissions.additionalDirectories"), self.directory, opens=True),
             ),
             deny_write=(
-                *self.paths(_F + "denyWrite", Kind.DENY, Feeds.DENY_WRITE, opens=False),
+                *self.closed(entries(_F + "denyWrite")),
+                *self.closed_by_rules(Feeds.DENY_WRITE),
                 *self.closed(entries(_F + "denyEdit")),
             ),
             deny_read=(
-                *self.paths(_F + "denyRead", Kind.DENY, Feeds.DENY_READ, opens=False),
+                *self.closed(entries(_F + "denyRead")),
+                *self.closed_by_rules(Feeds.DENY_READ),
+                *self._reader.collect(tuple(self.preset_paths(Feeds.DENY_READ)), self.preset_rule, opens=False),
                 *self.closed(Placed(one.value.path, one.origin) for one in entries("sandbox.credentials.files")),
                 *self.files_with_passwords(),
+                *self.outside_working_directories(),
             ),
-            allow_read=self.paths(_F + "allowRead", None, None, opens=True),
+            allow_read=self.opened(_F + "allowRead", None),
             allow_git_config=self._reader.value(_F + "allowGitConfig"),
             managed_reads_only=self._reader.value(_F + "allowManagedReadPathsOnly"),
             protected_search_depth=self._reader.value("sandbox.mandatoryDenySearchDepth"),
             settings_files=self._reader.settings.files,
         )
 
-    def paths(self, key: str, kind: Kind | None, feeds: Feeds | None, *, opens: bool) -> tuple[PathRule, ...]:
-        entries = self._reader.entries(key)
-        rules = () if kind is None or feeds is None else tuple(self._reader.rules(kind, feeds))
-        if opens:
-            named = (
-                *self._reader.collect(entries, self.path_rule, opens=True),
-                *self._reader.collect(rules, self.allowed_path, opens=True),
-            )
-        else:
-            denied = self._reader.collect(rules, self.denied_paths, opens=False)
-            named = (*self.closed(entries), *chain.from_iterable(denied))
-        return (*named, *self._reader.collect(tuple(self.preset_paths(feeds)), self.preset_rule, opens=opens))
+    def opened(self, key: str, feeds: Feeds | None) -> tuple[PathRule, ...]:
+        rules = () if feeds is None else tuple(self._reader.rules(Kind.ALLOW, feeds))
+        return (
+            *self._reader.collect(self._reader.entries(key), self.path_rule, opens=True),
+            *self._reader.collect(rules, self.allowed_path, opens=True),
+            *self._reader.collect(tuple(self.preset_paths(feeds)), self.preset_rule, opens=True),
+        )
+
+    def closed_by_rules(self, feeds: Feeds) -> Iterator[PathRule]:
+        """Of permission rules that deny, and of those that ask: nobody can be asked about each file."""
+        for kind in (Kind.DENY, Kind.ASK):
+            rules = tuple(self._reader.rules(kind, feeds))
+            yield from chain.from_iterable(self._reader.collect(rules, self.denied_paths, opens=False))
+
+    def outside_working_directories(self) -> Iterator[PathRule]:
+        """Home directories and mounted volumes. Working directories, which may be written, re-open their part."""
+        key = "permissions.blockReadsOutsideWorkingDirectories"
+        if self._reader.value(key):
+            scope, origin = self._reader.scope, self._reader.origin(key)
+            for path in dict.fromkeys((*_HOMES_AND_VOLUMES, scope.home)):
+                if path != scope.project and not path.startswith(scope.project.rstrip("/") + "/"):
+                    yield PathRule(path, origin, text=key, missing=Missing.UNMEANT)
 
     def files_with_passwords(self) -> Iterator[PathRule]:
         """Settings files in which the password of a parent proxy stands: no command may read one."""
@@ -147,7 +162,8 @@ class FileBuilder:
 
     def denied_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
         """The paths of a permission rule."""
-        own = posixpath.dirname(origin.file or "") if origin.source in (Source.USER, Source.LOCAL) else ""
+        named = (Source.USER, Source.LOCAL, Source.FLAG, Source.CLI)
+        own = posixpath.dirname(origin.file or "") if origin.source in named else ""
         if own == posixpath.join(self._reader.scope.project, ".claude"):
             own = ""
         readings = [

@@ -15,7 +15,7 @@ from sandboxd.policy.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
 from sandboxd.policy.upstream import ParentProxy, UpstreamError, parse_parent
 from sandboxd.settings.origins import Origin
-from sandboxd.settings.rules import Feeds, Kind
+from sandboxd.settings.tools import Feeds, Kind
 
 _N = "sandbox.network."
 MAX_REASON = 500
@@ -36,8 +36,11 @@ class NetworkBuilder:
             *self._reader.entries(_N + "deniedDomains"),
             *self._reader.rules(Kind.DENY, Feeds.DENIED_HOST),
         )
+        asked = tuple(self._reader.rules(Kind.ASK, Feeds.ASKED_HOST))
+        no_questions = value("permissions.denyInsteadOfPrompting")
         allowed_rules = tuple(self._reader.collect(tuple(allowed), self.allowed_host, opens=True))
         denied_rules = tuple(self._reader.collect(denied, self.denied_host, opens=False))
+        asked_rules = tuple(self._reader.collect(asked, self.denied_host, opens=False))
         self._reader.problems += unreachable_rules(allowed_rules, denied_rules)
         sockets = tuple(self._reader.collect(self._reader.entries(_N + "allowUnixSockets"), self.socket, opens=True))
         if value(_N + "allowAllUnixSockets"):
@@ -50,11 +53,13 @@ class NetworkBuilder:
         proxy = self._reader.settings.scalar(_N + "parentProxy")
         return NetworkPolicy(
             allowed=allowed_rules,
-            denied=denied_rules,
+            denied=(*denied_rules, *asked_rules) if no_questions else denied_rules,
+            asked=() if no_questions else asked_rules,
             denied_reasons=tuple(
                 self._reader.collect(self._reader.entries(_N + "deniedDomainReasons"), self.denied_reason, opens=True)
             ),
-            strict_allowlist=value(_N + "strictAllowlist")
+            strict_allowlist=no_questions
+            or value(_N + "strictAllowlist")
             or value(_N + "onUnlisted") == "deny"
             or value(_N + "allowManagedDomainsOnly"),  # nobody can be asked for what only managed settings may allow
             managed_domains_only=value(_N + "allowManagedDomainsOnly"),

@@ -6,6 +6,7 @@ last and can only make the answer stricter, whichever gate gave it.
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,14 @@ from sandboxd.policy.exclusion import (
     decide_exclusion,
     head_of,
     matching_rule,
+    moves,
     path_of,
+    places_of,
     resolving_in,
     rule_of_path,
     standing_path,
 )
-from sandboxd.policy.policy import CommandRule, Policy
+from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
 from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.shell_texts import nested_texts
@@ -91,10 +94,13 @@ def decide_command(
 ) -> CommandDecision:
     """Decide on a command. `permission_mode` is a `PermissionMode` value, None for the default; another text raises
     ValueError."""
+    mode = PermissionMode(permission_mode or PermissionMode.PROMPT)
+    if mode is PermissionMode.OPEN and not policy.commands.open_mode:
+        mode = PermissionMode.PROMPT
     request = CommandRequest(
         command,
         dangerously_disable,
-        PermissionMode(permission_mode or PermissionMode.PROMPT),
+        mode,
         platform,
         root,
         is_sandbox_env,
@@ -102,7 +108,11 @@ def decide_command(
         resolve,
     )
     answer = next(answer for gate in GATES if (answer := gate(policy, request)) is not None)
-    return _with_rules(policy, request, answer)
+    answer = _with_rules(policy, request, answer)
+    if answer.behavior is Behavior.ASK and policy.commands.deny_instead_of_asking:
+        text = f"{answer.decision.text}; permissions.denyInsteadOfPrompting asks nobody"
+        return replace(answer, decision=replace(answer.decision, behavior=Behavior.DENY, text=text))
+    return answer
 
 
 def _answer(
@@ -174,11 +184,18 @@ def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
         True,
         Behavior.DENY,
         Reason.OVERRIDE_FORBIDDEN,
-        "no command may be run outside the sandbox on request: sandbox.allowUnsandboxedCommands is false",
+        f"no command may be run outside the sandbox on request: {why_sandboxed(policy.commands)}",
         rule="sandbox.allowUnsandboxedCommands",
         origin=policy.commands.allow_unsandboxed_origin,
         hint="run it inside the sandbox",
     )
+
+
+def why_sandboxed(commands: CommandPolicy) -> str:
+    """Why no caller may have a command run outside."""
+    if commands.allow_unsandboxed_origin.key == "permissions.deny":
+        return "a rule of permissions.deny forbids it"
+    return "sandbox.allowUnsandboxedCommands is false"
 
 
 def no_command_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
@@ -279,7 +296,7 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
     for behavior, candidates in ((Behavior.DENY, rules.deny), (Behavior.ASK, rules.ask)):
         if _STRICTNESS[behavior] <= _STRICTNESS[answer.behavior]:
             continue
-        rule = _closing_rule(candidates, text, lines)
+        rule = _closing_rule(candidates, text, lines, request.resolve)
         if rule is not None:
             verb = "denied" if behavior is Behavior.DENY else "to be asked about"
             decision = Decision(
@@ -291,7 +308,9 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
                 "rules about commands look at names; what holds whatever the name is the sandbox",
             )
             return replace(answer, decision=decision)
-    why = next((why for line in lines if (why := _what_is_unknown(line))), None)
+    why = next((why for line in lines if (why := _what_is_unknown(line))), None) or _what_moves(
+        (*rules.ask, *rules.deny), lines
+    )
     if why and answer.behavior is Behavior.ALLOW:
         decision = Decision(
             Behavior.ASK,
@@ -320,6 +339,15 @@ def _what_is_unknown(line: ShellLine) -> str | None:
     return next((f"{shown_command(word.text)!r} is only known when it runs" for word in unknown), None)
 
 
+def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str | None:
+    """Why it cannot be told whether a rule with a path is about a program of these lines."""
+    if not any("/" in head_of(rule.pattern) for rule in rules) or not any(map(moves, lines)):
+        return None
+    programs = (words[0].text for line in lines for simple in line.commands for words in _starts(simple.words))
+    relative = next((text for text in programs if "/" in text and text[0] not in "/~"), None)
+    return relative and f"which program {shown_command(relative)!r} is depends on a change of the directory"
+
+
 def _allowing_rule(
     rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve
 ) -> CommandRule | None:
@@ -332,19 +360,27 @@ def _allowing_rule(
     if not line.plain or not line.commands or any(_may_set_something(simple.words) for simple in line.commands):
         return None
     resolve = resolving_in(line, resolve)
-    found = [_rule_about(rules, simple.words, resolve) for simple in line.commands]
+    found = [_rule_about(rules, simple.words, resolve, moves(line, _TOP)) for simple in line.commands]
     return found[0] if all(found) else None
 
 
-def _rule_about(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
-    """A program with a slash is allowed by the same text, or by a path that leads to the same file."""
+_TOP = frozenset({"$(git rev-parse --show-toplevel)", '"$(git rev-parse --show-toplevel)"'})
+"""Where a path of a rule begins for whoever writes one: a line that goes there means the same."""
+
+
+def _rule_about(
+    rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve, moved: bool
+) -> CommandRule | None:
+    """A program with a slash is allowed by the same text, or by a path that leads to the same file. `moved`: the line
+    may change the directory that a relative path begins in."""
     if not words:
         return None
     program = path_of(words[0])
     if program is None:
         return matching_rule(rules, words) if words[0].literal and "/" not in words[0].text else None
     every = (rule for rule in rules if parse_command_pattern(rule.pattern).matches_all)
-    same = [*(rule for rule in rules if head_of(rule.pattern) == program), *every]
+    here = () if moved and program[0] not in "/~" else rules  # elsewhere, the text may be another file's
+    same = [*(rule for rule in here if head_of(rule.pattern) == program), *every]
     rule = matching_rule(same, words)
     if rule is not None or not any("/" in head_of(rule.pattern) for rule in rules):
         return rule
@@ -372,28 +408,39 @@ def _may_set_something(words: Sequence[Word]) -> bool:
     return name in _SETTERS
 
 
-def _closing_rule(rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine]) -> CommandRule | None:
-    """A rule that matches any program anywhere in the line, by its name, also behind programs that start others."""
+def _closing_rule(
+    rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine], resolve: Resolve
+) -> CommandRule | None:
+    """A rule that matches any program anywhere in the line, by its name, also behind programs that start others; or by
+    the file that it is, in each directory that the line changes to."""
     if not rules:
         return None
     patterns = [(rule, parse_command_pattern(rule.pattern)) for rule in rules]
     for rule, pattern in patterns:
         if pattern.matches_all or rule.pattern.strip() == text.strip(" \t\n"):
             return rule
-    for line in lines:
-        for simple in line.commands:
-            for words in _possible_programs(simple.words):
-                for rule, pattern in patterns:
-                    if pattern.matches(words, by_name=True):
-                        return rule
+    starts = [words for line in lines for simple in line.commands for words in _starts(simple.words)]
+    for words in starts:
+        for rule, pattern in patterns:
+            if pattern.matches([word.text for word in words], by_name=True):
+                return rule
+    of_files = [rule for rule in rules if "/" in head_of(rule.pattern)]
+    places = places_of(lines) if of_files else ()
+    for words in starts if of_files else ():
+        name = path_of(words[0]) or words[0].text
+        for path in dict.fromkeys(posixpath.join(place, name) for place in places) if "/" in name else (name,):
+            real = resolve(path).real
+            found = None if real is None else rule_of_path(of_files, words, real, resolve, by_text=True)
+            if found is not None:
+                return found
     return None
 
 
-def _possible_programs(words: Sequence[Word]) -> list[list[str]]:
-    texts = [word.text for word in words]
-    found = [texts]
-    if texts and (texts[0] in _SYNTAX or texts[0].rpartition("/")[2] in LAUNCHERS):
-        found += (texts[start:] for start in range(1, min(len(texts), 32)))
+def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:
+    """The words from each one on that may be a program."""
+    found = [words] if words else []
+    if words and (words[0].text in _SYNTAX or words[0].text.rpartition("/")[2] in LAUNCHERS):
+        found += (words[start:] for start in range(1, min(len(words), 32)))
     return found
 
 

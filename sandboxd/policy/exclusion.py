@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,11 +81,40 @@ def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Res
 
 
 _MOVING = frozenset({"cd", "pushd", "popd"})
+_MOVED = re.compile(r"-C.*|--chdir(=.*)?|-D.*")
+"""Options by which `env` and `sudo` start a program in another directory."""
+MOST_PLACES = 16
+
+
+def moves(line: ShellLine, but: Collection[str] = ()) -> bool:
+    """Whether a line may change the working directory, to another one than the texts of `but`."""
+    for simple in line.commands:
+        texts = [word.text for word in simple.words]
+        named = len(texts) == 2 and texts[0] == "cd" and texts[1] in but
+        if not named and any(text in _MOVING or _MOVED.fullmatch(text) for text in texts):
+            return True
+    return False
+
+
+def places_of(lines: Sequence[ShellLine]) -> tuple[str, ...]:
+    """The directories that programs of these lines may be started in, as far as the text says: the working directory
+    (empty), and every order of what the lines change it to."""
+    found = {"": None}
+    for line in lines:
+        for simple in line.commands:
+            for word, following in zip(simple.words, (*simple.words[1:], Word("~")), strict=True):
+                moved = _MOVED.fullmatch(word.text)
+                if word.text not in _MOVING and not moved:
+                    continue
+                attached = re.sub(r"^(-C|-D|--chdir=?)", "", word.text) if moved else ""
+                target = attached or following.text
+                found |= {posixpath.join(place, target): None for place in [*found][:MOST_PLACES]}
+    return tuple(found)[: MOST_PLACES**2]
 
 
 def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:
     """`resolve`, without relative paths when the line changes the working directory."""
-    if not any(word.text in _MOVING for simple in line.commands for word in simple.words):
+    if not moves(line):
         return resolve
 
     def resolve_there(path: str) -> Lead:
@@ -151,13 +180,14 @@ def path_of(word: Word) -> str | None:
 
 
 def rule_of_path(
-    rules: Sequence[CommandRule], words: Sequence[Word], real: str, resolve: Resolve
+    rules: Sequence[CommandRule], words: Sequence[Word], real: str, resolve: Resolve, *, by_text: bool = False
 ) -> CommandRule | None:
-    """The rule about the file `real`, which is the program of `words`, and about its arguments."""
+    """The rule about the file `real`, which is the program of `words`, and about its arguments. `by_text`: an argument
+    that is only known when it runs is its text, which is right for rules that close."""
     for rule in rules:
         head, rest = _head_and_rest(rule.pattern)
         if "/" in head and _leads_to(head, real, resolve):
-            behind = (Word("program"), *words[1:])
+            behind = (Word("program"), *(Word(word.text) if by_text else word for word in words[1:]))
             if matching_rule([CommandRule(f"program {rest}".strip(), rule.origin)], behind) is not None:
                 return rule
     return None

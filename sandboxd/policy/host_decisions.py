@@ -7,6 +7,7 @@
 | 1 | a rule denies it | deny |
 | 2 | it is `localhost`, 127.0.0.1 or ::1, on a port of `allowLocalPorts` | allow |
 | 3 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
+|   | a rule says to ask about it, and no grant allows it | ask |
 | 4 | it is local: an address of the refused table, `localhost` | deny, never a question |
 | 5 | `strictAllowlist` | deny |
 | 6 | otherwise | ask |
@@ -57,12 +58,15 @@ def decide_host(
         refusal = refuse_address(host.address, _networks(network.denied_addresses), own)
         if refusal is not None:
             return _refused_literal(network, host, port, refusal)
-    rule = allowed.match(host, port)
+    rule, grant = allowed.match(host, port), granted.match(host, port)
+    question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
+    if rule is not None and question is not None:
+        text = _text(host, port, "is allowed, and a rule says to ask first")
+        return Decision(Behavior.ASK, Reason.RULE, text, *_place(question))
     if rule is not None:
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
-    rule = granted.match(host, port)
-    if rule is not None:
-        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(rule))
+    if grant is not None:
+        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
     if is_local_name(host):
         return Decision(
             Behavior.DENY,

@@ -13,7 +13,8 @@ from sandboxd.settings.layer import Layer
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
-from sandboxd.settings.rules import Feeds, Kind, RuleSyntaxError, parse_rule
+from sandboxd.settings.rules import RuleSyntaxError, parse_rule
+from sandboxd.settings.tools import Feeds, Kind
 
 _SYSTEM = ("/", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/home", "/root", "/var", "/opt", "/Users",
            "/private", "/private/etc", "/private/var", "/System", "/Library", "/Applications")  # fmt: skip
@@ -55,10 +56,10 @@ def _check_width(layer: Layer, text: str, origin: Origin, scope: Scope) -> Itera
 def _opened(text: str, key: str, scope: Scope) -> RulePath | None:
     if key != "permissions.allow":
         return expand_rule_path(text, scope)
-    rule = parse_rule(text)
-    if rule.feeds(Kind.ALLOW) is not Feeds.ALLOW_WRITE or rule.content is None:
-        return None
-    return expand_permission_path(rule.content, scope, denies=False)[0].rule
+    for feeds, content in parse_rule(text).meanings(Kind.ALLOW):
+        if feeds is Feeds.ALLOW_WRITE and content is not None:
+            return expand_permission_path(content, scope, denies=False)[0].rule
+    return None
 
 
 def _wide(opened: RulePath, home: str) -> str | None:

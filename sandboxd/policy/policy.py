@@ -13,6 +13,7 @@ from enum import StrEnum
 from sandboxd.policy.hosts import HostPattern
 from sandboxd.policy.upstream import ParentProxy
 from sandboxd.settings.origins import BUILT_IN, Origin
+from sandboxd.settings.problems import Problem
 
 
 class Missing(StrEnum):
@@ -90,6 +91,8 @@ class SocketRule:
 class NetworkPolicy:
     allowed: tuple[HostRule, ...] = ()
     denied: tuple[HostRule, ...] = ()
+    asked: tuple[HostRule, ...] = ()
+    """A person is asked about these although `allowed` has them."""
     denied_reasons: tuple[tuple[HostPattern, str], ...] = ()
     strict_allowlist: bool = False
     """Never ask about a host that is on no list: deny it."""
@@ -126,6 +129,10 @@ class CommandPolicy:
     auto_allow_origin: Origin = BUILT_IN
     allow_unsandboxed: bool = True
     allow_unsandboxed_origin: Origin = BUILT_IN
+    open_mode: bool = True
+    """A session may skip the question that is asked because nothing allows a command."""
+    deny_instead_of_asking: bool = False
+    """What a person would be asked about is denied."""
     excluded: tuple[CommandRule, ...] = ()
     allow: tuple[CommandRule, ...] = ()
     ask: tuple[CommandRule, ...] = ()
@@ -184,8 +191,8 @@ class Policy:
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
     variables: tuple[str, ...] = ()
     """Names of the environment variables that paths of the rules mention."""
-    unenforced: tuple[Origin, ...] = ()
-    """Keys that restrict commands by their names, and that sandboxd does not know: no command is wrapped."""
+    unenforced: tuple[Problem, ...] = ()
+    """Keys and rules that restrict commands and are not enforced, with the reason: no command is wrapped."""
     ignore_unknown_restrictions: bool = False
     """A caller insists on running commands without what `unenforced` says; managed settings stay in the way."""
     warnings: tuple[str, ...] = ()

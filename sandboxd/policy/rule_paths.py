@@ -30,6 +30,7 @@ MAX_PATH = 4096
 _Quote = Callable[[str], str]
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))")
 _MAGIC = re.compile(r"[*?\[]")
+_ESCAPED = re.compile(r"\\([^A-Za-z0-9/])")
 _CLASS = re.compile(r"\[[!^]?(?:\][^\]]*|[^\]]+)\]")
 
 
@@ -110,6 +111,10 @@ def unanchored_pattern(text: str, scope: Scope, *, names: bool = False) -> str:
 def expand_permission_path(text: str, scope: Scope, *, denies: bool, settings_directory: str = "") -> list[Reading]:
     """The paths that a permission rule means, the one that it says first. `settings_directory` is where the file of the
     rule stands, when that is not the project. Raises `RulePathError`."""
+    plain = _without_escapes(text)
+    if plain != text:
+        readings = expand_permission_path(plain, scope, denies=denies, settings_directory=settings_directory)
+        return [*readings, Reading(expand_rule_path(text, scope), True)] if denies else readings
     absolute = expand_rule_path(text, scope)
     if not is_project_path(text):
         readings = [Reading(absolute)]
@@ -128,6 +133,11 @@ def expand_permission_path(text: str, scope: Scope, *, denies: bool, settings_di
         if not absolute.path.startswith("/**/"):  # all of the machine: nothing says that it was meant
             readings.append(Reading(absolute, True))
     return readings
+
+
+def _without_escapes(text: str) -> str:
+    """A permission rule with its escaped characters (gitignore(5)) in brackets, or as they are."""
+    return _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] in "*?[" else match[1], text)
 
 
 def is_project_path(text: str) -> bool:

@@ -19,7 +19,8 @@ from sandboxd.settings.layer import Entries, Placed
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
-from sandboxd.settings.rules import Feeds, Kind, parse_rule
+from sandboxd.settings.rules import parse_rule
+from sandboxd.settings.tools import Feeds, Kind
 
 T = TypeVar("T")
 
@@ -81,9 +82,9 @@ class SettingsReader:
     def rules(self, kind: Kind, feeds: Feeds) -> Iterator[Placed]:
         """The contents of the permission rules that become what `feeds` says."""
         for entry in self.settings.entries(f"permissions.{kind.value}"):
-            rule = parse_rule(entry.value)
-            if rule.feeds(kind) is feeds:
-                yield Placed(rule.content, entry.origin)
+            for meaning, content in dict.fromkeys(parse_rule(entry.value).meanings(kind)):
+                if meaning is feeds:
+                    yield Placed(content, entry.origin)
 
     def collect(
         self, entries: Iterator[Placed] | tuple[Placed, ...], make: Callable[[Any, Origin], T], *, opens: bool

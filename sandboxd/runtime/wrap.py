@@ -43,23 +43,24 @@ NO_OVERRIDES = Overrides()
 def check_restrictions(policy: Policy) -> tuple[str, ...]:
     """Refuse a command under settings of which a restriction is not enforced; return what a person should know when the
     caller insists. Raises `PolicyError`."""
-    managed = [origin for origin in policy.unenforced if origin.source is Source.MANAGED]
+    managed = [one for one in policy.unenforced if one.origin.source is Source.MANAGED]
     in_the_way = managed if policy.ignore_unknown_restrictions else policy.unenforced
     if not in_the_way:
-        why = "is not enforced: the caller ignores unknown restrictions"
-        return tuple(f"{origin} {why}" for origin in policy.unenforced)
-    origin, *more = in_the_way
+        why = "not enforced, since the caller ignores unknown restrictions"
+        return tuple(f"{one.origin} is {why}: {one.message}" for one in policy.unenforced)
+    first, *more = in_the_way
     others = f", and {len(more)} more like it" if more else ""
     hint = "ask whoever administers this machine"
     if not managed:
-        hint = "correct the name or remove the key; `sandboxd settings lint` says more"
+        hint = f"{first.hint or 'correct or remove it'}; `sandboxd settings lint` says more"
         if policy.allow_overrides:
             hint += "; to run without that restriction: sandboxd run --ignore-unknown-restrictions"
+    origin = first.origin
     raise PolicyError(
         "restriction_unknown",
-        f"{origin} restricts commands by its name, and sandboxd does not know how to enforce it{others}",
+        f"{origin}: {first.message}{others}",
         hint=hint,
-        data={"key": origin.key, "file": origin.file, "keys": [one.key for one in in_the_way[:20]]},
+        data={"key": origin.key, "file": origin.file, "keys": [one.origin.key for one in in_the_way[:20]]},
     )
 
 

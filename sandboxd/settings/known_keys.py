@@ -29,32 +29,43 @@ class Kind(StrEnum):
 
 
 _AT_TOP = """$schema additionalDirectories advisorModel agent agentPushNotifEnabled allowAllClaudeAiMcps
-    allowedChannelPlugins allowedHttpHookUrls allowedMcpServers allowManagedHooksOnly allowManagedMcpServersOnly
-    alwaysThinkingEnabled apiKeyHelper attribution autoCompactEnabled autoMemoryDirectory autoMemoryEnabled autoMode
-    autoUpdatesChannel availableModels awsAuthRefresh awsCredentialExport blockedMarketplaces channelsEnabled
-    claudeMdExcludes cleanupPeriodDays companyAnnouncements defaultShell deniedMcpServers disableAgentView
-    disableAllHooks disableAutoMode disableBundledSkills disableDeepLinkRegistration disabledMcpjsonServers
-    disableRemoteControl disableSideloadFlags disableSkillShellExecution disableWorkflows effortLevel
-    enableAllProjectMcpServers enabledMcpjsonServers enabledPlugins enforceAvailableModels env extraKnownMarketplaces
-    fallbackModel fastMode fastModePerSessionOptIn feedbackSurveyRate feedbackSurveyState fileSuggestion
-    forceLoginMethod forceLoginOrgUUID forceRemoteSettingsRefresh gcpAuthRefresh hooks httpHookAllowedEnvVars
-    includeCoAuthoredBy includeGitInstructions language minimumVersion model modelOverrides otelHeadersHelper
-    outputStyle parentSettingsBehavior plansDirectory pluginConfigs pluginSuggestionMarketplaces pluginTrustMessage
-    policyHelper preferredNotifChannel prefersReducedMotion processWrapper promptSuggestionEnabled prUrlTemplate remote
-    remoteControlAtStartup requiredMaximumVersion requiredMinimumVersion respectGitignore respondToBashCommands
-    showClearContextOnPlanAccept showThinkingSummaries showTurnDuration skillListingBudgetFraction
-    skillListingMaxDescChars skillOverrides skipAutoPermissionPrompt skipDangerousModePermissionPrompt
-    skipWebFetchPreflight skippedMarketplaces skippedPlugins spellcheck spinnerTipsEnabled spinnerTipsOverride
-    spinnerVerbs sshConfigs sshHostAllowlist statusLine strictKnownMarketplaces strictPluginOnlyCustomization
-    subagentStatusLine syntaxHighlightingDisabled teammateMode terminalProgressBarEnabled theme tui viewMode vimMode
-    voice voiceEnabled worktree wslInheritsWindowsSettings"""
+    allowedChannelPlugins allowedHttpHookUrls allowedMcpServers allowedProviders allowManagedHooksOnly
+    allowManagedMcpServersOnly allowManagedModsOnly alwaysThinkingEnabled apiKeyHelper attribution autoCompactEnabled
+    autoCompactWindow autoConnectIde autoContinueAtUsageLimit autoInstallIdeExtension autoMemoryDirectory
+    autoMemoryEnabled autoMode autoScrollEnabled autoUpdatesChannel availableModels awaySummaryEnabled awsAuthRefresh
+    awsCredentialExport axScreenReader bashEditDiffEnabled bashOutputMaxChars blockedMarketplaces
+    browserExternalPageTools channelsEnabled claudeMd claudeMdExcludes cleanupPeriodDays companyAnnouncements
+    copyOnSelect crossSessionInbound defaultShell deniedMcpServers desktopSessionCleanupPeriodDays dialogExpiry
+    diffTool disableAgentView disableAllHooks disableArtifact disableAutoMode disableBrowserExternalNavigation
+    disableBundledSkills disableClaudeAiConnectors disableCommandPluginSources disableDeepLinkRegistration
+    disableDesktopLocalSessions disabledMcpjsonServers disableMobileSimulatorTools disableRemoteControl
+    disableSideloadFlags disableSkillShellExecution disableWorkflows editorMode effortLevel emojiCompletionEnabled
+    enableAllProjectMcpServers enableArtifact enabledMcpjsonServers enabledPlugins enableWorkflows
+    enforceAvailableModels env externalEditorContext extraKnownMarketplaces fallbackModel fastMode
+    fastModePerSessionOptIn feedbackDrafts feedbackSurveyRate feedbackSurveyState fileCheckpointingEnabled
+    fileSuggestion footerLinksRegexes forceLoginGatewayUrl forceLoginMethod forceLoginOrgUUID
+    forceRemoteSettingsRefresh gatewayInternalNetworks gcpAuthRefresh hooks httpHookAllowedEnvVars includeCoAuthoredBy
+    includeGitInstructions inputNeededNotifEnabled isolatePeerMachines keybindingFlavor language managedMcpServers
+    managedSourcesBehavior maxEffortLevel minimumVersion model modelOverrides modelPicker modelPricing modelSettings
+    otelHeadersHelper outputStyle parentSettingsBehavior permissionExplainerEnabled plansDirectory pluginConfigs
+    pluginSuggestionMarketplaces pluginTrustMessage policyHelper preferredNotifChannel prefersReducedMotion
+    processWrapper promptCacheTtl promptSuggestionEnabled prUrlTemplate remote remoteControlAtStartup
+    requiredMaximumVersion requiredMinimumVersion respectGitignore respondToBashCommands showClearContextOnPlanAccept
+    showThinkingSummaries showTurnDuration skillListingBudgetFraction skillListingMaxDescChars skillOverrides
+    skipAutoPermissionPrompt skipDangerousModePermissionPrompt skippedMarketplaces skippedPlugins
+    skipWebFetchPreflight spellcheck spinnerTipsEnabled spinnerTipsOverride spinnerVerbs sshConfigs sshHostAllowlist
+    statusLine strictKnownMarketplaces strictPluginOnlyCustomization subagentStatusLine syntaxHighlightingDisabled
+    teammateMode terminalProgressBarEnabled theme tui useAutoModeDuringPlan viewMode vimMode voice voiceEnabled
+    worktree wslInheritsWindowsSettings"""
 
-_IN_PERMISSIONS = """blockReadsOutsideWorkingDirectories defaultMode disableAutoMode disableBypassPermissionsMode
+_IN_PERMISSIONS = """blockWritesOutsideWorkingDirectories defaultMode disableAutoMode skipAutoPermissionPrompt
     skipDangerousModePermissionPrompt"""
+"""About modes of that program, and about its file tools alone."""
 
 KNOWN: dict[str, Kind] = {
     **dict.fromkeys(_AT_TOP.split(), Kind.FOREIGN),
     **{f"permissions.{name}": Kind.FOREIGN for name in _IN_PERMISSIONS.split()},
+    **dict.fromkeys(("ignorePatterns", "permissions.ignorePatterns"), Kind.RESTRICTING),
     **dict.fromkeys(
         (
             "sandbox.allowNestedUserNamespaces",
@@ -91,7 +102,7 @@ def kind_of(path: tuple[str, ...], value: Any) -> Kind:
     for length in range(1, len(path) + 1):
         known = KNOWN.get(".".join(path[:length]))
         if known is not None:
-            return known
+            return known if known is not Kind.RESTRICTING or _says_something(value) else Kind.UNKNOWN
     if any(_is_misplaced(name, inner) for name, inner in ((path[-1], value), *_all_below(value, DEEPEST))):
         return Kind.RESTRICTING
     if not _says_something(value):

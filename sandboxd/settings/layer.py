@@ -18,8 +18,9 @@ from sandboxd.settings import known_keys
 from sandboxd.settings.jsonc import Document, JsoncError, Node, parse_jsonc
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, Severity, error, warning
-from sandboxd.settings.rules import FEEDS, Kind, RuleSyntaxError, meant_tool, parse_rule
+from sandboxd.settings.rules import RuleSyntaxError, doubt_about, parse_rule
 from sandboxd.settings.schema import SettingsFile, all_keys, section_of
+from sandboxd.settings.tools import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,18 +203,11 @@ def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
                 problems.append(error("rule_syntax", fault.message, entry.origin, hint=fault.hint, fatal=fatal))
                 continue
             good.append(entry)
-            tool = meant_tool(rule)
-            if tool is not None:
-                message = f"{entry.value!r} is a rule for no tool that exists, so it has no effect"
-                hint = f"did you mean {tool}{rule.text.strip()[len(rule.tool):]}?"
-                if kind is Kind.ALLOW:
-                    problems.append(warning("rule_unknown_tool", message, entry.origin, hint=hint))
-                else:
-                    problems.append(error(RESTRICTION_UNKNOWN, message, entry.origin, hint=hint, fatal=False))
-            if kind is Kind.DENY and rule.content is None and rule.tool in FEEDS and rule.tool != "Bash":
-                example = f"{rule.tool}({'domain:*' if rule.tool == 'WebFetch' else '//**'})"
-                message = f"{entry.value!r} closes the tool and not the sandbox: shell commands are not concerned"
-                problems.append(warning("rule_bare_tool", message, entry.origin, hint=f"write {example} for both"))
+            doubt = doubt_about(rule, kind)
+            if doubt is not None and doubt.restricts and kind is not Kind.ALLOW:
+                problems.append(error(RESTRICTION_UNKNOWN, doubt.message, entry.origin, hint=doubt.hint, fatal=False))
+            elif doubt is not None:
+                problems.append(warning("rule_without_effect", doubt.message, entry.origin, hint=doubt.hint))
         values[key] = tuple(good)
     return problems
 

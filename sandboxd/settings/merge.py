@@ -221,7 +221,9 @@ def _tightened(row: Row, layer: Layer, winner: Placed | None, ignored: list[Igno
             ignored.append(Ignored(row.key, plain(value), value.origin, layer.distrust))
         return winner
     # A command's own overrides tighten whatever was set; a project file speaks where nobody above it did.
-    if layer.source is Source.CLI or winner is None or winner.origin.source is layer.source:
+    # Where the strictest counts, it counts from everybody.
+    anywhere = layer.source is Source.CLI or row.combine is Combine.STRICTEST
+    if anywhere or winner is None or winner.origin.source is layer.source:
         return value if mine > theirs or winner is None else winner
     if mine > theirs:
         ignored.append(Ignored(row.key, plain(value), value.origin, f"set by {winner.origin}"))

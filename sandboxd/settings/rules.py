@@ -1,57 +1,27 @@
-"""The grammar of permission rules, and the table of what each tool's rules mean for a sandbox.
+"""The grammar of permission rules, and what a rule means for a sandbox (`settings.tools` has the table).
 
     Tool(content)      WebFetch(domain:example.com)   Edit(src/**)   Bash(git push:*)
     Tool:content       the same, without parentheses
     Tool               the tool as a whole
+    T*(content)        in deny and ask: each tool whose whole name matches
 
-A rule for a tool that is not in `FEEDS` is accepted and means nothing here: other programs share the file.
+A rule that restricts and cannot be read must not be passed over: `doubt_about` names it, and then no command runs.
+https://code.claude.com/docs/en/permissions
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from enum import StrEnum
 
-_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\*?")
+from sandboxd.settings.tools import FOREIGN, TOOLS, Feeds, Kind, Parameter
 
-
-class Kind(StrEnum):
-    """The list of `permissions` that a rule stands in."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-    ASK = "ask"
-
-
-class Feeds(StrEnum):
-    """What a rule becomes."""
-
-    ALLOWED_HOST = "allowed host"
-    DENIED_HOST = "denied host"
-    ALLOW_WRITE = "writable path"
-    DENY_WRITE = "unwritable path"
-    DENY_READ = "unreadable path"
-    COMMAND = "command rule"
-    NOTHING = "nothing"
-
-
-_WRITERS: dict[Kind, Feeds] = {Kind.ALLOW: Feeds.ALLOW_WRITE, Kind.DENY: Feeds.DENY_WRITE}
-
-FEEDS: dict[str, dict[Kind, Feeds]] = {
-    "WebFetch": {Kind.ALLOW: Feeds.ALLOWED_HOST, Kind.DENY: Feeds.DENIED_HOST},
-    "Edit": _WRITERS,
-    "MultiEdit": _WRITERS,
-    "NotebookEdit": _WRITERS,
-    "Write": _WRITERS,
-    # An allow for Read does not become allowRead: every path is readable unless denied, and re-opening a denied
-    # region is a decision about the sandbox that deserves its own key.
-    "Read": {Kind.DENY: Feeds.DENY_READ},
-    "Grep": {Kind.DENY: Feeds.DENY_READ},
-    "Glob": {Kind.DENY: Feeds.DENY_READ},
-    "Bash": {Kind.ALLOW: Feeds.COMMAND, Kind.DENY: Feeds.COMMAND, Kind.ASK: Feeds.COMMAND},
-}
+_TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.\-*]*")
+_ONE_SERVER = re.compile(r"mcp__[A-Za-z0-9_.\-]+?__.*")
+_PARAMETER = re.compile(r"([A-Za-z_]\w*)\s*:\s*(.*)", re.DOTALL)
+_QUOTED = re.compile(r"""(["'`])((?:(?!\1).)+)\1""", re.DOTALL)
 
 
 class RuleSyntaxError(ValueError):
@@ -71,11 +41,36 @@ class Rule:
     content: str | None
     text: str
 
-    def feeds(self, kind: Kind) -> Feeds:
-        """What this rule means in the list `kind`. A bare tool other than Bash speaks of the tool only."""
-        if self.content is None and self.tool != "Bash":
-            return Feeds.NOTHING
-        return FEEDS.get(self.tool, {}).get(kind, Feeds.NOTHING)
+    def meanings(self, kind: Kind) -> Iterator[tuple[Feeds, str | None]]:
+        """What this rule becomes in the list `kind`, and the content of each."""
+        for rule in _of_each_tool(self, kind):
+            tool = TOOLS.get(rule.tool)
+            if tool is None:
+                continue
+            feeds = tool.feeds(kind, alone=rule.content is None)
+            parameter = _parameter_of(rule)
+            if parameter is not None:
+                if parameter is Parameter.OUTSIDE and kind is Kind.DENY:
+                    yield Feeds.SANDBOXED_ONLY, None
+                continue
+            if rule.content is None:
+                yield feeds, None if feeds is Feeds.COMMAND else tool.whole
+                continue
+            quoted = _QUOTED.fullmatch(rule.content)
+            if quoted is None or feeds is Feeds.COMMAND:
+                yield feeds, rule.content
+            if quoted is not None and kind is not Kind.ALLOW:
+                yield feeds, quoted[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a rule has no effect, or another one than it seems. `restricts`: it may restrict commands, and nothing
+    enforces that."""
+
+    message: str
+    hint: str = ""
+    restricts: bool = False
 
 
 def parse_rule(text: str) -> Rule:
@@ -107,16 +102,124 @@ def parse_rule(text: str) -> Rule:
 
 
 def _host_of(content: str, text: str) -> str:
-    name, colon, host = content.partition(":")
-    if name != "domain" or not colon or not host.strip():
+    quoted = _QUOTED.fullmatch(content)
+    name, colon, host = (quoted[2] if quoted else content).partition(":")
+    if name.strip() != "domain" or not colon or not host.strip():
         raise RuleSyntaxError(f"{text!r} names no domain", "write WebFetch(domain:example.com)")
-    return host.strip()
+    return f"{quoted[1]}{host.strip()}{quoted[1]}" if quoted else host.strip()
+
+
+def _of_each_tool(rule: Rule, kind: Kind) -> Iterator[Rule]:
+    """The rule for each tool that its name matches as a whole. In `allow` a name with `*` is none: it would open what
+    nobody named."""
+    if "*" not in rule.tool:
+        yield rule
+        return
+    if kind is Kind.ALLOW:
+        return
+    for name in _matching(rule.tool, TOOLS):
+        if name == "WebFetch" and rule.content is not None:
+            try:
+                yield replace(rule, tool=name, content=_host_of(rule.content, rule.text))
+            except RuleSyntaxError:
+                continue  # meant for the other tools of that name
+        else:
+            yield replace(rule, tool=name)
+
+
+def _matching(pattern: str, names: Iterable[str], flags: int = 0) -> list[str]:
+    whole = re.compile(".*".join(map(re.escape, pattern.split("*"))), flags)
+    return [name for name in names if whole.fullmatch(name)]
+
+
+def _parameter_of(rule: Rule) -> Parameter | None:
+    """The parameter of the tool's calls that a rule speaks of (`Bash(timeout:5)`), None for a rule about the content.
+    `Bash(timeout:*)` is a prefix of commands."""
+    match = _PARAMETER.fullmatch(rule.content or "")
+    tool = TOOLS.get(rule.tool)
+    if match is None or tool is None:
+        return None
+    parameter = tool.parameter(match[1])
+    prefix = tool.is_shell and match[2] == "*" and parameter is not Parameter.OUTSIDE
+    return None if prefix else parameter
+
+
+# --- what is said about a rule ---
+
+
+def doubt_about(rule: Rule, kind: Kind) -> Doubt | None:
+    """What is wrong with a rule in the list `kind`; None for one that is enforced, or about something else."""
+    return _doubt_about_allow(rule) if kind is Kind.ALLOW else _doubt_about_closing(rule, kind)
+
+
+def _doubt_about_allow(rule: Rule) -> Doubt | None:
+    if "*" in rule.tool:
+        if _ONE_SERVER.fullmatch(rule.tool) and "*" not in rule.tool.split("__")[1]:
+            return None
+        return Doubt(f"{rule.text!r} has a tool's name with '*', which allows nothing", "write one rule for each tool")
+    if _parameter_of(rule) is not None:
+        return Doubt(f"{rule.text!r} names a parameter, which allows nothing", _without_parameter(rule))
+    tool = TOOLS.get(rule.tool)
+    if tool is None:
+        return _doubt_about_unknown(rule)
+    if not tool.is_shell and _QUOTED.fullmatch(rule.content or ""):
+        return Doubt(f"{rule.text!r} has quotes, so it allows nothing", "write it without the quotes")
+    return None
+
+
+def _doubt_about_closing(rule: Rule, kind: Kind) -> Doubt | None:
+    known = _matching(rule.tool, TOOLS)
+    if not known:
+        return _doubt_about_unknown(rule)
+    found = list(_of_each_tool(rule, kind))
+    if not found:
+        return Doubt(f"{rule.text!r} names no domain", "write WebFetch(domain:example.com)", True)
+    parameters = {one.tool: _parameter_of(one) for one in found}
+    if Parameter.CONTENT in parameters.values() and not (len(found) > 1 and "WebFetch" in parameters):
+        return Doubt(f"{rule.text!r} names a parameter that no rule can match", _without_parameter(rule), True)
+    if all(parameter is Parameter.CALL for parameter in parameters.values()):
+        what = f"{rule.text!r} says how the tool is called, not what a command does, so it has no effect here"
+        return Doubt(what)
+    feeds = {meaning for meaning, _ in rule.meanings(kind)}
+    if Feeds.NO_COMMAND in feeds:
+        what = f"{rule.text!r} closes all reading, and without reading no command can run"
+        return Doubt(what, "name what may not be read: Read(~/secret/**)", True)
+    if feeds == {Feeds.TOLD}:
+        what = f"{rule.text!r} closes the tool and not the sandbox: shell commands are not concerned"
+        return Doubt(what, f"write {rule.tool}(//**) for both")
+    return None
+
+
+def _doubt_about_unknown(rule: Rule) -> Doubt | None:
+    """About a name that is no tool of the table. A rule for a tool that is nobody's looks as if it closed something."""
+    near = meant_tool(rule)
+    if near is not None:
+        return Doubt(_no_tool(rule), _did_you_mean(near, rule), True)
+    if rule.tool.startswith("mcp__") or _matching(rule.tool, FOREIGN):
+        return None
+    hint = "name the tool as its owner does, or use the lists of sandbox.filesystem and sandbox.network"
+    return Doubt(_no_tool(rule), hint, rule.content is not None)
+
+
+def _no_tool(rule: Rule) -> str:
+    return f"{rule.text!r} is a rule for no tool that is known, so it has no effect"
+
+
+def _did_you_mean(tool: str, rule: Rule) -> str:
+    return f"did you mean {tool}{rule.text.strip()[len(rule.tool):]}?"
+
+
+def _without_parameter(rule: Rule) -> str:
+    match = _PARAMETER.fullmatch(rule.content or "")
+    value = match[2] if match else ""
+    return f"write {rule.tool}({value or '…'}) for the command or path itself"
 
 
 def meant_tool(rule: Rule) -> str | None:
-    """The tool that a rule most likely means when it names none that we know: `bash`, `WebFech`. A rule for a tool that
-    is nobody's closes nothing, and looks as if it did."""
-    if rule.tool in FEEDS:
+    """The tool that a rule most likely means when it names none that is known: `bash`, `WebFech`."""
+    if rule.tool in TOOLS or _matching(rule.tool, FOREIGN):
         return None
-    exact = next((tool for tool in FEEDS if tool.lower() == rule.tool.lower()), None)
-    return exact or next(iter(get_close_matches(rule.tool, FEEDS, 1, 0.85)), None)
+    exact = next(iter(_matching(rule.tool, TOOLS, re.IGNORECASE)), None) if rule.tool.strip("*") else None
+    if exact or "*" in rule.tool:
+        return exact if not _matching(rule.tool, TOOLS) else None
+    return next(iter(get_close_matches(rule.tool, TOOLS, 1, 0.85)), None)

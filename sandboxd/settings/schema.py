@@ -21,6 +21,10 @@ def _one_word_for_deny(value: str) -> str:
     return "enforce" if value == "deny" else value
 
 
+def _disable(value: str | bool) -> str:
+    return "disable" if value else ""
+
+
 class Section(BaseModel):
     """Strict: no text is taken for a number, no number for a switch. Unknown keys are warned about elsewhere."""
 
@@ -35,6 +39,13 @@ class Permissions(Section):
     ask: Texts | None = Field(None, description="Rules that ask a person first")
     additionalDirectories: Texts | None = Field(
         None, description="Directories that are writable as the working directory is"
+    )
+    blockReadsOutsideWorkingDirectories: bool | None = Field(
+        None, description="Home directories and mounted volumes are unreadable but for the working directories"
+    )
+    denyInsteadOfPrompting: bool | None = Field(None, description="What a person would be asked about is denied")
+    disableBypassPermissionsMode: Annotated[Literal["disable", ""] | bool, AfterValidator(_disable)] | None = Field(
+        None, description='"disable": the permission mode open of a session skips no question'
     )
 
 

@@ -191,3 +191,101 @@ def test_a_restriction_that_is_misspelt_or_misplaced_lets_no_command_run(
 )
 def test_what_restricts_nothing_by_its_name_is_in_no_way(start_daemon: StartDaemon, settings: Any) -> None:
     assert start_daemon(settings=settings).run("run", "--", "echo", "ran").stdout == "ran\n"
+
+
+# --- permission rules, by the names and forms that their owner's documentation has ---
+
+_NO_READING = [
+    "LS(.env)", "Glob(.env)", "Grep(**/.env)", "R*(.env)", "*ead(./.env)", 'Read(".env")', "Read( .env )", "Read:.env",
+    "NotebookRead(.env)", r"Read(./\.env)",
+]  # fmt: skip
+_NO_WRITING = ["Edit(.env)", "Write(/.env)", "MultiEdit(./.env)", "NotebookEdit(.env)", "W*(.env)", "Edit('.env')"]
+
+
+@pytest.mark.parametrize("kind", ["deny", "ask"])
+def test_rules_for_files_close_by_each_tool_and_form(
+    start_daemon: StartDaemon, identity: Identity, kind: str
+) -> None:
+    """A command that runs cannot be asked about each file, so `ask` closes too."""
+    daemon = start_daemon()
+    for name in (".env", "env"):
+        identity.write(identity.workspace / name, "secret\n")
+    for rule in (*_NO_READING, *_NO_WRITING):
+        project_file(identity, {"permissions": {kind: [rule]}})
+        done = daemon.run("run", "-c", "cat env; cat .env; echo x >> env; echo x >> .env")
+        closed = rule in _NO_READING
+        assert done.stdout == ("secret\n" if closed else "secret\nsecret\n"), (rule, done)
+        assert (identity.workspace / ".env").read_text() == "secret\n", rule
+        assert (identity.workspace / "env").read_text() == "secret\nx\n", rule
+        explained = daemon.run("explain", "path", "--write", ".env").stdout
+        assert explained.startswith("denied") and f"permissions.{kind}" in explained, (rule, explained)
+        identity.write(identity.workspace / "env", "secret\n")
+
+
+def test_a_tool_alone_closes_all_that_it_does(start_daemon: StartDaemon, identity: Identity) -> None:
+    notebook = identity.write(identity.workspace / "sub" / "a.ipynb", "cells\n")
+    daemon = start_daemon()
+    for rule, written in (("Edit", []), ("Write", []), ("W*e", []), ("NotebookEdit", ["new"]), ("Grep", ["new"])):
+        project_file(identity, {"permissions": {"deny": [rule]}})
+        script = "echo x > new; echo x > sub/a.ipynb; cat sub/a.ipynb; echo x > $TMPDIR/own"
+        done = daemon.run("run", "-c", script)
+        assert done.returncode == 0 and done.stdout, (rule, done)
+        assert (identity.workspace / "new").exists() is bool(written), (rule, done)
+        assert (notebook.read_text() == "cells\n") is (rule != "Grep"), rule
+        (identity.workspace / "new").unlink(missing_ok=True)
+        identity.write(notebook, "cells\n")
+
+
+@pytest.mark.parametrize("source", ["user", "project"])
+@pytest.mark.parametrize("rule", ["Read", "*", "read(.env)", "View(.env)", "Bash(command:rm *)", "Read(path:.env)"])
+def test_a_rule_that_is_not_enforced_keeps_commands_from_running(
+    start_daemon: StartDaemon, identity: Identity, source: str, rule: str
+) -> None:
+    settings = {"permissions": {"deny": [rule]}}
+    if source == "project":
+        project_file(identity, settings)
+    daemon = start_daemon(settings=settings if source == "user" else {})
+    done = daemon.run("run", "--", "touch", "ran")
+    assert done.returncode == NOT_RUN and repr(rule) in done.stderr and "settings.json:" in done.stderr, done
+    assert not (identity.workspace / "ran").exists()
+    lint = daemon.run("settings", "lint")
+    assert repr(rule) in lint.stdout + lint.stderr and lint.returncode != 0
+    if rule != "*":
+        done = daemon.run("run", "--ignore-unknown-restrictions", "--", "touch", "ran")
+        assert done.returncode == 0 and "not enforced" in done.stderr and repr(rule) in done.stderr, done
+
+
+def test_rules_about_other_tools_say_nothing_and_allow_nothing(
+    start_daemon: StartDaemon, identity: Identity
+) -> None:
+    outside = identity.write(identity.home / "outside" / "file", "mine\n")
+    others = ["mcp__*", "mcp__a__b", "WebSearch", "Task(x)", "Agent(model:opus)", "TodoWrite", "Monitor"]
+    daemon = start_daemon(settings={"permissions": {"deny": others, "ask": others}})
+    done = daemon.run("run", "-c", "cat ~/outside/file; echo x > new")
+    assert (done.stdout, done.stderr, done.returncode) == ("mine\n", "", 0)
+    allow = ["E*(~/outside/**)", "*", "Edit(file_path:~/outside/file)", "edit(~/outside/**)", 'Edit("~/outside/**")']
+    identity.write(identity.home / ".claude" / "settings.json", json.dumps({"permissions": {"allow": allow}}))
+    done = daemon.run("run", "-c", "echo x > ~/outside/file")
+    assert outside.read_text() == "mine\n" and done.returncode != 0
+    assert all(repr(rule) in done.stderr for rule in allow), done
+
+
+def test_reading_is_closed_outside_of_working_directories(start_daemon: StartDaemon, identity: Identity) -> None:
+    key = "blockReadsOutsideWorkingDirectories"
+    for name in ("private", "opened/file", "added/file"):
+        identity.write(identity.home / name, "mine\n")
+    identity.write(identity.workspace / "file", "mine\n")
+    script = "cat file ~/private ~/opened/file ~/added/file /etc/passwd | grep -c mine"
+    daemon = start_daemon(
+        settings={
+            "permissions": {"additionalDirectories": ["~/added"]},
+            "sandbox": {"filesystem": {"allowRead": ["~/opened"]}},
+        }
+    )
+    assert daemon.run("run", "-c", script).stdout == "4\n"
+    project_file(identity, {"permissions": {key: True}})
+    done = daemon.run("run", "-c", script)
+    assert done.stdout == "3\n" and "private" in done.stderr, done
+    explained = daemon.run("explain", "path", "~/private").stdout
+    assert explained.startswith("denied") and key in explained
+    assert daemon.run("run", "-c", "echo x > new; cat new").stdout == "x\n"

@@ -56,6 +56,13 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "permissions.deny": (["Bash"], lambda p: [rule.pattern for rule in p.commands.deny] == ["*"]),
     "permissions.ask": (["Bash(a b:*)"], lambda p: [rule.pattern for rule in p.commands.ask] == ["a b:*"]),
     "permissions.additionalDirectories": (["../m"], lambda p: paths(p.files.allow_write) == ["/home/u/m"]),
+    "permissions.blockReadsOutsideWorkingDirectories": (
+        True, lambda p: {"/home", "/home/u", "/root", "/Users", "/mnt"} <= set(paths(p.files.deny_read))
+    ),
+    "permissions.denyInsteadOfPrompting": (
+        True, lambda p: p.commands.deny_instead_of_asking and p.network.strict_allowlist
+    ),
+    "permissions.disableBypassPermissionsMode": ("disable", lambda p: not p.commands.open_mode),
     "allowManagedPermissionRulesOnly": (True, lambda p: True),
     "sandbox.ignoreUnknownRestrictions": (True, lambda p: p.ignore_unknown_restrictions),
     "sandbox.filesystem.denyEdit": (["x"], lambda p: paths(p.files.deny_write) == ["/home/u/p/x"]),

@@ -9,6 +9,7 @@ import pytest
 
 from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Behavior, Reason
+from sandboxd.policy.exclusion import Lead
 from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
@@ -168,6 +169,85 @@ def test_f155_each_part_is_allowed_by_its_own_rule() -> None:
     assert decide_command(policy, "$X").behavior is Behavior.ASK
     assert decide_command(policy, "make && make install").behavior is Behavior.ALLOW
     assert decide_command(policy, "./x.sh 'x").behavior is Behavior.ASK
+
+
+FILES = {
+    "./x.sh": "/p/x.sh", "sub/./x.sh": "/p/sub/x.sh", "sub/x.sh": "/p/sub/x.sh", "/p/sub/x.sh": "/p/sub/x.sh",
+    "./link": "/p/x.sh", "/other/./x.sh": "/other/x.sh", "./y.sh": "/p/y.sh", "sub/./y.sh": "/p/sub/y.sh",
+    "sub/deep/./x.sh": "/p/sub/deep/x.sh", "./sub/x.sh": "/p/sub/x.sh", "tool": "/usr/bin/tool",
+    "/usr/bin/tool": "/usr/bin/tool",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command", "denied", "asked"),
+    [
+        ("./x.sh:*", "./x.sh a", True, True),
+        ("./x.sh:*", "cd sub && ./x.sh a", True, True),  # by its text
+        ("./x.sh:*", "cd $X && ./x.sh", True, True),
+        ("./x.sh:*", "./link", True, True),
+        ("./x.sh:*", "./y.sh", False, False),
+        ("./x.sh:*", "/other/./x.sh", False, False),
+        ("./sub/x.sh:*", "cd sub && ./x.sh", True, True),  # by where it leads
+        ("/p/sub/x.sh", "cd sub; ./x.sh a", True, True),
+        ("/p/sub/x.sh", "env -C sub ./x.sh", True, True),
+        ("/p/sub/x.sh", "env --chdir=sub ./x.sh", True, True),
+        ("/p/sub/x.sh", "sh -c 'cd sub; ./x.sh'", True, True),
+        ("/p/sub/x.sh", "cd sub && sh -c ./x.sh", True, True),
+        ("/p/sub/deep/x.sh", "cd sub; cd deep; ./x.sh", True, True),
+        ("/p/sub/x.sh a:*", "cd sub; ./x.sh a b", True, True),
+        ("/p/sub/x.sh a:*", "cd sub; ./x.sh c", False, True),
+        ("/p/sub/x.sh", "./x.sh", False, False),
+        ("/p/sub/x.sh", "cd sub && ./y.sh", False, True),  # it may be anywhere
+        ("/p/sub/x.sh", "cd $X && ./y.sh", False, True),
+        ("/p/sub/x.sh", "cd sub && ls", False, False),
+        ("rm:*", "cd sub && ./y.sh", False, False),
+        ("/usr/bin/tool:*", "tool x", True, True),
+        ("/usr/bin/tool:*", "other x", False, False),
+    ],
+)
+def test_a_closing_rule_with_a_path_matches_by_text_and_by_file(
+    pattern: str, command: str, denied: bool, asked: bool
+) -> None:
+    def resolve(path: str) -> Lead:
+        return Lead(FILES.get(path) or (path if "/" not in path or path.startswith("/") else None))
+
+    for kind in ("deny", "ask"):
+        policy = replace(ON, commands=CommandPolicy(**{kind: rules(pattern)}))  # type: ignore[arg-type]
+        answer = decide_command(policy, command, resolve=resolve).behavior
+        by_rule = Behavior.DENY if kind == "deny" else Behavior.ASK
+        assert answer is (by_rule if denied else Behavior.ASK if asked else Behavior.ALLOW), kind
+
+
+def test_no_rule_with_a_path_allows_behind_a_change_of_the_directory() -> None:
+    def resolve(path: str) -> Lead:
+        return Lead(FILES.get(path))
+
+    allow = rules("./x.sh:*", "cd:*", "env:*", "/p/sub/x.sh")
+    policy = replace(ON, commands=CommandPolicy(auto_allow=False, allow=allow))
+    for command in ("./x.sh", "./link", "cd sub && /p/sub/x.sh"):
+        assert decide_command(policy, command, resolve=resolve).behavior is Behavior.ALLOW, command
+    for command in ("cd sub && ./x.sh", "cd sub; ./link", "pushd sub && ./x.sh", "./x.sh && cd sub && ./x.sh"):
+        assert decide_command(policy, command, resolve=resolve).behavior is Behavior.ASK, command
+    everything = replace(ON, commands=CommandPolicy(auto_allow=False, allow=rules("*")))
+    assert decide_command(everything, "cd sub && ./x.sh", resolve=resolve).behavior is Behavior.ALLOW
+
+
+def test_the_open_mode_can_be_forbidden() -> None:
+    policy = replace(ON, commands=CommandPolicy(auto_allow=False))
+    assert decide_command(policy, "ls", permission_mode="open").behavior is Behavior.ALLOW
+    closed = replace(policy, commands=replace(policy.commands, open_mode=False))
+    assert decide_command(closed, "ls", permission_mode="open").behavior is Behavior.ASK
+
+
+def test_what_would_be_asked_about_is_denied_where_nobody_is_asked() -> None:
+    commands = CommandPolicy(auto_allow=False, ask=rules("git push:*"), deny_instead_of_asking=True)
+    policy = replace(ON, commands=commands)
+    for command in ("ls", "git push x", "'"):
+        answer = decide_command(policy, command)
+        assert answer.behavior is Behavior.DENY and "denyInsteadOfPrompting" in answer.decision.text
+    assert decide_command(policy, "ls", dangerously_disable=True).behavior is Behavior.DENY
+    assert decide_command(policy, "ls", permission_mode="open").behavior is Behavior.ALLOW
 
 
 def test_a_rule_for_the_whole_tool() -> None:

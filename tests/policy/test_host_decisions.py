@@ -86,6 +86,19 @@ def test_strict_lists_turn_questions_into_denials() -> None:
     assert decide(policy("ok.test", strict=True), "ok.test").behavior is ALLOW
 
 
+def test_a_host_that_is_allowed_may_be_asked_about_first() -> None:
+    network = replace(policy("*.ok.test", denied=("no.ok.test",)), asked=rules("*.ok.test:443", "x.test"))
+    for host, port, behavior in (
+        ("a.ok.test", 443, ASK), ("a.ok.test", 80, ALLOW), ("no.ok.test", 443, DENY), ("x.test", 443, ASK)
+    ):  # fmt: skip
+        assert decide(network, host, port).behavior is behavior, host
+    assert decide(network, "a.ok.test").rule == "*.ok.test:443"
+    granted = decide_host(network, parse_host("a.ok.test"), 443, rules("a.ok.test"))
+    assert granted.behavior is ALLOW
+    strict = replace(network, strict_allowlist=True)
+    assert decide(strict, "a.ok.test").behavior is ASK and decide(strict, "x.test").behavior is DENY
+
+
 def test_ports() -> None:
     network = policy("ok.test:8443", denied=("*.no.test:25",))
     assert decide(network, "ok.test", 8443).behavior is ALLOW

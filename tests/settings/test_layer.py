@@ -145,8 +145,8 @@ def test_bad_rules_are_errors_and_only_those_that_allow_can_be_left_out() -> Non
 
 
 def test_a_bare_deny_says_that_it_does_not_reach_the_shell() -> None:
-    assert "closes the tool and not the sandbox" in problems('{"permissions": {"deny": ["Read"]}}')[0]
-    assert problems('{"permissions": {"deny": ["Bash", "SomethingElse"]}}') == []
+    assert "closes the tool and not the sandbox" in problems('{"permissions": {"deny": ["Grep"]}}')[0]
+    assert problems('{"permissions": {"deny": ["Bash", "WebSearch"]}}') == []
 
 
 @pytest.mark.parametrize(
@@ -310,3 +310,76 @@ _TREES: st.SearchStrategy[Any] = st.recursive(
 def test_no_tree_keeps_the_parser_from_an_answer(tree: dict[str, Any]) -> None:
     first, second = (layer_from_values(tree, Source.USER).problems for _ in range(2))
     assert first == second
+
+
+# --- every key of the published schema that restricts something ---
+
+_PUBLISHED: dict[str, tuple[Any, str]] = {
+    # what shell commands are kept from
+    "permissions.deny": (["Read(x)"], "enforced"),
+    "permissions.ask": (["Bash(x)"], "enforced"),
+    "permissions.blockReadsOutsideWorkingDirectories": (True, "enforced"),
+    "permissions.denyInsteadOfPrompting": (True, "enforced"),
+    "permissions.disableBypassPermissionsMode": ("disable", "enforced"),
+    "allowManagedPermissionRulesOnly": (True, "enforced"),
+    "sandbox.enabled": (True, "enforced"),
+    "sandbox.failIfUnavailable": (True, "enforced"),
+    "sandbox.autoAllowBashIfSandboxed": (False, "enforced"),
+    "sandbox.allowUnsandboxedCommands": (False, "enforced"),
+    "sandbox.allowAppleEvents": (False, "enforced"),
+    "sandbox.filesystem.denyRead": (["x"], "enforced"),
+    "sandbox.filesystem.denyWrite": (["x"], "enforced"),
+    "sandbox.filesystem.denyEdit": (["x"], "enforced"),
+    "sandbox.filesystem.allowManagedReadPathsOnly": (True, "enforced"),
+    "sandbox.network.deniedDomains": (["a.test"], "enforced"),
+    "sandbox.network.strictAllowlist": (True, "enforced"),
+    "sandbox.network.allowManagedDomainsOnly": (True, "enforced"),
+    "sandbox.credentials.files": ([{"path": "x", "mode": "deny", "injectHosts": ["a.test"]}], "enforced"),
+    "sandbox.credentials.envVars": ([{"name": "X", "mode": "mask"}], "enforced"),
+    # what would open more, and does not here
+    "sandbox.filesystem.disabled": (True, "unsupported"),
+    "sandbox.allowNestedUserNamespaces": (True, "unsupported"),
+    "sandbox.credentials.allowPlaintextInject": (True, "unsupported"),
+    "sandbox.credentials.awsPairs": ([{"denied": "x"}], "unsupported"),
+    "sandbox.credentials.sigv4": ({"streaming": "deny"}, "unsupported"),
+    "sandbox.network.tlsTerminate": ({}, "unsupported"),
+    # deprecated, for `permissions.deny`
+    "ignorePatterns": (["x"], "refused"),
+    "permissions.ignorePatterns": (["x"], "refused"),
+    # newer than what is known
+    "permissions.blockExecutionOutsideWorkingDirectories": (True, "refused"),
+    "sandbox.network.blockedPorts": ([22], "refused"),
+    **dict.fromkeys(
+        # the file tools, modes and other parts of that program
+        (
+            "permissions.blockWritesOutsideWorkingDirectories", "permissions.disableAutoMode", "disableAutoMode",
+            "permissions.defaultMode", "disableAllHooks", "allowManagedHooksOnly", "allowManagedMcpServersOnly",
+            "allowManagedModsOnly", "allowedHttpHookUrls", "allowedMcpServers", "allowedProviders", "availableModels",
+            "blockedMarketplaces", "deniedMcpServers", "disableAgentView", "disableArtifact",
+            "disableBrowserExternalNavigation", "disableBundledSkills", "disableClaudeAiConnectors",
+            "disableCommandPluginSources", "disableDeepLinkRegistration", "disableDesktopLocalSessions",
+            "disabledMcpjsonServers", "disableMobileSimulatorTools", "disableRemoteControl", "disableSideloadFlags",
+            "disableSkillShellExecution", "disableWorkflows", "enforceAvailableModels", "httpHookAllowedEnvVars",
+            "isolatePeerMachines", "maxEffortLevel", "requiredMaximumVersion", "requiredMinimumVersion",
+            "sshHostAllowlist", "strictKnownMarketplaces", "strictPluginOnlyCustomization", "useAutoModeDuringPlan",
+        ),
+        ("disable", "foreign"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", _PUBLISHED)
+def test_each_published_key_that_restricts_is_enforced_refused_or_foreign(key: str) -> None:
+    """https://code.claude.com/docs/en/settings-reference"""
+    value, expected = _PUBLISHED[key]
+    tree: Any = value
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    layer = parse_layer(json.dumps(tree), Source.MANAGED, "/s.json")
+    slugs = [problem.slug for problem in layer.problems]
+    assert not layer.broken
+    if expected == "enforced":
+        assert slugs == [] and key in layer.values
+    else:
+        told = {"foreign": [], "unsupported": ["settings_unsupported_key"], "refused": ["restriction_unknown"]}
+        assert slugs == told[expected]

@@ -63,6 +63,11 @@ CLOSING: dict[str, list[Any]] = {
     "sandbox.filesystem.denyEdit": ["/a", "/b"],
     "sandbox.environment.remove": ["A", "B_*"],
 }
+STRICTEST: dict[str, tuple[Any, Any]] = {
+    "permissions.blockReadsOutsideWorkingDirectories": (False, True),
+    "permissions.denyInsteadOfPrompting": (False, True),
+    "permissions.disableBypassPermissionsMode": ("", "disable"),
+}
 SHAPING: dict[str, Any] = {
     "sandbox.enabledPlatforms": ["macos"],
     "sandbox.network.parentProxy": "http://proxy.test:3128",
@@ -115,7 +120,7 @@ def test_every_key_of_the_schema_has_a_row_and_stands_in_this_test() -> None:
     mine = (
         SCALARS.keys() | OPENING.keys() | CLOSING.keys() | SHAPING.keys() | MANAGED_ONLY.keys() | USER_OR_MANAGED.keys()
     )
-    assert mine | OBJECTS | CALLER_ONLY.keys() | CREDENTIALS.keys() == set(all_keys())
+    assert mine | OBJECTS | STRICTEST.keys() | CALLER_ONLY.keys() | CREDENTIALS.keys() == set(all_keys())
 
 
 @pytest.mark.parametrize("key", CREDENTIALS)
@@ -191,6 +196,8 @@ def test_defaults() -> None:
         "sandbox.network.allowLocalBinding",
         "sandbox.network.allowManagedDomainsOnly",
         "sandbox.network.strictAllowlist",
+        "permissions.blockReadsOutsideWorkingDirectories",
+        "permissions.denyInsteadOfPrompting",
     }
 
 
@@ -334,6 +341,17 @@ def test_some_keys_are_for_users_and_managed_settings(key: str) -> None:
         settings = merge([layer(source, (key, wanted))])
         assert value(settings, key) == default
         assert [found.key for found in settings.ignored] == [key]
+
+
+@pytest.mark.parametrize("key", STRICTEST)
+def test_the_strictest_counts_from_every_file(key: str) -> None:
+    loose, strict = STRICTEST[key]
+    for one in Source:
+        for other in Source:
+            for pair in ((loose, strict), (strict, loose)):
+                layers = [layer(one, (key, pair[0]), file="/a"), layer(other, (key, pair[1]), file="/b")]
+                assert value(merge(layers), key) == strict
+    assert value(merge([]), key) == loose
 
 
 def test_strictest_counts_whoever_says_it() -> None:
