@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.plan.facts import SocketFile
 from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
@@ -47,6 +48,10 @@ class Inside(Protocol):
 
     async def is_listening(self, address: IPAddress, port: int) -> bool:
         """Whether a program inside listens there, at this very address or at all of them. Raises LaunchError."""
+
+    async def is_bound(self, file: SocketFile) -> bool:
+        """Whether a socket that was made inside is bound to this file: by the kernel, now. Raises OSError, and
+        LaunchError when the sandbox has ended."""
 
     def close(self) -> None: ...
 
@@ -102,14 +107,16 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class ConnectAttempt:
     """A connect() inside a sandbox that waits for an answer. For the Internet families `address` is the address as
-    text and `port` its port; for a Unix socket `address` is the path after every symbolic link, `port` 0. `pid` is the
-    process by its number in the sandbox, `process` its name, not yet fit for display."""
+    text and `port` its port; for a Unix socket `address` is the path after every symbolic link, `port` 0, and `file` is
+    the very socket that would be connected (None from the helper of an earlier version). `pid` is the process by its
+    number in the sandbox, `process` its name, not yet fit for display."""
 
     family: int
     address: str
     port: int
     pid: int
     process: str
+    file: SocketFile | None = None
 
 
 Answer = Callable[[int], None]

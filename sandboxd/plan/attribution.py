@@ -12,7 +12,7 @@ from bisect import bisect_left
 from itertools import takewhile
 
 from sandboxd.plan.facts import Resolved
-from sandboxd.plan.mounts import Mark, Shows, settled_at
+from sandboxd.plan.mounts import Mark, Shows, settle, settled_at
 from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.standing import standing_at
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -32,6 +32,7 @@ class Attribution:
         self._found = points
         self._known: dict[tuple[str, bool], Decision] = {}
         self._order: list[str] = []
+        self._writable: tuple[str, ...] | None = None
 
     def decide(self, path: str, *, write: bool) -> Decision:
         """The decision on an absolute path without symbolic links. Its text may speak of a directory above; reason,
@@ -71,12 +72,27 @@ class Attribution:
         """Whether a socket at a path is the session's own, and of no other: in its `/tmp` or `/dev/shm`."""
         if not path.startswith(("/tmp/", "/dev/shm/")):
             return False
-        return settled_at(self._found.points, self._nearest(path))[-1].shows is Shows.PRIVATE
+        return self._shows(path) is Shows.PRIVATE
 
     def can_change(self, path: str) -> bool:
         """Whether the command could have put there what stands at a path, a symbolic link for example."""
-        shows = settled_at(self._found.points, self._nearest(posixpath.dirname(path)))[-1].shows
-        return shows in (Shows.HOST_WRITABLE, Shows.PRIVATE)
+        return self._shows(posixpath.dirname(path)) in _MOVES
+
+    def can_bring(self, path: str) -> bool:
+        """Whether the command could have put there, by any name of the place, the socket that stands at a path."""
+        return any(self._shows(one) in _MOVES for one in (path, *self._found.twins.others(path)))
+
+    def writable(self) -> tuple[str, ...]:
+        """The directories of the host that the command can write, by all their canonical paths, and what else was
+        opened for writing. Takes its time with very many points."""
+        if self._writable is None:
+            tops = [
+                node.point.path
+                for node in settle(self._found.points)
+                if node.shows is Shows.HOST_WRITABLE and (node.parent is None or node.parent.shows is not node.shows)
+            ]
+            self._writable = tuple(dict.fromkeys(one for top in tops for one in (top, *self._found.twins.others(top))))
+        return self._writable
 
     def leads_to(self, resolved: Resolved) -> tuple[str, bool]:
         """Where a path of a rule leads, and whether that can be trusted: the command made none of the symbolic links on
@@ -98,6 +114,9 @@ class Attribution:
             if points[at].guard or (points[at].link is None and settled_at(points, at)[-1].shows not in _MOVES):
                 return at
         return None
+
+    def _shows(self, path: str) -> Shows:
+        return settled_at(self._found.points, self._nearest(path))[-1].shows
 
     def _nearest(self, path: str) -> str:
         points = self._found.points

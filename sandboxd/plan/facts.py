@@ -221,6 +221,40 @@ class Neutralised:
     unseen: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SocketFile:
+    """Which Unix socket stands at a path, by what no command can choose: `device` is major and minor number. `made_ns`
+    says when the inode came to be, since its number is used again; where the file system does not know, when it was
+    changed last."""
+
+    device: tuple[int, int]
+    inode: int
+    made_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSocket:
+    """A Unix socket, and the path where it stood as a command sees it."""
+
+    path: str
+    file: SocketFile
+
+
+@dataclass(frozen=True, slots=True)
+class SocketsAtStart:
+    """The Unix sockets in listed places that a command can write, and in its own `/tmp`, before it ran. By a link or a
+    rename it can put any other one there. `writable` are all canonical directories that it can write. Not `complete`
+    when there was more to look through than is."""
+
+    found: tuple[FoundSocket, ...] = ()
+    writable: tuple[str, ...] = ()
+    complete: bool = True
+
+    def paths_of(self, file: SocketFile) -> tuple[str, ...]:
+        """Where this very socket stood."""
+        return tuple(one.path for one in self.found if one.file == file)
+
+
 class FactSource(Protocol):
     """Who answers: the host, or a literal one in tests."""
 

@@ -21,7 +21,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.hints import Symptom, hint_for
 from sandboxd.policy.path_decisions import decide_path
 from sandboxd.policy.policy import Policy
-from sandboxd.policy.socket_decisions import decide_socket, open_sockets
+from sandboxd.policy.socket_decisions import by_place, decide_socket, open_sockets, with_condition
 from sandboxd.policy.violation import ViolationKind
 
 KEPT = 64
@@ -116,6 +116,8 @@ class Planner:
         own = [(await self._facts.resolve(one)).real for one in places]
         sockets = open_sockets(policy.network, ends, own)
         decision = decide_socket(real, sockets, private=attribution.is_private_socket(real))
+        if by_place(decision, sockets) and attribution.can_bring(real):
+            decision = with_condition(decision)
         hint = hint_for(Symptom(ViolationKind.UNIX_SOCKET, "connect", real, place.home, decision))
         return decision if decision.allowed else replace(decision, hint=hint)
 

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     SOCKET_CONTROL = "socketControl"
     SOCKET_OWN = "socketOwn"
     SOCKET_REDIRECTED = "socketRedirected"
+    SOCKET_BROUGHT = "socketBrought"
 
 
 ONLY_MANAGED = "only managed settings can allow it: ask whoever administers this machine"

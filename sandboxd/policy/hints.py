@@ -127,6 +127,11 @@ HINTS: tuple[Hint, ...] = (
         reasons=(Reason.SOCKET_REDIRECTED,),
     ),
     Hint(
+        _SOCKET, _ANY,
+        "start its server before the command, or let it listen in a directory that commands cannot write",
+        reasons=(Reason.SOCKET_BROUGHT,),
+    ),
+    Hint(
         _FILES, _ANY, "it belongs to sandboxd itself, which no setting opens", reasons=(Reason.PATH_DENIED,),
         built_in=True,
     ),

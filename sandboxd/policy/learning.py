@@ -42,6 +42,7 @@ _WHY_NOT = {
     Reason.SOCKET_CONTROL: "whoever can use it acts outside the sandbox",
     Reason.SOCKET_OWN: "it is sandboxd's own",
     Reason.SOCKET_REDIRECTED: "a listed path leads there by a link that the command can change",
+    Reason.SOCKET_BROUGHT: "its place is open, and it came there after the command had started",
 }
 
 

@@ -11,12 +11,15 @@
 
 A listed path counts where it leads. One that leads through a symbolic link which the command itself could have made
 does not: it would turn a harmless entry into any socket of this machine.
+
+Rows 2 and 3 speak of places. Where the command can write, it can put any socket of the same file system, by a link or a
+rename. There they open only what was there when the command started, or was bound in the sandbox.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.policy.control_sockets import canonical_socket_path, control_socket
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -54,9 +57,9 @@ def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: 
     )
 
 
-def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False) -> Decision:
+def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, brought: str = "") -> Decision:
     """ALLOW or DENY. `path` is absolute and without symbolic links; empty for a socket without a path. `private`: it is
-    the session's own."""
+    the session's own. `brought` says why the place does not open this very socket."""
     if not path.startswith("/"):
         return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
     path = canonical_socket_path(path)
@@ -64,20 +67,33 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False) -> 
         return _deny(Reason.SOCKET_OWN, f"{path} belongs to sandboxd itself")
     listed = [one for one in sockets.listed if _is_below(path, canonical_socket_path(one.real))]
     for one in listed:
-        if one.trusted:
+        if one.trusted and not brought:
             text = f"{path} is listed in {KEY}"
             return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, text, one.rule.path, one.rule.origin)
-    if private:
+    if private and not brought:
         return Decision(Behavior.ALLOW, Reason.SESSION_TMP, f"{path} is the session's own")
     gives = control_socket(path) or ("acts outside the sandbox" if path in sockets.control else None)
     if gives is not None:
         return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: whoever can use it {gives}")
     if sockets.everything:
         return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, "every Unix socket may be used (allowAllUnixSockets)")
+    if brought and (private or any(one.trusted for one in listed)):
+        return _deny(Reason.SOCKET_BROUGHT, f"{path} is in a place that the command can write, and {brought}")
     if listed:
         text = f"a listed path leads to {path} through a symbolic link that the command can change"
         return _deny(Reason.SOCKET_REDIRECTED, text)
     return _deny(Reason.SOCKET_NOT_LISTED, f"{path} is not listed in {KEY}")
+
+
+def by_place(decision: Decision, sockets: OpenSockets) -> bool:
+    """Whether this decision opens a socket because of where it stands, by row 2 or 3."""
+    return decision.reason is Reason.SESSION_TMP or (decision.allowed and not sockets.everything)
+
+
+def with_condition(decision: Decision) -> Decision:
+    """The decision on a place that the command can write, in general: for people."""
+    text = f"{decision.text}, if it is there when a command starts or is bound in the sandbox: commands can write there"
+    return replace(decision, text=text)
 
 
 def _deny(reason: Reason, text: str) -> Decision:

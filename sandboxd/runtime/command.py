@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
-from sandboxd.errors import PolicyError
+from sandboxd.errors import LaunchError, PolicyError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.attribution import Attribution
+from sandboxd.plan.facts import SocketFile
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.inference import paths_said_to_be_denied
 from sandboxd.policy.publication import Publication
@@ -30,7 +31,7 @@ from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate import RateBound
 from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
-from sandboxd.runtime.sockets import SocketConnects
+from sandboxd.runtime.sockets import SocketConnects, SocketGate
 from sandboxd.runtime.violations import Sighting, ViolationStore
 from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, WrapRequest
 
@@ -45,7 +46,7 @@ class Command:
     """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
     of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
     the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
-    knows which rule refuses what, `decide_socket` decides on Unix sockets, `home` is the user's home directory.
+    knows which rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory.
     `reads_reported`: the back end tells of refused reads, so there is nothing to guess.
     `check_published` raises PolicyError when policy does not let its ports be published any more."""
 
@@ -63,7 +64,7 @@ class Command:
         tell: Callable[[RunStarted | RunEnded], None] = lambda event: None,
         session_id: str = "",
         attribution: Attribution | None = None,
-        decide_socket: Callable[[str], Awaitable[Decision]] | None = None,
+        sockets: SocketGate | None = None,
         home: str = "",
         reads_reported: bool = False,
         check_published: Callable[[], None] = lambda: None,
@@ -95,7 +96,14 @@ class Command:
         self.ended_at: float | None = None
         """When the last of its processes ended, in seconds that no clock setting changes."""
         self._bound = RateBound()
-        self._connects: SocketConnects | None = SocketConnects(wrap_id, decide_socket, self._socket_refused)
+        self._connects: SocketConnects | None = SocketConnects(
+            wrap_id, None if sockets is None else self._decide_socket, self._socket_refused
+        )
+        self._sockets = sockets
+        self.looks_for_sockets = False
+        """It can connect to some: what is there is looked for before it runs."""
+        self.attributing: asyncio.Task[None] | None = None
+        """Finds out `attribution`, after a restart of the daemon."""
         self._check_published = check_published
         self._settings = settings
         self._handle: LaunchHandle | None = None
@@ -168,6 +176,7 @@ class Command:
             generation=self._generation,
             reads_reported=self._reads_reported,
             settings="" if self._started else self._settings.digest,
+            sockets=None if self._sockets is None else self._sockets.at_start,
         )
 
     def _hand_over_inside(self) -> Descriptor:
@@ -186,6 +195,9 @@ class Command:
                 self.published.serve(inside)
         self.state = record.state
         self._settings.resume(record.settings)
+        if self._sockets is not None:
+            self._sockets.resume(record.sockets)
+        self.looks_for_sockets = not record.started
         self.pid, self.claimed_at = record.pid, record.claimed_at
         self._started, self._status, self._reason = record.started, record.status, record.reason
         if record.state is State.ENDED:
@@ -233,7 +245,32 @@ class Command:
 
     def starting(self) -> Awaitable[None] | None:
         """Raises LaunchError when the settings that the command was prepared under no longer hold."""
+        if self.looks_for_sockets and self._sockets is not None:
+            return self._start_after(self._sockets.look())
         return self._settings.check()
+
+    async def _start_after(self, looking: Awaitable[None]) -> None:
+        await looking
+        checking = self._settings.check()
+        if checking is not None:
+            await checking
+
+    async def settled_attribution(self) -> Attribution | None:
+        """What knows the rules, also right after a restart; None where it could not be found out."""
+        if self.attributing is not None:
+            await asyncio.wait({self.attributing})
+        return self.attribution
+
+    async def is_bound(self, file: SocketFile) -> bool:
+        """Whether a socket of this command is bound to the file. Raises OSError where that cannot be told."""
+        try:
+            return self._inside is not None and await self._inside.is_bound(file)
+        except LaunchError:  # it has ended
+            return False
+
+    async def _decide_socket(self, attempt: ConnectAttempt) -> Decision:
+        assert self._sockets is not None
+        return await self._sockets.decide(attempt.address, attempt.file)
 
     @property
     def has_started(self) -> bool:
@@ -300,7 +337,7 @@ class Command:
         self._on_end(self)
         # Some hundred ended commands are kept for their outcome: not with all that they were made from. What knows the
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
-        self._handle = self._inside = self.proxies = self._expiry = self._connects = None
+        self._handle = self._inside = self.proxies = self._expiry = self._connects = self._sockets = None
         self._check_published = _nothing
         self._settings.close()
         self.text = self.text[:TEXT_KEPT]

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
+from sandboxd.plan.facts import SocketsAtStart
 from sandboxd.proxy.server import ProxyRecord
 from sandboxd.runtime.published_ports import PublishedRecord
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
@@ -41,6 +42,7 @@ class CommandRecord:
     published: PublishedRecord | None = None
     settings: str = ""
     """The digest of those that it was prepared under, until it starts (`HeldSettings`)."""
+    sockets: SocketsAtStart | None = None
 
     @property
     def request(self) -> WrapRequest:

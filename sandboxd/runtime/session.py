@@ -14,8 +14,8 @@ from sandboxd.backends.base import Backend, Inside, LaunchHandle, Observer
 from sandboxd.errors import CallerError, HostError, SandboxdError
 from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.environment import session_variables
-from sandboxd.plan.facts import Resolved
-from sandboxd.plan.plan import Plan
+from sandboxd.plan.facts import Resolved, SocketFile, SocketsAtStart
+from sandboxd.plan.plan import Plan, UnixSockets
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
 from sandboxd.policy.ignored import is_ignored
 from sandboxd.policy.policy import Policy
@@ -30,7 +30,7 @@ from sandboxd.runtime.grants import Grants
 from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.session_records import SessionInfo, SessionRecord, SessionSpec
-from sandboxd.runtime.sockets import SocketGate
+from sandboxd.runtime.sockets import FindSockets, SocketGate, SocketsInside
 from sandboxd.runtime.temporary import TemporaryRoot
 from sandboxd.runtime.violations import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, Wrapped, WrapRequest, check_restrictions
@@ -38,6 +38,8 @@ from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, Wrapped
 STOP_GRACE_S = 1.0
 MOST_UNCLAIMED = 1024
 """Wrapped commands of one session that wait to be run."""
+MOST_ASKED = 64
+"""Commands of one session that are asked about a Unix socket, the latest ones."""
 PLANS_TRIED = 5
 """Times that a command is planned while programs create names that the plan takes for absent."""
 
@@ -88,6 +90,7 @@ class SessionParts:
     proxies: EnvironmentProxies = NO_PROXIES
     look_at_settings: Callable[[str], Awaitable[None] | None] = lambda directory: None
     """Reads the settings files of a project again that have changed, before a command there starts."""
+    find_sockets: FindSockets = lambda places: SocketsAtStart()
 
 
 class Session:
@@ -205,6 +208,7 @@ class Session:
             request = replace(request, overrides=overrides)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         command = self._command(wrap_id, request, place, plan.attribution, policy.generation, reads_reported, policy)
+        command.looks_for_sockets = plan.supervision.unix_sockets is UnixSockets.LISTED
         try:
             if request.publish:
                 check_publications(policy.network, request.publish)
@@ -274,8 +278,9 @@ class Session:
         sockets = SocketGate(
             lambda: self._policy(overrides).network,
             self._parts.planner.resolve,
-            lambda: command.attribution,
+            lambda: command.settled_attribution(),
             (place.runtime_dir, place.temporary_base, *place.private),
+            SocketsInside(self._parts.find_sockets, place.session_tmp, self._is_bound),
         )
         command = Command(
             wrap_id,
@@ -289,7 +294,7 @@ class Session:
             tell=self._parts.events.tell,
             session_id=self.id,
             attribution=attribution,
-            decide_socket=sockets.decide,
+            sockets=sockets,
             home=place.home,
             reads_reported=reads_reported,
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
@@ -298,6 +303,13 @@ class Session:
             ),
         )
         return command
+
+    async def _is_bound(self, file: SocketFile) -> bool:
+        """Whether a command of this session has bound a socket to the file: they share `/tmp`. Raises OSError."""
+        for command in self.commands()[-MOST_ASKED:]:
+            if await command.is_bound(file):
+                return True
+        return False
 
     # from one daemon to the next (docs/restarts.md)
 
@@ -367,13 +379,14 @@ class Session:
             rest.pop(0)
             command.resume(one, handle, None if one.inside < 0 else inherited.inside(one.inside))
             if command.state is not State.ENDED:
-                self._spawn(f"attribution-{one.wrap_id}", self._attribute(command, place))
+                command.attributing = self._spawn(f"attribution-{one.wrap_id}", self._attribute(command, place, one))
             yield command
 
-    async def _attribute(self, command: Command, place: Place) -> None:
+    async def _attribute(self, command: Command, place: Place, record: CommandRecord) -> None:
         """Find out again which rule refuses what to a command that was taken over, by the policy of now."""
         with contextlib.suppress(SandboxdError):  # then its violations name no rule
-            plan = await self._parts.planner.plan(self.policy, PlanRequest(place, Argv(("true",)), {}))
+            policy = self._policy(record.overrides)
+            plan = await self._parts.planner.plan(policy, PlanRequest(place, Argv(("true",)), {}))
             command.attribution = plan.attribution
 
     def _check_open(self) -> None:
@@ -388,10 +401,11 @@ class Session:
         if self.idle and self.on_idle is not None:
             self.on_idle(self)
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def recheck(self) -> None:
         """The policy has changed: cut the tunnels it now denies."""

@@ -1,6 +1,8 @@
 """Unix sockets of one running command: each connect is decided by the policy of that moment (design 7).
 
 Where the listed paths lead is looked at each time, in a worker thread: an agent's socket moves, and a connect is rare.
+In a place that the command can write it is not the path that counts but the very socket: one that was there before the
+command ran, or one that the kernel says was bound inside.
 """
 
 from __future__ import annotations
@@ -8,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
 from sandboxd.backends.base import Answer, ConnectAttempt
 from sandboxd.plan.attribution import Attribution
-from sandboxd.plan.facts import Resolved
+from sandboxd.plan.facts import Resolved, SocketFile, SocketsAtStart
+from sandboxd.plan.mounts import is_below
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.policy import NetworkPolicy
-from sandboxd.policy.socket_decisions import decide_socket, open_sockets
+from sandboxd.policy.socket_decisions import by_place, decide_socket, open_sockets
 
 DECISIONS_AT_ONCE = 4
 """Of one command: one that connects in a loop must not take all the daemon's worker threads."""
@@ -23,44 +27,119 @@ CONNECTS_AT_ONCE = 64
 _NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket is reachable")
 
 Resolve = Callable[[str], Awaitable[Resolved]]
+FindSockets = Callable[[Sequence[tuple[str, str]]], SocketsAtStart]
+"""By paths of the host and the paths of the same inside. Takes its time."""
+_LATE = "it came there after the command had started, from outside the sandbox"
+_UNSEEN = "it was not found at the start: there was more to look through than is"
+_UNTOLD = "the helper of this command, of an earlier version, does not say which socket it is"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketsInside:
+    """What is known of the sockets of a command: `find` looks for those on the host, in `temporary`, which is its
+    `/tmp`, and elsewhere; `is_bound` says whether one was bound in the sandbox."""
+
+    find: FindSockets
+    temporary: str
+    is_bound: Callable[[SocketFile], Awaitable[bool]]
 
 
 class SocketGate:
     """`network` gives the policy now, `resolve` follows a path on the host, `own` are the daemon's own directories.
     `attribution` gives what tells what the command itself can change; without it no listed symbolic link is followed,
-    and no socket is the session's own."""
+    no socket is the session's own, and every place counts as one that the command can write."""
 
     def __init__(
         self,
         network: Callable[[], NetworkPolicy],
         resolve: Resolve,
-        attribution: Callable[[], Attribution | None],
+        attribution: Callable[[], Awaitable[Attribution | None]],
         own: Sequence[str],
+        inside: SocketsInside,
     ) -> None:
         self._network = network
         self._resolve = resolve
         self._attribution = attribution
         self._own = tuple(own)
+        self._inside = inside
         self._turns = asyncio.Semaphore(DECISIONS_AT_ONCE)
+        self.at_start: SocketsAtStart | None = None
+        """None until `look`, and for the command of an earlier daemon that did not look."""
+        self._resumed = False
 
-    async def decide(self, path: str) -> Decision:
-        """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one."""
+    def resume(self, at_start: SocketsAtStart | None) -> None:
+        """Go on with what an earlier daemon has seen."""
+        self.at_start, self._resumed = at_start, True
+
+    async def look(self) -> None:
+        """See what stands in places that are open and that the command can write. To be awaited before it runs."""
+        attribution = await self._attribution()
+        if attribution is None:
+            return
+        ends = [attribution.leads_to(await self._resolve(one.path)) for one in self._network().allow_unix_sockets]
+        listed = [real for real, trusted in ends if trusted]
+        temporary = (await self._resolve(self._inside.temporary)).real
+        self.at_start = await asyncio.to_thread(self._look, attribution, listed, temporary)
+
+    def _look(self, attribution: Attribution, listed: list[str], temporary: str) -> SocketsAtStart:
+        writable = attribution.writable()
+        places = [(temporary, "/tmp")]
+        for path in (*writable, *listed):
+            above = writable if path in listed else listed
+            if any(is_below(path, one) for one in above):
+                places.append((path, path))
+        return replace(self._inside.find(list(dict.fromkeys(places))), writable=writable)
+
+    async def decide(self, path: str, file: SocketFile | None = None) -> Decision:
+        """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one. `file` is the very
+        socket that would be connected."""
         async with self._turns:
-            return await self._decide(path)
+            return await self._decide(path, file)
 
-    async def _decide(self, path: str) -> Decision:
+    async def _decide(self, path: str, file: SocketFile | None) -> Decision:
         network = self._network()
+        attribution = await self._attribution()
         listed = [rule.path for rule in network.allow_unix_sockets]
         found = await asyncio.gather(*(self._resolve(one) for one in (*listed, *self._own)))
-        ends = [self._end(one) for one in found[: len(listed)]]
+        ends = [
+            (one.real, not one.links) if attribution is None else attribution.leads_to(one)
+            for one in found[: len(listed)]
+        ]
         own = (*self._own, *(one.real for one in found[len(listed) :]))
-        attribution = self._attribution()
-        private = attribution is not None and attribution.is_private_socket(path)
-        return decide_socket(path, open_sockets(network, ends, own), private=private)
+        sockets = open_sockets(network, ends, own)
 
-    def _end(self, resolved: Resolved) -> tuple[str, bool]:
-        attribution = self._attribution()
-        return (resolved.real, not resolved.links) if attribution is None else attribution.leads_to(resolved)
+        def by_path(one: str, brought: str = "") -> Decision:
+            private = attribution is not None and attribution.is_private_socket(one)
+            return decide_socket(one, sockets, private=private, brought=brought)
+
+        decision = by_path(path)
+        if not by_place(decision, sockets) or not self._can_bring(path, attribution):
+            return decision
+        brought = await self._brought(file, by_path)
+        return by_path(path, brought) if brought else decision
+
+    def _can_bring(self, path: str, attribution: Attribution | None) -> bool:
+        """Whether the command could have put there what stands at a path. Mounts stay as they were at the start, so
+        after a restart, when the policy may be another one, what could be written then counts too."""
+        if attribution is None or attribution.can_bring(path):
+            return True
+        if not self._resumed:
+            return False
+        return self.at_start is None or any(is_below(path, one) for one in self.at_start.writable)
+
+    async def _brought(self, file: SocketFile | None, by_path: Callable[[str], Decision]) -> str:
+        """Why a place that the command can write does not open this socket; empty when it does."""
+        if file is None:
+            return _UNTOLD
+        at_start = self.at_start or SocketsAtStart()
+        if any(by_path(one).allowed for one in at_start.paths_of(file)):
+            return ""
+        try:
+            if await self._inside.is_bound(file):
+                return ""
+        except OSError as error:
+            return f"it cannot be seen whether it was bound in the sandbox: {error.strerror or error}"
+        return _LATE if at_start.complete else _UNSEEN
 
 
 class SocketConnects:
@@ -70,7 +149,7 @@ class SocketConnects:
     def __init__(
         self,
         wrap_id: str,
-        decide: Callable[[str], Awaitable[Decision]] | None,
+        decide: Callable[[ConnectAttempt], Awaitable[Decision]] | None,
         refused: Callable[[ConnectAttempt, Decision], None],
     ) -> None:
         self._name = f"unix-connect-{wrap_id}"
@@ -90,7 +169,7 @@ class SocketConnects:
     async def _answer(self, attempt: ConnectAttempt, answer: Answer) -> None:
         number = errno.EACCES
         try:
-            decision = _NO_SOCKETS if self._decide is None else await self._decide(attempt.address)
+            decision = _NO_SOCKETS if self._decide is None else await self._decide(attempt)
             if decision.allowed:
                 number = 0
             else:

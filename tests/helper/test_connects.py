@@ -13,6 +13,7 @@ import pytest
 
 from sandboxd.backends.linux.bridge_protocol import Exited, Failed, Started
 from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, RefusedCall, encode_answer
+from sandboxd.host.socket_files import find_sockets
 from sandboxd.plan.plan import Supervision, UnixSockets
 from support.users import Identity
 from support.waiting import wait_until
@@ -306,6 +307,26 @@ for name in ("/proc/self/cwd/../../real", "cwd"): attempt(1, 1, name)"""
             answer(sandbox, asked, 0)
         assert [type(event) for event in sandbox.rest()] == [RefusedCall, RefusedCall, Exited]
         assert finish(sandbox).split() == ["0"] * 4 + ["EACCES"] * 2
+
+    def test_it_says_which_socket_it_is(self, launch: Launcher, sockets: Sockets) -> None:
+        """The one that is connected, whatever is at the path by the time of the answer."""
+        first, second = sockets.serve("first"), sockets.serve("second")
+        files = [find_sockets([(path, path)]).found[0].file for path in (first, second)]
+        script = f"{TRY}\nfor _ in range(2): attempt(1, 1, sys.argv[1])"
+        sandbox = launch.python(script, first, watched=UNIX)
+        sandbox.expect(Started())
+        asked = question(sandbox)
+        assert (asked.address, asked.port, asked.file) == (first, 0, files[0])
+        os.rename(second, first)
+        sandbox.send(AGAIN)
+        again = question(sandbox)
+        assert (again.question, again.file) == (asked.question, files[0])
+        answer(sandbox, asked, 0)
+        asked = question(sandbox)
+        assert (asked.address, asked.file) == (first, files[1])
+        answer(sandbox, asked, errno.EACCES)
+        assert finish(sandbox).split() == ["0", "EACCES"]
+        sockets.servers[0].accept()[0].close()
 
     def test_what_is_answered_without_a_question(self, launch: Launcher, sockets: Sockets) -> None:
         (sockets.base / "file").write_text("")

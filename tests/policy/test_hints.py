@@ -82,6 +82,7 @@ CASES = [
     (SOCKET, "connect", "/tmp/.X11-unix/X0", because(Reason.SOCKET_CONTROL), "every window"),
     (SOCKET, "connect", "/run/sandboxd/x.sock", because(Reason.SOCKET_OWN), "no setting opens"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_REDIRECTED), "list /p/x.sock"),
+    (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_BROUGHT), "start its server before the command"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_NOT_LISTED), "sandboxd allow socket /p/x.sock"),
     (SOCKET, "connect", "@x", because(Reason.SOCKET_NOT_LISTED), "listen at a path"),
     (NETWORK, "DNS A", "x.test", because(Reason.HOST_NOT_LISTED), "not looked up, since its host may not be reached"),

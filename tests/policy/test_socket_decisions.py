@@ -21,6 +21,7 @@ def decide(
     real: str = "",
     trusted: bool = True,
     private: bool = False,
+    brought: str = "",
 ) -> Reason:
     network = NetworkPolicy(
         allow_unix_sockets=tuple(SocketRule(one, ORIGIN) for one in listed),
@@ -28,7 +29,7 @@ def decide(
         control_sockets=("/home/u/agent",),
     )
     ends = [(real or one, trusted) for one in listed]
-    decision = decide_socket(path, open_sockets(network, ends, OWN), private=private)
+    decision = decide_socket(path, open_sockets(network, ends, OWN), private=private, brought=brought)
     opens = (Reason.SOCKET_ALLOWED, Reason.SESSION_TMP)
     assert decision.allowed is (decision.reason in opens)
     assert (decision.origin == ORIGIN) is (decision.allowed and not everything and not private)
@@ -89,6 +90,15 @@ def test_a_link_that_the_command_could_have_made_opens_nothing() -> None:
 def test_the_session_s_own() -> None:
     assert decide("/tmp/x.sock", private=True) is Reason.SESSION_TMP
     assert decide("/run/user/1000/sandboxd/x", private=True) is Reason.SOCKET_OWN
+
+
+def test_what_was_brought_is_not_opened_by_its_place() -> None:
+    """But by `allowAllUnixSockets`, and by no other row."""
+    assert decide("/w/x.sock", "/w", brought="it came late") is Reason.SOCKET_BROUGHT
+    assert decide("/tmp/x.sock", private=True, brought="it came late") is Reason.SOCKET_BROUGHT
+    assert decide("/w/x.sock", "/w", everything=True, brought="it came late") is Reason.SOCKET_ALLOWED
+    assert decide("/run/docker.sock", "/run", everything=True, brought="it came late") is Reason.SOCKET_CONTROL
+    assert decide("/srv/x.sock", "/w", brought="it came late") is Reason.SOCKET_NOT_LISTED
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sandboxd.backends.base import ConnectAttempt
+from sandboxd.plan.attribution import Attribution
+from sandboxd.plan.facts import FoundSocket, SocketFile, SocketsAtStart
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import PlanRequest, ShellText
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.policy import NetworkPolicy, Policy, SocketRule
-from sandboxd.runtime.sockets import SocketConnects, SocketGate
+from sandboxd.runtime.sockets import SocketConnects, SocketGate, SocketsInside
 from sandboxd.settings.origins import Origin, Source
 from support.daemon import RunningDaemon, running_daemon
 from support.fake_host import FakeHost, place
@@ -28,13 +32,44 @@ def attempt(path: str, family: int = socket.AF_UNIX) -> ConnectAttempt:
     return ConnectAttempt(family, path, 0, 7, "prog")
 
 
-async def gate(host: FakeHost, *listed: str) -> SocketGate:
+class Seen:
+    """The sockets of a host: `there` are found at the start, `bound` were bound inside. `looked` is where they were
+    looked for."""
+
+    def __init__(self) -> None:
+        self.there: list[FoundSocket] = []
+        self.bound: set[SocketFile] = set()
+        self.complete = True
+        self.looked: list[tuple[str, str]] = []
+        self.fault: OSError | None = None
+
+    def find(self, places: Sequence[tuple[str, str]]) -> SocketsAtStart:
+        self.looked = list(places)
+        return SocketsAtStart(tuple(self.there), complete=self.complete)
+
+    async def is_bound(self, file: SocketFile) -> bool:
+        if self.fault is not None:
+            raise self.fault
+        return file in self.bound
+
+
+def file(number: int) -> SocketFile:
+    return SocketFile((8, 1), number, 1000 + number)
+
+
+async def gate(host: FakeHost, *listed: str, seen: Seen | None = None, known: bool = True) -> SocketGate:
     planner = Planner(host)
     plan = await planner.plan(Policy(), PlanRequest(place(), ShellText("true")))
     network = NetworkPolicy(allow_unix_sockets=tuple(SocketRule(path, ORIGIN) for path in listed))
     where = place()
     own = (where.runtime_dir, where.temporary_base)
-    return SocketGate(lambda: network, planner.resolve, lambda: plan.attribution, own)
+    seen = seen or Seen()
+
+    async def attribution() -> Attribution | None:
+        return plan.attribution if known else None
+
+    inside = SocketsInside(seen.find, where.session_tmp, seen.is_bound)
+    return SocketGate(lambda: network, planner.resolve, attribution, own, inside)
 
 
 async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change_it() -> None:
@@ -56,9 +91,69 @@ async def test_the_daemon_s_own_by_whatever_name() -> None:
 
 
 async def test_what_the_command_made_in_its_tmp_is_its_own() -> None:
-    made = await gate(FakeHost({}))
-    assert (await made.decide("/tmp/pipe.sock")).reason is Reason.SESSION_TMP
-    assert (await made.decide("/proc/1/root/x")).reason is Reason.SOCKET_NOT_LISTED
+    seen = Seen()
+    made = await gate(FakeHost({}), seen=seen)
+    seen.bound = {file(1)}
+    assert (await made.decide("/tmp/pipe.sock", file(1))).reason is Reason.SESSION_TMP
+    assert (await made.decide("/tmp/pipe.sock", file(2))).reason is Reason.SOCKET_BROUGHT
+    assert (await made.decide("/proc/1/root/x", file(1))).reason is Reason.SOCKET_NOT_LISTED
+
+
+WORK = "/home/u/work"
+
+
+async def test_where_it_can_write_the_socket_counts_and_not_its_path() -> None:
+    """What was there at the start, under any listed name; what was bound inside; nothing else, and nothing of which it
+    is not known which socket it is. Elsewhere the path is enough."""
+    seen = Seen()
+    host = FakeHost({f"{WORK}/s/": "", f"{WORK}/alone": "socket", "/srv/s/": "", "/home/u/lib/work/": ""})
+    made = await gate(host, f"{WORK}/s", f"{WORK}/alone", "/srv/s", "/home/u", seen=seen)
+    seen.there = [FoundSocket(f"{WORK}/s/a", file(1)), FoundSocket("/tmp/t", file(2))]
+    await made.look()
+    session = (place().session_tmp, "/tmp")
+    assert set(seen.looked) == {session, (WORK, WORK), (f"{WORK}/s", f"{WORK}/s"), (f"{WORK}/alone", f"{WORK}/alone")}
+    seen.bound = {file(3)}
+    for path in (f"{WORK}/s/a", f"{WORK}/s/b/c", f"{WORK}/alone", f"{WORK}/x", "/tmp/t"):
+        for number, is_open in ((1, True), (2, True), (3, True), (4, False)):
+            assert (await made.decide(path, file(number))).allowed is is_open, (path, number)
+        assert (await made.decide(path, replace(file(1), made_ns=0))).reason is Reason.SOCKET_BROUGHT
+        assert (await made.decide(path, None)).reason is Reason.SOCKET_BROUGHT
+    assert (await made.decide("/srv/s/x", file(4))).reason is Reason.SOCKET_ALLOWED
+    assert (await made.decide("/srv/s/x", None)).reason is Reason.SOCKET_ALLOWED
+    assert (await made.decide("/srv/t/x", file(1))).reason is Reason.SOCKET_NOT_LISTED
+
+
+async def test_what_stood_where_it_is_not_allowed_any_more_is_not() -> None:
+    seen = Seen()
+    made = await gate(FakeHost({f"{WORK}/s/": ""}), f"{WORK}/s", seen=seen)
+    seen.there = [FoundSocket(f"{WORK}/s/a", file(1)), FoundSocket(f"{WORK}/before/a", file(2))]
+    await made.look()
+    assert (await made.decide(f"{WORK}/s/a", file(1))).allowed
+    assert (await made.decide(f"{WORK}/s/a", file(2))).reason is Reason.SOCKET_BROUGHT
+
+
+async def test_a_refusal_says_what_could_not_be_seen() -> None:
+    seen = Seen()
+    made = await gate(FakeHost({f"{WORK}/s/": ""}), f"{WORK}/s", seen=seen)
+    assert "after the command had started" in (await made.decide(f"{WORK}/s/a", file(1))).text
+    seen.complete = False
+    await made.look()
+    assert "more to look through" in (await made.decide(f"{WORK}/s/a", file(1))).text
+    seen.fault = FileNotFoundError(2, "No such file or directory")
+    decision = await made.decide(f"{WORK}/s/a", file(1))
+    assert decision.reason is Reason.SOCKET_BROUGHT and "cannot be seen" in decision.text
+
+
+async def test_after_a_restart_what_was_writable_before_counts() -> None:
+    """The mounts of a command stay; the rules may be others by now, or not known."""
+    for known in (True, False):
+        seen = Seen()
+        made = await gate(FakeHost({"/srv/s/": ""}), "/srv/s", seen=seen, known=known)
+        made.resume(SocketsAtStart((FoundSocket("/srv/s/a", file(1)),), ("/srv",)))
+        assert (await made.decide("/srv/s/a", file(1))).allowed
+        assert (await made.decide("/srv/s/a", file(2))).reason is Reason.SOCKET_BROUGHT
+        made.resume(None)
+        assert (await made.decide("/srv/s/a", file(1))).reason is Reason.SOCKET_BROUGHT
 
 
 @pytest.fixture
@@ -74,6 +169,8 @@ async def answered(observer: Any, path: str, family: int = socket.AF_UNIX) -> li
 
 
 async def test_a_policy_change_counts_for_the_next_connect(machine: FakeMachine) -> None:
+    plan = await Planner(FakeHost({})).plan(Policy(), PlanRequest(place(), ShellText("true")))
+    machine.planner.attribution = plan.attribution
     async with running_daemon(assemble=machine.assemble) as running:
         around = running.around
         async with running.client() as client:
@@ -132,7 +229,7 @@ async def test_without_anybody_who_decides_none_is_reachable() -> None:
 
 
 async def test_a_fault_in_a_decision_is_a_refusal() -> None:
-    async def fault(path: str) -> Decision:
+    async def fault(attempt: ConnectAttempt) -> Decision:
         raise ZeroDivisionError
 
     answers: list[int] = []
@@ -147,7 +244,7 @@ async def test_patience_with_connects_that_wait_ends() -> None:
     never = asyncio.Event()
     answers: list[int] = []
 
-    async def decide(path: str) -> Decision:
+    async def decide(attempt: ConnectAttempt) -> Decision:
         await never.wait()
         raise AssertionError
 

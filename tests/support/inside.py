@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from sandboxd.plan.facts import SocketFile
 from sandboxd.policy.hosts import IPAddress
 from sandboxd.proxy.dial import connect_socket
 
@@ -24,6 +25,9 @@ class FakeInside:
 
     async def is_listening(self, address: IPAddress, port: int) -> bool:
         return port not in self.closed_to
+
+    async def is_bound(self, file: SocketFile) -> bool:
+        return False
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
         self.tried.append(str(address))

@@ -213,7 +213,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     read_before_start(&head, sizeof head, 1);
     if (head.magic != MAGIC || head.version != VERSION) refuse("the configuration has another version", 0, restart);
     if (head.flags & ~KNOWN_FLAGS || !head.filter_length != !!(head.flags & UNFILTERED)
-        || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX | QUIET))
+        || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX | QUIET | IDENTIFY))
         || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS
         || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
         || head.removals >= head.arguments || head.arguments > head.arguments_length

@@ -10,7 +10,7 @@ enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAIL
 enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q', HARMLESS = 'H', PARTLY = 'P' };
 enum { MAGIC = 0x43584253, VERSION = 3, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
 enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
-       QUIET = 128, STAY = 256, KNOWN_FLAGS = 511 };
+       QUIET = 128, STAY = 256, IDENTIFY = 512, KNOWN_FLAGS = 1023 };
 struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
 struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
 struct configuration {

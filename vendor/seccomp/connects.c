@@ -128,13 +128,29 @@ static void without_answer(struct waiting *one) {
     if (one->target >= 0) finish(one, -EACCES);
     else go_on(one);
 }
+/* Which socket it is that will be connected, whatever stands at its path by now. Inode numbers are used again, so when
+ * it was made belongs to it; where the file system does not know, when it was changed. Returns its size. */
+static unsigned identify(int target, char *to) {
+    struct statx is = {0};
+    call(statx, target, "", AT_EMPTY_PATH, STATX_INO | STATX_CTIME | STATX_BTIME, &is);
+    const struct statx_timestamp *made = is.stx_mask & STATX_BTIME ? &is.stx_btime : &is.stx_ctime;
+    uint64_t numbers[] = {is.stx_dev_major, is.stx_dev_minor, is.stx_ino, (uint64_t)made->tv_sec, made->tv_nsec};
+    memcpy(to, numbers, sizeof numbers);
+    return sizeof numbers;
+}
 static int ask(struct waiting *one) {
     struct { uint32_t question, family, port, pid; char name[16], address[MAX_PAYLOAD - 32 + 1]; } frame = {
         one->question, one->family, one->port};
     long length = one->family == AF_INET ? 4 : 16;
     memcpy(frame.address, one->shown, sizeof one->shown);
-    if (one->target >= 0) length = name_of(one->target, frame.address, sizeof frame.address);
-    if (length <= 0 || length > MAX_PAYLOAD - 33 || (one->target >= 0 && *frame.address != '/')) return 0;
+    if (one->target >= 0) {
+        if (watched & IDENTIFY) frame.port = identify(one->target, frame.address);
+        char *path = frame.address + frame.port;
+        length = name_of(one->target, path, sizeof frame.address - frame.port);
+        if (length <= 0 || *path != '/') return 0;
+        length += frame.port;
+    }
+    if (length > MAX_PAYLOAD - 33) return 0;
     struct process process = process_of(one->thread);
     frame.pid = process.pid;
     memcpy(frame.name, process.name, sizeof process.name);

@@ -28,8 +28,9 @@ _AF_INET, _AF_INET6 = 2, 10
 class Flags(IntFlag):
     """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
     filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
-    connected by the helper, after asking, QUIET that refused file calls are not reported. BOUNDED: there is a limit on
-    processes. CONFINED: there is a Confinement. STAY: process 1 ends when the daemon hangs up after EXIT."""
+    connected by the helper, after asking, IDENTIFY that it also says which socket it is, QUIET that refused file calls
+    are not reported. BOUNDED: there is a limit on processes. CONFINED: there is a Confinement. STAY: process 1 ends
+    when the daemon hangs up after EXIT."""
 
     WAIT = 1
     UNFILTERED = 2
@@ -40,15 +41,17 @@ class Flags(IntFlag):
     BOUNDED = 64
     QUIET = 128
     STAY = 256
+    IDENTIFY = 512
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 511
+_KNOWN_FLAGS = 1023
 
 
 def _contradict(flags: int) -> bool:
     unwatched = not flags & Flags.WATCHED
-    return bool(flags & (Flags.INTERNET | Flags.UNIX | Flags.QUIET) if unwatched else flags & Flags.UNFILTERED)
+    about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY
+    return bool(flags & (about_calls if unwatched else Flags.UNFILTERED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,8 +242,8 @@ class Link:
                 self._tell().refused(_refusal(event))
             case Lost(count):
                 self._tell().lost(count)
-            case Connecting(question, family, address, port, pid, process):
-                attempt = ConnectAttempt(family, address, port, pid, process)
+            case Connecting(question, family, address, port, pid, process, file):
+                attempt = ConnectAttempt(family, address, port, pid, process, file)
                 self._tell().connecting(attempt, self._answer_to(question))
 
     def _clear_up(self) -> None:

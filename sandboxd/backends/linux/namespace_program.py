@@ -20,6 +20,7 @@ MAX_PROGRAM = 64 * 1024
 MAX_SOCKETS = 64
 STREAM, DATAGRAM = 1, 2
 """SOCK_STREAM, SOCK_DGRAM."""
+_NETLINK_FAMILY, _RAW = 16, 3  # AF_NETLINK, SOCK_RAW
 
 SocketOption = tuple[int, int, int]
 """Level, name and value, as setsockopt(2) has them; the value is an int."""
@@ -79,6 +80,18 @@ class OpenSocket:
         return _step(2, body + b"".join(_OPTION.pack(*option) for option in self.options))
 
 
+@dataclass(frozen=True, slots=True)
+class OpenNetlink:
+    """A netlink socket of the namespace, non-blocking: what it tells is about that namespace."""
+
+    protocol: int
+    purpose = "open a netlink socket"
+
+    def encode(self) -> bytes:
+        address = struct.pack("=HHII", _NETLINK_FAMILY, 0, 0, 0)
+        return _step(2, _OPEN.pack(_NETLINK_FAMILY, _RAW, self.protocol, Then.BIND, 0, len(address), address))
+
+
 class How(IntEnum):
     """What is mounted on a path."""
 
@@ -121,7 +134,7 @@ class More:
         return _step(4, b"")
 
 
-Step = Configure | OpenSocket | LateMount | More
+Step = Configure | OpenSocket | OpenNetlink | LateMount | More
 
 
 def _step(kind: int, body: bytes) -> bytes:
@@ -143,7 +156,7 @@ class Program:
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Program:
         encoded = b"".join(step.encode() for step in steps)
-        sockets = sum(isinstance(step, OpenSocket) for step in steps)
+        sockets = sum(isinstance(step, OpenSocket | OpenNetlink) for step in steps)
         if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
             raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
         has_mounts = any(isinstance(step, LateMount) for step in steps)

@@ -16,6 +16,7 @@ from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.synthetic_addresses import OWN_V4, OWN_V6
 
 NETLINK_ROUTE = 0
+NETLINK_SOCK_DIAG = 4
 NETLINK_NETFILTER = 12
 LOOPBACK_INDEX = 1
 """lo is the first interface of every network namespace."""
@@ -23,6 +24,8 @@ LOOPBACK_INDEX = 1
 _NESTED = 0x8000
 _REQUEST, _ACK, _REPLACE, _CREATE = 0x01, 0x04, 0x100, 0x400
 _NEWADDR, _NEWROUTE = 20, 24
+_SOCK_DIAG_BY_FAMILY, _DUMP = 20, 0x300
+_ERROR, _DONE = 2, 3
 _NO_DETECTION = 0x02
 """IFA_F_NODAD: usable at once, there is nobody else who could have it."""
 _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
@@ -96,6 +99,40 @@ def _own_address(family: Family) -> bytes:
     head = struct.pack("=4BI", family, own.max_prefixlen, _NO_DETECTION, 0, LOOPBACK_INDEX)
     addresses = attribute(1, own.packed) + attribute(2, own.packed)  # IFA_ADDRESS, IFA_LOCAL
     return message(_NEWADDR, _REQUEST | _ACK | _CREATE | _REPLACE, head + addresses)
+
+
+# ---- Unix sockets -------------------------------------------------------------------------------------------------
+
+
+def bound_unix_sockets() -> bytes:
+    """Ask a socket of NETLINK_SOCK_DIAG for all Unix sockets of its namespace that are bound, or listen, with their
+    files (linux/unix_diag.h)."""
+    not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
+    body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 2, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, UDIAG_SHOW_VFS
+    return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
+
+
+def read_unix_sockets(answer: bytes) -> tuple[frozenset[tuple[int, int]], bool]:
+    """Of one part of the answer: device and inode of each file, both as the kernel has them in 32 bits, and whether
+    that was the last part. Raises OSError, and struct.error for what is no such answer."""
+    found: set[tuple[int, int]] = set()
+    at = 0
+    while at < len(answer):
+        length, kind = struct.unpack_from("=IH", answer, at)
+        if kind in (_ERROR, _DONE):
+            (number,) = struct.unpack_from("=i", answer, at + 16)
+            if number:
+                raise OSError(-number, "the kernel does not list Unix sockets")
+            return frozenset(found), True
+        inner, end = at + 32, at + length  # behind struct nlmsghdr and struct unix_diag_msg
+        while inner < end:
+            size, attribute_kind = struct.unpack_from("=HH", answer, inner)
+            if attribute_kind == 1:  # UNIX_DIAG_VFS
+                inode, device = struct.unpack_from("=II", answer, inner + 4)
+                found.add((device, inode))
+            inner += max(size, 4) + -size % 4
+        at += max(length, 16) + -length % 4
+    return frozenset(found), False
 
 
 # ---- nf_tables: expressions ---------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
+from sandboxd.plan.facts import SocketFile
+
 REFUSED, LOST, CONNECT = 7, 8, 9
 """Types of frames (bridge_protocol.FrameType)."""
 
@@ -19,6 +21,8 @@ AGAIN = b"Q"
 _REFUSED = struct.Struct("<6I16s")
 _LOST = struct.Struct("<I")
 _CONNECT = struct.Struct("<4I16s")
+_FILE = struct.Struct("<3QqQ")
+_SECOND = 1_000_000_000
 _ANSWER = struct.Struct("<cII")
 _CUT = 1
 _MAX_ERRNO = 4095
@@ -56,7 +60,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """A connect that waits for the answer to `question`. `address` as in `ConnectAttempt`."""
+    """A connect that waits for the answer to `question`. `address` and `file` as in `ConnectAttempt`."""
 
     question: int
     family: int
@@ -64,6 +68,7 @@ class Connecting:
     port: int
     pid: int
     process: str
+    file: SocketFile | None = None
 
 
 Notification = RefusedCall | Lost | Connecting
@@ -82,8 +87,10 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
             return REFUSED, head + _bytes(path)
         case Lost(count):
             return LOST, _LOST.pack(count)
-        case Connecting(question, family, address, port, pid, process):
-            return CONNECT, _CONNECT.pack(question, family, port, pid, _bytes(process)) + _pack_address(family, address)
+        case Connecting(question, family, address, port, pid, process, file):
+            which = b"" if file is None else _pack_file(file)
+            head = _CONNECT.pack(question, family, len(which) or port, pid, _bytes(process))
+            return CONNECT, head + which + _pack_address(family, address)
 
 
 def decode_notification(kind: int, payload: bytes) -> Notification | None:
@@ -104,9 +111,20 @@ def decode_notification(kind: int, payload: bytes) -> Notification | None:
             question, family, port, pid, process = _CONNECT.unpack_from(payload)
             if port > 0xFFFF:
                 raise ValueError(f"port {port}")
-            address = _unpack_address(family, payload[_CONNECT.size :])
-            return Connecting(question, family, address, port, pid, _name(process))
+            rest, file = payload[_CONNECT.size :], None
+            if family == _AF_UNIX and port == _FILE.size <= len(rest):
+                file, rest, port = _unpack_file(rest), rest[_FILE.size :], 0
+            return Connecting(question, family, _unpack_address(family, rest), port, pid, _name(process), file)
     return None
+
+
+def _pack_file(file: SocketFile) -> bytes:
+    return _FILE.pack(*file.device, file.inode, *divmod(file.made_ns, _SECOND))
+
+
+def _unpack_file(data: bytes) -> SocketFile:
+    major, minor, inode, seconds, nanoseconds = _FILE.unpack_from(data)
+    return SocketFile((major, minor), inode, seconds * _SECOND + nanoseconds)
 
 
 def _pack_address(family: int, address: str) -> bytes:

@@ -21,7 +21,7 @@ def flags_of(supervision: Supervision) -> Flags:
     if not needs_listener(supervision):
         return Flags(0)
     internet = Flags.INTERNET if supervision.connects else Flags(0)
-    unix = Flags.UNIX if supervision.unix_sockets is UnixSockets.LISTED else Flags(0)
+    unix = Flags.UNIX | Flags.IDENTIFY if supervision.unix_sockets is UnixSockets.LISTED else Flags(0)
     quiet = Flags(0) if supervision.writes or supervision.reads else Flags.QUIET
     return Flags.WATCHED | internet | unix | quiet
 

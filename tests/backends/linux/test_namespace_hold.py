@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from sandboxd.backends.linux.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.namespace_program import STREAM, Configure, OpenSocket, Program, Then
 from sandboxd.backends.linux.namespace_request import NamespaceError
 from sandboxd.backends.linux.netlink import Family
+from sandboxd.host.socket_files import find_sockets
 from support.namespaces import namespace_worker, network_namespace
 
 LOOPBACK = IPv4Address("127.0.0.1")
@@ -52,6 +57,35 @@ async def test_the_same_port_outside_is_another(inside: NamespaceHold) -> None:
         assert not await inside.is_listening(LOOPBACK, port)
         with pytest.raises(ConnectionRefusedError):
             await inside.connect_inside(LOOPBACK, port)
+
+
+async def test_unix_sockets_that_were_bound_there_are_seen(inside: NamespaceHold, tmp_path: Path) -> None:
+    """Whether they listen yet or not, and by their files: not those of the host, nor what a path leads to."""
+    code = (
+        "import socket, sys\n"
+        "listening, bound = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)\n"
+        "listening.bind('listening'); listening.listen(); bound.bind('bound')\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    enter = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{inside.fileno()}", sys.executable, "-c", code]
+    if os.geteuid() != 0:
+        pytest.skip("only root enters the namespace of a test")
+    with (
+        subprocess.Popen(enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as server,
+        socket.socket(socket.AF_UNIX) as outside,
+    ):
+        assert server.stdout is not None
+        assert server.stdout.readline()
+        outside.bind(str(tmp_path / "outside"))
+        outside.listen()
+        for name, there in (("listening", True), ("bound", True), ("outside", False)):
+            [found] = find_sockets([(str(tmp_path / name), name)]).found
+            assert await inside.is_bound(found.file) is there
+            assert not await inside.is_bound(replace(found.file, inode=found.file.inode + (1 << 32)))
+            assert not await inside.is_bound(replace(found.file, device=(0, 1)))
+        server.communicate()
+        [found] = find_sockets([(str(tmp_path / "listening"), "")]).found
+        assert not await inside.is_bound(found.file)
 
 
 async def test_nothing_is_reached_once_it_was_let_go(inside: NamespaceHold) -> None:

@@ -21,26 +21,31 @@ from sandboxd.backends.linux.bridge_protocol import (
     encode_event,
 )
 from sandboxd.backends.linux.notifications import Access, Connecting, Lost, RefusedCall, encode_answer
+from sandboxd.plan.facts import SocketFile
 
 BEFORE = encode_event(Descriptors(2)) + encode_event(Started())
 UNIX, INET, INET6 = int(socket.AF_UNIX), int(socket.AF_INET), int(socket.AF_INET6)
 
 numbers = st.integers(0, 0xFFFFFFFF)
 processes = st.binary(max_size=15).map(lambda name: name.replace(b"\0", b"0").decode("utf-8", "surrogateescape"))
-paths = st.binary(max_size=MAX_PAYLOAD - 41).map(
+paths = st.binary(max_size=MAX_PAYLOAD - 73).map(
     lambda path: (b"/" + path.replace(b"\0", b"0")).decode("utf-8", "surrogateescape")
 )
 refused = st.builds(
     RefusedCall, st.sampled_from(Access), numbers, st.integers(1, 4095), numbers, processes, paths,
     st.integers(1, 0xFFFFFFFF), st.booleans(),
 )  # fmt: skip
+long_numbers = st.integers(0, (1 << 64) - 1)
+files = st.builds(SocketFile, st.tuples(numbers, numbers), long_numbers, st.integers(-(1 << 62), 1 << 62))
 addresses = st.one_of(
-    st.tuples(st.just(INET), st.ip_addresses(v=4).map(str), st.integers(0, 65535)),
-    st.tuples(st.just(INET6), st.ip_addresses(v=6).map(str), st.integers(0, 65535)),
-    st.tuples(st.just(UNIX), paths, st.just(0)),
+    st.tuples(st.just(INET), st.ip_addresses(v=4).map(str), st.integers(0, 65535), st.none()),
+    st.tuples(st.just(INET6), st.ip_addresses(v=6).map(str), st.integers(0, 65535), st.none()),
+    st.tuples(st.just(UNIX), paths, st.just(0), st.none() | files),
 )
 connecting = st.builds(
-    lambda question, address, pid, process: Connecting(question, address[0], address[1], address[2], pid, process),
+    lambda question, address, pid, process: Connecting(
+        question, address[0], address[1], address[2], pid, process, address[3]
+    ),
     numbers, addresses, numbers, processes,
 )  # fmt: skip
 notifications = st.one_of(refused, connecting, st.builds(Lost, st.integers(1, 0xFFFFFFFF)))
