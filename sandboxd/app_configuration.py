@@ -13,7 +13,7 @@ from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.errors import CallerError, HostError
 from sandboxd.host.directories import TEMPORARY_PARENT
 from sandboxd.rpc.socket import ListeningSocket, take_passed
-from sandboxd.sources.trust import OpenedPlaces, trust_directory
+from sandboxd.sources.trust import OpenedPlaces, opened_file
 from sandboxd_client.wire.location import LocationError, socket_path
 
 
@@ -60,7 +60,7 @@ class DaemonConfig:
             own_paths=own_paths,
             managed_root=self.managed_root,
             lock_directory=lock_directory,
-            earlier=OpenedPlaces(os.path.join(trust_directory(self.home), "opened")),
+            earlier=OpenedPlaces(opened_file(self.home)),
         )
 
 

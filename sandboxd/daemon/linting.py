@@ -7,7 +7,7 @@ import os
 import posixpath
 import pwd
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
 from sandboxd.sources.locations import Location
 from sandboxd.sources.reading import read_layer, read_layers
+from sandboxd.sources.trust import OpenedPlaces, opened_file
 
 if TYPE_CHECKING:
     from sandboxd.policy.rule_paths import Scope
@@ -50,7 +51,8 @@ def lint_files(
         layers = read_layers(places.locations(directory), trust=places.trust)
         present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
         settings = merge(layers)
-        return Linted(present, (*check_settings(settings, scope), *_planted_programs(settings, scope)))
+        opened = OpenedPlaces(opened_file(places.home)).read()
+        return Linted(present, (*check_settings(settings, scope), *_planted_programs(settings, scope, opened)))
     known = {location.path: location for location in places.locations(directory).files}
     problems: list[Problem] = []
     for file in files:
@@ -72,20 +74,36 @@ def guess_source(path: str) -> Source:
     return Source.LOCAL if name == "settings.local.json" else Source.USER
 
 
-def _planted_programs(settings: Settings, scope: Scope) -> Iterator[Problem]:
-    """Exclusions of a name for which PATH has a program that commands can write."""
+def _planted_programs(settings: Settings, scope: Scope, opened: Collection[str]) -> Iterator[Problem]:
+    """Exclusions of programs that commands could write at some time (`opened`), and of a name for which PATH has a
+    program that they can write."""
     policy, _ = evaluate(settings, scope)
     for rule in policy.commands.excluded:
-        name = head_of(rule.pattern)
-        path = None if "/" in name or "*" in name else shutil.which(name, path=scope.environment.get("PATH", ""))
-        if path is None:
+        head = head_of(rule.pattern)
+        named = "/" in head
+        path = posixpath.dirname(head.partition("*")[0]) if named and "*" in head else head
+        found = path if named else shutil.which(head, path=scope.environment.get("PATH", "")) if head else None
+        if found is None or (not named and "*" in head):
             continue
-        path = os.path.abspath(path)
-        why = why_writable(path, policy.files, scope) or why_writable(os.path.realpath(path), policy.files, scope)
+        found = os.path.abspath(scope.home + found[1:] if found.startswith("~/") else found)
+        ways = (found, os.path.realpath(found))
+        why = "" if named else next(filter(None, (why_writable(way, policy.files, scope) for way in ways)), "")
+        place = next((place for way in ways for place in _above(way) if place in opened), None)
+        if not why and place is not None:
+            why = f"commands could write {place} before"
         if why:
-            message = f"{rule.pattern!r} is not excluded as long as PATH finds {path}: {why}"
-            hint = "take the directory out of PATH, or exclude a program that only you can write"
+            until = "" if named else f" as long as PATH finds {found}"
+            message = f"{rule.pattern!r} is not excluded{until}: {why}"
+            hint = "exclude a program that only you can write"
+            hint += "" if named else ", or take the directory out of PATH"
             yield error("exclusion_writable", message, rule.origin, hint=hint, fatal=False)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield path
 
 
 def _lint(location: Location, home: str, scope: Scope) -> Iterable[Problem]:

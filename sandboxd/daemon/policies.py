@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from sandboxd.settings.problems import Problem, Severity
 from sandboxd.sources.locations import Location, SettingsLocations, find_locations
 from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
 from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
-from sandboxd.sources.trust import OpenedPlaces, TrustStore, trust_directory
+from sandboxd.sources.trust import OpenedPlaces, TrustStore, real_path, trust_directory
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
@@ -85,6 +85,10 @@ class SettingsPlaces:
     def note_policy(self, policy: Policy) -> None:
         """The same for all that a policy opens."""
         self.note(literal_part(rule.path) for rule in policy.files.allow_write)
+
+    def could_be_written(self) -> Collection[str]:
+        """The directories that commands of any daemon of this user could write at some time, by their real paths."""
+        return {*map(real_path, self.opened), *(() if self.earlier is None else self.earlier.read())}
 
     def why_doubtful(self, path: str) -> str:
         """Why a file that a call names may be what a command has written; empty when it is the person's own, also where

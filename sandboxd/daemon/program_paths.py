@@ -6,7 +6,7 @@ import asyncio
 import os
 import posixpath
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from sandboxd.policy.exclusion import Lead, Resolve
@@ -22,8 +22,9 @@ _Answer = TypeVar("_Answer")
 class ProgramPaths:
     """Paths as seen from `cwd`, and names without a slash as `search` finds them, the PATH of the caller.
 
-    `closed` are directories that commands can write, and `is_writable` says so of any other path. What leads through
-    one of them, or through /proc or /dev, can be changed by a command."""
+    `closed` are directories that commands can write, and `is_writable` says so of any other path; `earlier` tells the
+    real paths of those that commands could write at some time. What leads through one of them, or through /proc or
+    /dev, can be changed by a command, or has been."""
 
     def __init__(
         self,
@@ -33,12 +34,15 @@ class ProgramPaths:
         *,
         search: str = DEFAULT_SEARCH,
         is_writable: Callable[[str], Awaitable[bool]] | None = None,
+        earlier: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._cwd = cwd
         self._home = home
         self._closed = closed
         self._entries = [entry for entry in search.split(":")[:MOST_ENTRIES] if "\0" not in entry]
         self._is_writable = is_writable
+        self._earlier = earlier
+        self._earlier_places: Collection[str] = ()
         self._closed_places: frozenset[str] | None = None
         self._known: dict[str, bool] = {}
 
@@ -89,12 +93,14 @@ class ProgramPaths:
             return Lead(None, f"{path} leads nowhere")
         if self._closed_places is None:
             self._closed_places = await asyncio.to_thread(_real_and_named, self._closed)
+            self._earlier_places = await asyncio.to_thread(self._earlier)
         for step in steps:
             if step in ("/proc", "/dev"):
                 return Lead(None, f"it leads through {step}")
             if step in self._closed_places or await self._may_change(step):
                 return Lead(real, f"commands can write {step}")
-        return Lead(real)
+        before = next((step for step in steps if step in self._earlier_places), None)
+        return Lead(real, "" if before is None else f"commands could write {before} before")
 
     async def _may_change(self, path: str) -> bool:
         if self._is_writable is None:

@@ -155,7 +155,7 @@ class Questions:
         self, policy: Policy, session_id: str | None, directory: str | None, search: str
     ) -> ProgramPaths:
         """What commands can write is what `explain` says of the caller's place, and what the daemon knows beside: the
-        temporary directories, the directories of all sessions, what people have granted."""
+        temporary directories, the directories of all sessions, what people have granted, what was opened before."""
         project = directory if session_id is None else self._sessions.get(session_id).cwd
         cwd = directory or project
         sessions = self._sessions.all()
@@ -171,8 +171,11 @@ class Questions:
             except PolicyError:
                 return True
 
-        closed = (*known, *granted, *named, *self._policies.places.own_paths)
-        return ProgramPaths(cwd, self._policies.places.home, closed, search=search, is_writable=is_writable)
+        places = self._policies.places
+        closed = (*known, *granted, *named, *places.own_paths)
+        return ProgramPaths(
+            cwd, places.home, closed, search=search, is_writable=is_writable, earlier=places.could_be_written
+        )
 
     def _mode(self, session_id: str | None) -> str | None:
         return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value

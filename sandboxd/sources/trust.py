@@ -222,6 +222,11 @@ def trust_directory(home: str) -> str:
     return os.path.join(home, ".local/state/sandboxd/trust")
 
 
+def opened_file(home: str) -> str:
+    """The record of what was opened for commands (`OpenedPlaces`)."""
+    return os.path.join(trust_directory(home), "opened")
+
+
 def digest(data: bytes) -> str:
     """The SHA-256 by which a content is known."""
     return hashlib.sha256(data).hexdigest()

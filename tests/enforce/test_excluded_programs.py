@@ -233,19 +233,52 @@ import sys
 from sandboxd_client import Client
 
 place, search = sys.argv[1:]
-with Client(autostart=False) as box, box.session(settings={"sandbox": {"presets": ["caches"]}}) as session:
-    caches = session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
-    print(caches.sandboxed, "commands can write" in caches.reason.text)
-with Client(autostart=False) as box, box.session() as session:
-    without = session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
-    print(without.sandboxed, without.env["PATH"].split(":")[0] == place)
+def without(box):
+    with box.session() as session:
+        return session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
+
+with Client(autostart=False) as box:
+    before = without(box)
+    print(before.sandboxed, before.env["PATH"].split(":")[0] == place)
+    with box.session(settings={"sandbox": {"presets": ["caches"]}}) as session:
+        caches = session.should_sandbox("mytool", path=sys.argv[1] + ":" + search)
+        print(caches.sandboxed, "commands can write" in caches.reason.text)
+    after = without(box)
+    print(after.sandboxed, "commands could write" in after.reason.text)
 """
 
 
 def test_a_preset_opens_places_where_nothing_is_excluded(around: Around) -> None:
-    """The twin: without the preset the same program is the person's own."""
+    """The twin: before the preset opens the place, the same program is the person's own."""
     identity = around.daemon.identity
     place = identity.home / ".cargo" / "registry" / "bin"
     identity.write(place / "mytool", "#!/bin/sh\n").chmod(0o755)
     done = around.daemon.python(WITH_PRESET, str(place), str(around.filled(SAFE)))
-    assert done.stdout.split() == ["True", "True", "False", "True"], done.stderr
+    assert done.stdout.split() == ["False", "True", "True", "True", "True", "True"], done.stderr
+
+
+@pytest.mark.parametrize("how", ["session", "option"])
+def test_what_was_opened_before_is_not_excluded(start_daemon: StartDaemon, identity: Identity, how: str) -> None:
+    """A command of a session that has ended, of a daemon that has stopped, may have left the program."""
+    early = identity.base / "early"
+    early.mkdir()
+    identity.own(early)
+    settings = {"sandbox": {"enabled": True, "excludedCommands": [f"{early}/tool", f"{identity.base}/tools/tool"]}}
+    around = Around(start_daemon(settings=settings))
+    identity.write(early / "tool", f"#!/bin/sh\necho ran > {around.canary}\n").chmod(0o755)
+    assert "is on the list" in around.run("B/early/tool")
+    if how == "session":
+        done = around.daemon.run("run", "--", "true", cwd=early)
+    else:
+        done = around.daemon.run("run", "--allow-write", str(early), "--", "true")
+    assert done.returncode == 0, done
+    for again in (False, True):
+        if again:
+            around.daemon.stop()
+            around.daemon = start_daemon(settings=settings)
+        assert f"commands could write {early} before" in around.run("B/early/tool")
+        assert "is on the list" in around.run("B/tools/tool")
+        explained = around.daemon.run("explain", "command", f"{early}/tool").stdout
+        assert f"commands could write {early} before" in explained, explained
+    lint = around.daemon.run("settings", "lint")
+    assert lint.returncode != 0 and f"commands could write {early} before" in lint.stdout + lint.stderr, lint
