@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent / "sandboxd_client"
-SOURCES = {"aio.py": "client.py", "aio_rpc.py": "rpc.py", "aio_session.py": "session.py"}
+SOURCES = {"aio.py": "client.py", "aio_rpc.py": "rpc.py"}
 WORDS = {
     "async def": "def",
     "async with": "with",
@@ -32,7 +32,6 @@ WORDS = {
     "aio_connection": "sharing",
     "aio_process": "process",
     "aio_rpc": "rpc",
-    "aio_session": "session",
     "sandboxd_client.aio ": "sandboxd_client.client ",
     # A blocking session is open at once; an asynchronous one when it is entered.
     "return AsyncSession(self, opening(cwd, name, settings, permission_mode, detach=detach))": (

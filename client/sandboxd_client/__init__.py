@@ -16,11 +16,11 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandboxd_client.aio import AsyncClient
+    from sandboxd_client.aio import AsyncClient, AsyncSession
     from sandboxd_client.aio_process import AsyncProcess
-    from sandboxd_client.aio_session import AsyncSession
     from sandboxd_client.answers import Notification
-    from sandboxd_client.client import Client
+    from sandboxd_client.client import Client, Session
+    from sandboxd_client.completed import CommandFailed, Completed, Override
     from sandboxd_client.errors import (
         ApprovalRequired,
         CommandDenied,
@@ -36,23 +36,19 @@ if TYPE_CHECKING:
         SandboxSetupError,
         WrongVersion,
     )
-    from sandboxd_client.override import Override
-    from sandboxd_client.process import CommandFailed, Completed, Process
-    from sandboxd_client.session import Session
+    from sandboxd_client.process import Process
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
 
 _HOMES = {
-    "aio": "AsyncClient",
+    "aio": "AsyncClient AsyncSession",
     "aio_process": "AsyncProcess",
-    "aio_session": "AsyncSession",
     "answers": "Notification",
-    "client": "Client",
+    "client": "Client Session",
+    "completed": "CommandFailed Completed Override",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
-    "override": "Override",
-    "process": "CommandFailed Completed Process",
-    "session": "Session",
+    "process": "Process",
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
 }

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sandboxd_client import processes
+from sandboxd_client.completed import Completed
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.launching import (
     DEFAULT_GRACE_S,
@@ -27,13 +28,12 @@ from sandboxd_client.launching import (
     spawn_error,
 )
 from sandboxd_client.override import launch_outside, question, told
-from sandboxd_client.process import Completed
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
-    from sandboxd_client.aio import AsyncClient
+    from sandboxd_client.aio_rpc import AsyncRpcMethods
     from sandboxd_client.relay import Relay
 
 _AFTER_KILL_S = 2.0
@@ -296,7 +296,7 @@ async def complete(process: AsyncProcess, input: bytes | str | None, within_s: f
 
 
 async def ask_to_run_outside(
-    client: AsyncClient,
+    client: AsyncRpcMethods,
     command: Command,
     options: SpawnOptions,
     done: Completed,

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from sandboxd_client.answers import Notification
 from sandboxd_client.commands import Path, absolute
+from sandboxd_client.completed import Completed
 from sandboxd_client.connection import DEFAULT_TIMEOUT_S
-from sandboxd_client.errors import SettingsChanged
+from sandboxd_client.errors import ConnectionLost, RpcError, SettingsChanged
 from sandboxd_client.launching import (
     WRAPS_TRIED,
     Command,
@@ -29,7 +31,6 @@ from sandboxd_client.launching import (
 )
 from sandboxd_client.override import wants_question
 from sandboxd_client.process import (
-    Completed,
     Process,
     approved,
     ask_to_run_outside,
@@ -39,17 +40,17 @@ from sandboxd_client.process import (
 )
 from sandboxd_client.rpc import RpcMethods, opening
 from sandboxd_client.sharing import SharedConnector
+from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
-from sandboxd_client.wire.messages.methods import Method
-from sandboxd_client.wire.messages.sessions import (
-    PermissionMode,
-)
-
-if TYPE_CHECKING:
-    from sandboxd_client.session import Session
+from sandboxd_client.wire.messages.methods import SESSION_OPEN, Method
+from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.sessions import PermissionMode, SessionOpenParams, SessionOpenResult
+from sandboxd_client.wire.messages.settings import SettingsGetResult
+from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
 P = TypeVar("P")
 R = TypeVar("R")
+SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
 class Client(RpcMethods):
@@ -127,8 +128,6 @@ class Client(RpcMethods):
         detach: bool = False,
     ) -> Session:
         """A session as a context manager, which closes it at its end. Its methods are the client's, in it."""
-        from sandboxd_client.session import Session
-
         return Session(self, opening(cwd, name, settings, permission_mode, detach=detach)).open()
 
     def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
@@ -185,3 +184,148 @@ class Client(RpcMethods):
         elif wish:
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
         return wrapped_launch(command, options, self.wrap(**arguments), decision)
+
+
+class Session:
+    """One agent in one project.
+
+    It ends with the client's connection unless detached. After a restart of the daemon the next call opens it again,
+    without the grants it had been given.
+    """
+
+    def __init__(self, client: Client, opening: SessionOpenParams) -> None:
+        self._client = client
+        self._opening = opening
+        self._opened: SessionOpenResult | None = None
+        self._connections = 0
+        self.cwd: str = opening.cwd
+
+    def open(self) -> Session:
+        """Open it, also anew."""
+        self._opened = self._client.call(SESSION_OPEN, self._opening)
+        self._connections = self._client.connections
+        return self
+
+    @property
+    def opened(self) -> SessionOpenResult:
+        if self._opened is None:
+            raise RuntimeError("the session is not open yet: use it in 'with', or its open()")
+        return self._opened
+
+    @property
+    def id(self) -> str:
+        return self.opened.session_id
+
+    def close(self) -> None:
+        """End the session with its commands. Closing one that has ended does nothing."""
+        try:
+            self._client.session_close(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE:
+                raise
+
+    def _here(self, cwd: Path | None) -> str:
+        return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
+
+    def _in_session(self, ask: Callable[[str], R]) -> R:
+        try:
+            return ask(self.id)
+        except RpcError as error:
+            if error.slug not in SESSION_GONE or self._connections == self._client.connections:
+                raise
+        self.open()
+        return ask(self.id)
+
+    def should_sandbox(
+        self,
+        command: str,
+        *,
+        cwd: Path | None = None,
+        dangerously_disable_sandbox: bool = False,
+        path: str | None = None,
+    ) -> ShouldSandboxResult:
+        return self._in_session(
+            lambda session_id: self._client.should_sandbox(
+                command,
+                cwd=self._here(cwd),
+                session_id=session_id,
+                dangerously_disable_sandbox=dangerously_disable_sandbox,
+                path=path,
+            )
+        )
+
+    def wrap(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[Path] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        command_id: str | None = None,
+        command_text: str | None = None,
+        overrides: OverridesRecord | None = None,
+    ) -> WrapResult:
+        return self._in_session(
+            lambda session_id: self._client.wrap(
+                command,
+                argv=argv,
+                cwd=self._here(cwd),
+                env=env,
+                shell=shell,
+                session_id=session_id,
+                command_id=command_id,
+                command_text=command_text,
+                overrides=overrides,
+            )
+        )
+
+    def policy_explain(
+        self, kind: ExplainKind, target: str, *, write: bool = False, cwd: Path | None = None
+    ) -> ExplainResult:
+        return self._in_session(
+            lambda session_id: self._client.policy_explain(
+                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
+            )
+        )
+
+    def policy_effective(self) -> EffectiveResult:
+        return self._in_session(lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd))
+
+    def policy_describe(self) -> DescribeResult:
+        return self._in_session(lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd))
+
+    def settings_get(self, key: str | None = None) -> SettingsGetResult:
+        return self._in_session(lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd))
+
+    def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
+        """As Client.spawn, in this session; `cwd` is seen from the session's."""
+
+        def spawn_in(session_id: str) -> Process:
+            options["session_id"] = session_id
+            return self._client.spawn(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(spawn_in)
+
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+        """As Client.run, in this session; `cwd` is seen from the session's."""
+
+        def run_in(session_id: str) -> Completed:
+            options["session_id"] = session_id
+            return self._client.run(command, **options)
+
+        options["cwd"] = self._here(options.get("cwd"))
+        return self._in_session(run_in)
+
+    def __enter__(self) -> Session:
+        return self if self._opened is not None else self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ConnectionLost):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self._opened.session_id if self._opened else 'unopened'} in {self.cwd}>"

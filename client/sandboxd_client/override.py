@@ -6,28 +6,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandboxd_client.commands import absolute
+from sandboxd_client.completed import Completed, Override
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.launching import Command, Launch, approved_launch, command_line
 
 if TYPE_CHECKING:
-    from sandboxd_client.process import Completed
     from sandboxd_client.wire.messages.prompts import PermissionRequestResult
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """What became of the question. `by` is who answered, `policy` when nobody was asked, None when nobody answered;
-    `text` is the answer in a sentence. `inside` is the run in the sandbox, when another one outside followed."""
-
-    allowed: bool
-    text: str
-    by: str | None = None
-    hint: str = ""
-    inside: Completed | None = None
 
 
 def wants_question(options: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from sandboxd_client import processes
+from sandboxd_client.completed import Completed
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.launching import (
     DEFAULT_GRACE_S,
@@ -22,75 +23,16 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
-from sandboxd_client.override import Override, launch_outside, question, told
+from sandboxd_client.override import launch_outside, question, told
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
 if TYPE_CHECKING:
-    from sandboxd_client.client import Client
     from sandboxd_client.relay import Relay
+    from sandboxd_client.rpc import RpcMethods
 
 _AFTER_KILL_S = 2.0
-
-
-class Completed(subprocess.CompletedProcess[Any]):
-    """`returncode` is the command's own, 128+N when it died of signal N. `sandboxed` is False only where a decision
-    (`decide=True`) or a person (`override`) let the command run bare. `outcome` is what the daemon said, or asks it."""
-
-    def __init__(
-        self,
-        launch: Launch,
-        returncode: int,
-        stdout: Any,
-        stderr: Any,
-        outcome: WrapOutcomeResult | Callable[[], WrapOutcomeResult | None] | None,
-    ) -> None:
-        super().__init__(launch.args, returncode, stdout, stderr)
-        self.wrap: WrapResult | None = launch.wrap
-        self.decision: ShouldSandboxResult | None = launch.decision
-        self.override: Override | None = None
-        """With `on_violation="ask"` and something blocked: what became of the question."""
-        self._outcome = outcome
-
-    @property
-    def violations(self) -> tuple[ViolationRecord, ...]:
-        """What was blocked meanwhile. Asked for when it is first looked at, since most never look and the question is a
-        good part of what a short command costs; at the latest when the client closes."""
-        if callable(self._outcome):
-            self._outcome = self._outcome()
-        return () if self._outcome is None else self._outcome.violations
-
-    @property
-    def sandboxed(self) -> bool:
-        return self.wrap is not None
-
-    def __repr__(self) -> str:
-        parts = [f"args={self.args!r}", f"returncode={self.returncode!r}"]
-        parts += [f"{name}={value!r}" for name, value in (("stdout", self.stdout), ("stderr", self.stderr)) if value]
-        if not callable(self._outcome) and self.violations:
-            parts.append("violations=" + repr([f"{v.operation} {v.target}" for v in self.violations]))
-        return f"Completed({', '.join(parts)})"
-
-    def check_returncode(self) -> None:
-        """Raises CommandFailed (a subprocess.CalledProcessError) unless the status is 0."""
-        if self.returncode:
-            raise CommandFailed(self)
-
-
-class CommandFailed(subprocess.CalledProcessError):
-    """`check=True` and a status other than 0. `violations` often says why."""
-
-    def __init__(self, done: Completed) -> None:
-        super().__init__(done.returncode, done.args, done.stdout, done.stderr)
-        self.violations = done.violations
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.violations:
-            first = self.violations[0]
-            text += f" The sandbox blocked {len(self.violations)}, first: {first.operation} {first.target}"
-        return text
 
 
 class Process:
@@ -345,7 +287,7 @@ def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResu
 
 
 def ask_to_run_outside(
-    client: Client, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
+    client: RpcMethods, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
 ) -> Completed:
     """The result after the question of `on_violation="ask"`: that of a second run, or the first one as it was."""
     try:

@@ -23,8 +23,8 @@ from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.params import encode_params
 
 if TYPE_CHECKING:
+    from sandboxd_client.completed import Completed
     from sandboxd_client.connection import Message
-    from sandboxd_client.process import Completed
     from sandboxd_client.wire.messages.hello import Role
     from sandboxd_client.wire.messages.methods import Method
 
