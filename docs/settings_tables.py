@@ -76,7 +76,23 @@ def sockets_table() -> str:
     return "\n".join([*rows, *(f"| `{known.pattern}` | {known.gives} |" for known in CONTROL_SOCKETS)])
 
 
-TABLES = {"keys": keys_table, "tools": tools_table, "presets": presets_table, "sockets": sockets_table}
+def wide_table() -> str:
+    from sandboxd.policy.wide_grants import WIDE_GRANTS
+
+    rows = ["| setting | wide is | because |", "| --- | --- | --- |"]
+    for row in WIDE_GRANTS:
+        keys = ", ".join(f"`{key}`" for key in row.keys)
+        rows.append(f"| {keys} | {row.what} | {row.why} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "keys": keys_table,
+    "tools": tools_table,
+    "presets": presets_table,
+    "sockets": sockets_table,
+    "wide": wide_table,
+}
 
 
 def render(text: str) -> str:

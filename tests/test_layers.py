@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.policy", "sandboxd.policy.hosts",
         "sandboxd.policy.display", "sandboxd.policy.guidance", "sandboxd.policy.publication",
-        "sandboxd.policy.upstream", "sandboxd.policy.wide_grants", "sandboxd.host.resolve",
+        "sandboxd.policy.upstream", "sandboxd.policy.wide_places", "sandboxd.host.resolve",
         "sandboxd.plan.plan", "sandboxd.runtime.session", "sandboxd.runtime.session_records",
         "sandboxd.runtime.wrap", "sandboxd.runtime.events",
     ),

@@ -212,10 +212,17 @@ class AsyncRpcMethods:
         return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams())
 
     async def permission_respond(
-        self, request_id: str, behavior: Answer, *, scope: Scope = "once", ttl_s: float | None = None
+        self,
+        request_id: str,
+        behavior: Answer,
+        *,
+        scope: Scope = "once",
+        ttl_s: float | None = None,
+        confirm: bool = False,
     ) -> PermissionResponseResult:
-        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended."""
-        params = PermissionResponseParams(request_id, behavior, scope, ttl_s)
+        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended;
+        `confirmation_needed` for `always` to a `wide` one without `confirm`."""
+        params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None)
         return await self.call(methods.PERMISSION_RESPOND, params)
 
     async def permission_request(

@@ -127,7 +127,9 @@ class _Desk:
     def _answer(self, request: PermissionRequest, key: str) -> None:
         behavior, scope = _KEYS[key]
         try:
-            result = self._box.permission_respond(request.request_id, behavior, scope=scope)
+            result = self._box.permission_respond(
+                request.request_id, behavior, scope=scope, confirm=request.wide
+            )
         except RpcError as error:
             _say(f"  not taken: {error}")
             return  # still open: it is shown again

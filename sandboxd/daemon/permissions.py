@@ -18,7 +18,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.host_decisions import decide_host
 from sandboxd.policy.hosts import parse_host
-from sandboxd.policy.wide_grants import is_wide_path
+from sandboxd.policy.wide_grants import wide_path
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.asking import host_question, put
 from sandboxd.runtime.grants import Grant, Scope
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from sandboxd.daemon.trusting import Trusting
     from sandboxd.runtime.sessions import Sessions
 
-__all__ = ["Answer", "Asked", "Grant", "Kind", "Permissions", "Resolved", "Wish", "rule_writer"]
+__all__ = ["Answer", "Asked", "Grant", "Kind", "Permissions", "Resolved", "Scope", "Verdict", "Wish", "rule_writer"]
 
 LONGEST_COMMAND = 16 << 10
 """A person must see the whole of a command that is to run outside the sandbox."""
 SHOWN_BLOCKED = 5
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
-_WIDE = "this opens everything below {path}, or settings that say what commands may do"
 _PATTERN = frozenset("*?[]{}$\0")
 
 
@@ -103,10 +102,10 @@ class Permissions:
         self.prompts.unsubscribe(subscriber)
 
     async def answer(
-        self, subscriber: object, request_id: str, *, allow: bool, scope: str, ttl_s: float | None, by: str
+        self, subscriber: object, request_id: str, verdict: Verdict, by: str
     ) -> Resolved:
         """Raises CallerError, and SettingsError when `always` cannot be written; the question stays open then."""
-        return await self.prompts.answer(subscriber, request_id, Verdict(allow, Scope(scope), ttl_s), by)
+        return await self.prompts.answer(subscriber, request_id, verdict, by)
 
     def grants(self, session_id: str | None) -> list[tuple[str, Grant]]:
         """(session, grant) of one session, or of all. Raises CallerError `session_unknown`."""
@@ -176,8 +175,8 @@ class Permissions:
             else:
                 text = f"{decision.text}, and sandbox.allowOverrides lets nobody widen the rules"
                 decision = Decision(Behavior.DENY, decision.reason, text)
-        opens_much = any(is_wide_path(one, self._home) for one in (path, real_path(path)))
-        wide = (_WIDE.format(path=neutralise(path)),) if opens_much else ()
+        opens = wide_path(path, self._home, real_path, write=wish.write)
+        wide = (f"this lets commands {'write' if wish.write else 'read'} {neutralise(opens)}",) if opens else ()
         kind, opposite = ("allowWrite", "denyWrite") if wish.write else ("allowRead", "denyRead")
         scopes = [Scope.ONCE, Scope.SESSION, Scope.ALWAYS]
         if wish.command_id:
@@ -242,11 +241,11 @@ def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
     """What makes an `always` true: the rule goes into local settings, or trust into its records, and holds when it
     returns."""
 
-    async def write(directory: str, suggestion: Suggestion) -> tuple[str, ...]:
+    async def write(directory: str, suggestion: Suggestion, confirmed: bool) -> tuple[str, ...]:
         if suggestion.key == TRUST_KEY:
             return trusting.answered(directory, suggestion.rule)
         change = change_of("add", suggestion.key, suggestion.rule)
-        return (await change_settings(policies, [change], None, directory, confirmed=True)).warnings
+        return (await change_settings(policies, [change], None, directory, confirmed=confirmed)).warnings
 
     return write
 

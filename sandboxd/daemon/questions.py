@@ -13,7 +13,7 @@ from sandboxd.policy.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explanation import explain_command, explain_host
-from sandboxd.policy.wide_grants import runs_others
+from sandboxd.policy.wide_programs import runs_others
 from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 

@@ -274,4 +274,5 @@ def question_of(shown: Shown) -> Question | None:
         warnings=tuple(map(neutralise, widens)),
         suggestions=(Suggestion(True, TRUST_KEY, digests),),
         scopes=(Scope.ALWAYS,),
+        wide=True,
     )

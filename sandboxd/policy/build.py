@@ -27,7 +27,7 @@ from sandboxd.policy.policy import (
 from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.settings_reader import SettingsReader
 from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
-from sandboxd.policy.wide_grants import runs_others
+from sandboxd.policy.wide_programs import runs_others
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin

@@ -8,7 +8,7 @@ from typing import Any
 from sandboxd.errors import CallerError
 from sandboxd.policy.build import RUNS_ANYTHING, evaluate
 from sandboxd.policy.rule_paths import Scope
-from sandboxd.policy.wide_grants import wide_grants
+from sandboxd.policy.wide_grants import Ground, wide_grants
 from sandboxd.settings.changes import Act, Change, check_change
 from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import Settings, merge
@@ -21,8 +21,9 @@ def wide_changes(change: Change, scope: Scope, real_path: Callable[[str], str] =
     where links lead."""
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()
-    policy, _ = evaluate(merge([_layer_of(change)]), scope)
-    return wide_grants(policy, scope.home, real_path)
+    layer = _layer_of(change)
+    policy, _ = evaluate(merge([layer]), scope)
+    return wide_grants(policy, frozenset(layer.values), Ground(scope, real_path))
 
 
 def _layer_of(change: Change) -> Layer:

@@ -31,7 +31,7 @@ from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
 from sandboxd.policy.shell_programs import LAUNCHERS
 from sandboxd.policy.shell_syntax import ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.shell_texts import nested_texts
-from sandboxd.policy.wide_grants import runs_others
+from sandboxd.policy.wide_programs import runs_others
 from sandboxd.settings.origins import Origin
 
 MAX_NESTING = 3

@@ -27,12 +27,17 @@ _NAMES = (
 )  # fmt: skip
 
 
+def named_secrets() -> tuple[str, ...]:
+    """The places as they are written, with `~` for the home directory. Some are patterns."""
+    return (*PRESETS["credentials"].deny_read, *_DIRECTORIES, *_FILES)
+
+
 class SecretPlaces:
     """For one home directory."""
 
     def __init__(self, home: str) -> None:
-        written = (*PRESETS["credentials"].deny_read, *_DIRECTORIES, *_FILES)
-        self._patterns = [_parts(home + text[1:] if text.startswith("~") else text) for text in written]
+        written = (home + text[1:] if text.startswith("~") else text for text in named_secrets())
+        self._patterns = [_parts(text) for text in written if text != home]
 
     def holds(self, path: str) -> bool:
         """Whether a path is one of them, or lies below one."""

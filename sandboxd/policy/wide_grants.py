@@ -1,113 +1,77 @@
-"""Rules that give very much away: they are said, and confirmed, before they are written to settings. Pure.
+"""Changes of settings that give very much away: they are said, and confirmed, before they are written. Pure.
 
-| Rule | Wide where |
-| --- | --- |
-| `allowWrite`, `allowRead` | the root, the home directory or a parent of it, the system's or settings' files |
-| `allowedDomains` | every host, or a metadata service of a cloud |
-| `excludedCommands` | a program that runs other programs, with any arguments |
+`WIDE_GRANTS` is the whole list. The command line, `settings.update`, `settings.exclude_command` and an answer `always`
+to a question go through it.
 """
 
 from __future__ import annotations
 
-import posixpath
-import re
-from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.addresses import refuse_address
-from sandboxd.policy.command_patterns import CommandPattern, parse_command_pattern
+from sandboxd.policy.command_patterns import parse_command_pattern
+from sandboxd.policy.control_sockets import control_socket
 from sandboxd.policy.hosts import Host
-from sandboxd.policy.policy import HostRule, PathRule, Policy
-from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS
+from sandboxd.policy.policy import PathRule, Policy, PortRange
+from sandboxd.policy.rule_paths import Scope
 from sandboxd.policy.upstream import METADATA_NAMES
+from sandboxd.policy.wide_places import why_wide_place
+from sandboxd.policy.wide_programs import why_wide_program
 
-SYSTEM_DIRECTORIES: Final = frozenset(
-    """/bin /boot /dev /etc /home /lib /lib32 /lib64 /nix /opt /private /private/etc /private/var /proc /root /run /sbin
-    /srv /sys /usr /usr/bin /usr/lib /usr/local /usr/local/bin /usr/sbin /var /Applications /Library /System /Users
-    /Volumes""".split()
-)
-_SETTINGS: Final = re.compile(
-    r".*/\.claude(/settings(\.local)?\.json)?|/etc/(sandboxd|claude-code)(/.*)?"
-    r"|/Library/Application Support/(sandboxd|ClaudeCode)(/.*)?"
-)
 METADATA: Final = "serves metadata of cloud machines, which includes credentials"
-RUN_OTHERS: Final = (
-    INTERPRETERS
-    | LAUNCHERS
-    | frozenset(
-        """ansible ansible-playbook ant at batch bazel bundle bunx cargo cmake crontab ctest dmesg dpkg ed ede ex emacs
-        emacsclient expect gcc gdb git go gradle gradlew guile hg info irb jshell julia just kakoune less lldb m4 mail
-        man mc meson micro more msbuild mutt mvn mvnw mysql nano ninja nix nmap npm nvim octave ocaml pager pip pip3
-        pipx pnpm poetry psql pwsh pytest R rake rlwrap rsync ruff rustup rview rvim sbt scala scp screen sed sftp
-        socat sqlite3 svn swift tar tclsh tmux tox uv vi view vim vimdiff w3m watchexec wget wish yarn zip zipinfo
-        zsh""".split()
-    )
-)
-"""Programs that run another program named in their arguments, in files of the directory, or by a key."""
-_VERSION: Final = re.compile(r"[-.]?[0-9][0-9.]*$")
+MOST_PORTS: Final = 16
+"""Ports of one range that a person may be taken to know."""
+CONTROL_PORTS: Final = {
+    22: "logs in to this machine",
+    2375: "starts containers, which gives control of this host",
+    2376: "starts containers, which gives control of this host",
+    2379: "holds the state of a cluster",
+    5037: "runs commands on attached devices",
+    6443: "controls a cluster",
+    9222: "controls a browser with its logins",
+    9229: "runs code in a program that is being debugged",
+    10250: "runs commands in containers",
+}
+"""Servers of the host's loopback that run what they are told."""
 
 
-def wide_grants(policy: Policy, home: str, real_path: Callable[[str], str] = str) -> tuple[str, ...]:
-    """A sentence for each rule of a policy that gives very much away. `real_path` tells where links lead."""
-    return tuple(_sentences(policy, home, real_path))
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """`real_path` tells where links lead."""
+
+    scope: Scope
+    real_path: Callable[[str], str] = str
+
+    @property
+    def home(self) -> str:
+        return self.scope.home
 
 
-def is_wide_path(path: str, home: str, *, glob: bool = False) -> bool:
-    """Whether a rule's path opens the root, a home directory or a parent of one, the system's or settings' files."""
-    if glob:
-        while path != "/" and not posixpath.basename(path).strip("*"):
-            path = posixpath.dirname(path)
-        own = f"{home}/.claude"
-        wide = (*SYSTEM_DIRECTORIES, home, own, f"{own}/settings.json", f"{own}/settings.local.json")
-        if any(_matches(path.split("/"), one.split("/")) for one in wide):
-            return True
-    above_home = home != "/" and f"{home}/".startswith(path.rstrip("/") + "/")
-    return path == "/" or above_home or path in SYSTEM_DIRECTORIES or _SETTINGS.fullmatch(path) is not None
+Sentences = Callable[[Policy, Ground], Iterator[str]]
 
 
-def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a pattern, by its components, matches a path or a directory above it."""
-    if not pattern:
-        return True
-    if pattern[0] == "**":
-        return any(_matches(pattern[1:], names[at:]) for at in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
+@dataclass(frozen=True, slots=True)
+class WideGrant:
+    """Settings with one reason. `sentences` has one for each rule of a policy that is wide; the policy is made of the
+    changed settings alone."""
+
+    keys: tuple[str, ...]
+    what: str
+    why: str
+    sentences: Sentences
 
 
-def _sentences(policy: Policy, home: str, real_path: Callable[[str], str]) -> Iterator[str]:
-    for rules, verb in ((policy.files.allow_write, "write"), (policy.files.allow_read, "read")):
-        for rule in rules:
-            if is_wide_path(rule.path, home, glob=rule.glob):
-                yield _of_path(rule, home, verb)
-            elif not rule.glob and is_wide_path(target := real_path(rule.path), home):
-                yield f"{rule.text or rule.path} leads to {target}, and lets commands {verb} there"
-    for host in policy.network.allowed:
-        if text := _of_host(host):
-            yield text
-    for command in policy.commands.excluded:
-        pattern = parse_command_pattern(command.pattern)
-        if runs_others(pattern):
-            yield (
-                f"{command.pattern} excludes a program that runs other programs, so commands can run anything outside "
-                "the sandbox with it"
-            )
+def wide_grants(policy: Policy, keys: frozenset[str], ground: Ground) -> tuple[str, ...]:
+    """A sentence for each rule that gives very much away, of a policy made of a change that says `keys`."""
+    rows = (row for row in WIDE_GRANTS if not keys.isdisjoint(row.keys))
+    return tuple(dict.fromkeys(sentence for row in rows for sentence in row.sentences(policy, ground)))
 
 
-def _of_path(rule: PathRule, home: str, verb: str) -> str:
-    shown = rule.text or rule.path
-    if _SETTINGS.fullmatch(rule.path):
-        return f"{shown} lets commands {verb} the settings that say what commands may do"
-    if rule.path == home:
-        return f"{shown} lets commands {verb} your whole home directory"
-    return f"{shown} lets commands {verb} everything below {rule.path}"
-
-
-def _of_host(rule: HostRule) -> str:
-    host = rule.pattern.host
-    if host is None:
-        return f"{rule.pattern.text} lets commands reach every host"
-    return f"{rule.pattern.text} {METADATA}" if serves_metadata(host) else ""
+def wide_path(path: str, home: str, real_path: Callable[[str], str], *, write: bool) -> str:
+    """What a rule for one path gives away, by where it leads, too; empty for an ordinary one."""
+    return why_wide_place(path, home, write=write) or why_wide_place(real_path(path), home, write=write)
 
 
 def serves_metadata(host: Host) -> bool:
@@ -117,15 +81,194 @@ def serves_metadata(host: Host) -> bool:
     return host.name in METADATA_NAMES or by_address
 
 
-def runs_others(pattern: CommandPattern) -> bool:
-    """Whether the program runs others and its first argument that is no option is left open."""
-    words: Sequence[str] = pattern.words if pattern.open_ended else ("", "exact")
-    if pattern.wildcard:
-        words = pattern.wildcard[0].split()
-        head = "*".join(pattern.wildcard).partition(" ")[0]
-        if "*" in head and "/" not in head:
-            any_of = re.compile(".*".join(map(re.escape, head.split("*"))))
-            return any(map(any_of.fullmatch, RUN_OTHERS))
-    free = all(word.startswith("-") for word in words[1:])
-    name = pattern.program
-    return free and not RUN_OTHERS.isdisjoint({name, _VERSION.sub("", name), name.partition(".")[0]})
+def _paths(policy: Policy, ground: Ground) -> Iterator[str]:
+    for rules, verb in ((policy.files.allow_write, "write"), (policy.files.allow_read, "read")):
+        for rule in rules:
+            if text := _of_path(rule, verb, ground):
+                yield text
+
+
+def _of_path(rule: PathRule, verb: str, ground: Ground) -> str:
+    shown, write = rule.text or rule.path, verb == "write"
+    if why := why_wide_place(rule.path, ground.home, write=write, glob=rule.glob):
+        return f"{shown} lets commands {verb} {why}"
+    target = rule.path if rule.glob else ground.real_path(rule.path)
+    why = "" if target == rule.path else why_wide_place(target, ground.home, write=write)
+    return f"{shown} leads to {target}, and lets commands {verb} {why}" if why else ""
+
+
+def _hosts(policy: Policy, ground: Ground) -> Iterator[str]:
+    for rule in policy.network.allowed:
+        host = rule.pattern.host
+        if host is None:
+            yield f"{rule.pattern.text} lets commands reach every host"
+        elif serves_metadata(host):
+            yield f"{rule.pattern.text} {METADATA}"
+
+
+def _exclusions(policy: Policy, ground: Ground) -> Iterator[str]:
+    for rule in policy.commands.excluded:
+        if why := why_wide_program(parse_command_pattern(rule.pattern)):
+            yield f"{rule.pattern} excludes a program that {why}, so commands do anything outside the sandbox with it"
+
+
+def _sockets(policy: Policy, ground: Ground) -> Iterator[str]:
+    for rule in policy.network.allow_unix_sockets:
+        for path in dict.fromkeys((rule.path, ground.real_path(rule.path))):
+            gives = control_socket(path, ground.scope.environment)
+            wide = why_wide_place(path, ground.home, write=False)
+            if gives or (wide and not path.startswith(("/dev/", "/run/"))) or path in policy.network.control_sockets:
+                yield f"{rule.path} {gives or f'lets commands use every socket of {wide or path}'}"
+                break
+
+
+def _ports(policy: Policy, ground: Ground) -> Iterator[str]:
+    for ports in policy.network.allow_local_ports:
+        if text := _of_ports(ports):
+            yield text
+
+
+def _of_ports(ports: PortRange) -> str:
+    count = ports.last - ports.first + 1
+    if count > MOST_PORTS:
+        return f"{ports.first}-{ports.last} lets commands reach {count} ports of this machine, whatever listens there"
+    known = next((f"{port} {why}" for port, why in CONTROL_PORTS.items() if ports.first <= port <= ports.last), "")
+    return f"port {known}" if known else ""
+
+
+def _switch(is_wide: Callable[[Policy], bool], sentence: str) -> Sentences:
+    def sentences(policy: Policy, ground: Ground) -> Iterator[str]:
+        if is_wide(policy):
+            yield sentence
+
+    return sentences
+
+
+def _proxy(policy: Policy, ground: Ground) -> Iterator[str]:
+    proxy = policy.network.parent_proxy
+    if proxy is not None and proxy.host is not None:
+        yield f"the proxy {proxy.host.uri} hears of every connection of commands, and can change what is not encrypted"
+
+
+_BARE: Final = "agents run commands without the sandbox"
+
+WIDE_GRANTS: Final = (
+    WideGrant(
+        (
+            "sandbox.filesystem.allowWrite",
+            "sandbox.filesystem.allowRead",
+            "permissions.allow",
+            "permissions.additionalDirectories",
+            "sandbox.presets",
+        ),
+        "the root, a home directory, the system, settings files; places that programs are started from (start-up files "
+        "of shells, `autostart`, `bin`, units, `/etc`); secrets; devices; also where a link leads or a pattern reaches",
+        "programs outside the sandbox run or obey what is written there, or secrets are read",
+        _paths,
+    ),
+    WideGrant(
+        ("sandbox.network.allowedDomains", "permissions.allow"),
+        "every host, metadata services of clouds",
+        "whatever a command can read may be sent anywhere; metadata include credentials",
+        _hosts,
+    ),
+    WideGrant(
+        ("sandbox.excludedCommands",),
+        "programs that run others, start containers or services, or write files anywhere, with arguments left open",
+        "a command does anything outside the sandbox with them",
+        _exclusions,
+    ),
+    WideGrant(
+        ("sandbox.network.allowUnixSockets",),
+        "control sockets (containers, systemd, D-Bus, agents for keys, X11, Wayland, editors), and directories of them",
+        "the program at the other end acts for the command outside the sandbox",
+        _sockets,
+    ),
+    WideGrant(
+        ("sandbox.network.allowAllUnixSockets",),
+        "`true`",
+        "services of this machine act for commands",
+        _switch(
+            lambda policy: policy.network.allow_all_unix_sockets,
+            "allowAllUnixSockets lets commands use every socket but the known control sockets, so services of this "
+            "machine can act for them",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.network.allowLocalPorts",),
+        f"more than {MOST_PORTS} ports at once; ports of servers that run what they are told "
+        f"({', '.join(map(str, CONTROL_PORTS))})",
+        "servers of the loopback trust the programs of this machine",
+        _ports,
+    ),
+    WideGrant(("sandbox.network.parentProxy",), "any proxy", "it hears of every connection", _proxy),
+    WideGrant(
+        ("sandbox.enabled",),
+        "`false`",
+        "agents run commands without the sandbox",
+        _switch(lambda policy: not policy.enabled, f"with sandbox.enabled false {_BARE}"),
+    ),
+    WideGrant(
+        ("sandbox.enabledPlatforms",),
+        "a list without one of the platforms",
+        "agents run commands there without the sandbox",
+        _switch(
+            lambda policy: not {"linux", "macos", "wsl"} <= set(policy.enabled_platforms or ()),
+            f"on a platform that enabledPlatforms leaves out {_BARE}",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.failIfUnavailable",),
+        "`false`",
+        "commands run without the sandbox where it cannot be started",
+        _switch(
+            lambda policy: not policy.fail_if_unavailable,
+            f"with failIfUnavailable false {_BARE} where it cannot be started, when a person says yes",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.enableWeakerNestedSandbox",),
+        "`true`",
+        "/proc of the container shows, and with it other processes",
+        _switch(
+            lambda policy: policy.platform.weaker_nested_sandbox,
+            "enableWeakerNestedSandbox shows commands the container's processes, and fewer calls are looked at",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.enableWeakerNetworkIsolation",),
+        "`true`",
+        "macOS: the trust service reaches the network for commands",
+        _switch(
+            lambda policy: policy.platform.weaker_network_isolation,
+            "enableWeakerNetworkIsolation lets commands use a service that reaches the network for them",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.allowAppleEvents",),
+        "`true`",
+        "macOS: other programs act for commands",
+        _switch(
+            lambda policy: policy.platform.allow_apple_events,
+            "allowAppleEvents lets commands tell other programs what to do",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.network.allowMachLookup",),
+        "a pattern",
+        "macOS: services act for commands",
+        _switch(
+            lambda policy: any("*" in name for name in policy.network.allow_mach_lookup),
+            "a pattern in allowMachLookup lets commands use services that act for them",
+        ),
+    ),
+    WideGrant(
+        ("sandbox.filesystem.allowGitConfig",),
+        "`true`",
+        "git outside the sandbox runs commands that `.git/config` names",
+        _switch(
+            lambda policy: policy.files.allow_git_config,
+            "allowGitConfig lets commands write configuration that git obeys outside the sandbox",
+        ),
+    ),
+)

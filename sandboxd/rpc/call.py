@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sandboxd.errors import CallerError
 from sandboxd.host.resolve import NoNames, resolve
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.wide_grants import is_wide_path
+from sandboxd.policy.wide_places import why_wide_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Call:
         if not self.caller.restricted:
             return
         real = resolve(directory, NoNames()).real
-        if is_wide_path(real, self.daemon.policies.places.home):
+        if why_wide_project(real, self.daemon.policies.places.home):
             raise CallerError(
                 "not_permitted",
                 f"a connection with the role agent may not have commands write in {neutralise(real)}",

@@ -64,9 +64,9 @@ class QuestionsRecord:
 
 Tell = Callable[[Any, Asked | Resolved], None]
 """Called with the subscriber; never waits."""
-WriteRule = Callable[[str, Suggestion], Awaitable[tuple[str, ...]]]
-"""Write a rule to the local settings that count in this project directory; returns warnings. Raises CallerError,
-SettingsError."""
+WriteRule = Callable[[str, Suggestion, bool], Awaitable[tuple[str, ...]]]
+"""Write a rule to the local settings that count in this project directory; returns warnings. The last says whether the
+person has confirmed what a wide one gives away. Raises CallerError, SettingsError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -280,17 +280,17 @@ class Prompts:
         check(one.asked.question, verdict)
         warnings: tuple[str, ...] = ()
         if verdict.scope is Scope.ALWAYS:
-            warnings = await self._write(one, verdict.allow)
+            warnings = await self._write(one, verdict)
         self._apply(one, verdict, by)
         return self._close(one, Outcome.ANSWERED, verdict, by, warnings)
 
-    async def _write(self, one: _Open, allow: bool) -> tuple[str, ...]:
+    async def _write(self, one: _Open, verdict: Verdict) -> tuple[str, ...]:
         question = one.asked.question
-        suggestion = question.suggestion(allow)
+        suggestion = question.suggestion(verdict.allow)
         assert suggestion is not None, "checked before"
         one.answering = True
         try:
-            return await self._write_rule(question.project, suggestion)
+            return await self._write_rule(question.project, suggestion, verdict.confirmed)
         except BaseException:
             one.answering = False
             if not self._subscribers:

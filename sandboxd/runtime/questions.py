@@ -117,10 +117,13 @@ class Verdict:
     allow: bool
     scope: Scope = Scope.ONCE
     ttl_s: float | None = None
+    confirmed: bool = False
+    """The person knows that it gives very much away."""
 
 
 def check(question: Question, verdict: Verdict) -> None:
-    """Raises CallerError `scope_invalid` for an answer that makes no sense for this question."""
+    """Raises CallerError: `scope_invalid` for an answer that makes no sense for this question,
+    `confirmation_needed` for a wide rule that was not confirmed."""
     usable = verdict.scope in question.scopes
     if not verdict.allow:  # a no is remembered for the session, whatever scope came with it
         usable = verdict.scope is not Scope.ALWAYS or question.suggestion(False) is not None
@@ -129,6 +132,12 @@ def check(question: Question, verdict: Verdict) -> None:
             "scope_invalid",
             f"the scope {verdict.scope.value} makes no sense for this question",
             hint=f"one of: {', '.join(question.scopes)}",
+        )
+    if verdict.allow and verdict.scope is Scope.ALWAYS and question.wide and not verdict.confirmed:
+        raise CallerError(
+            "confirmation_needed",
+            f"a rule for {question.subject} gives very much away: {'; '.join(question.warnings)}",
+            hint="repeat the answer with confirm, if that is meant",
         )
     if verdict.ttl_s is None:
         return

@@ -87,7 +87,7 @@ def _a_push_that_cannot_store_what_it_tracks(daemon: DaemonProcess, identity: Id
     assert "Device or resource busy" in said and said.splitlines()[-1] == "1"
     hint = found[f"{work}/.git/config"]
     assert hint.endswith("sandboxd settings set sandbox.filesystem.allowGitConfig true")
-    assert daemon.run("settings", "set", "sandbox.filesystem.allowGitConfig", "true").returncode == 0
+    assert daemon.run("settings", "set", "sandbox.filesystem.allowGitConfig", "true", "--yes").returncode == 0
     _, said, found = run(daemon, "git push -u origin HEAD && git config branch.main.merge; touch .git/hooks/x")
     assert "refs/heads/main" in said and [*found] == [f"{work}/.git/hooks/x"]
     assert daemon.run("settings", "unset", "sandbox.filesystem.allowGitConfig").returncode == 0

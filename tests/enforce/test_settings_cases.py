@@ -354,7 +354,7 @@ def test_the_acceptance_commands(start_daemon: StartDaemon, identity: Identity) 
     host = daemon.run("explain", "host", "evil.test").stdout
     assert host.startswith("denied") and "not on the list of allowed hosts" in host
     assert "add it with: sandboxd allow domain evil.test" in host
-    assert daemon.run("exclude", "add", "docker:*").returncode == 0
+    assert daemon.run("exclude", "add", "docker:*", "--yes").returncode == 0
     command = daemon.run("explain", "command", "docker ps && curl x").stdout
     assert command.startswith("allowed, in the sandbox") and "'curl x' is not an excluded command" in command
     assert daemon.run("explain", "command", "docker ps").stdout.startswith("allowed, without the sandbox")

@@ -12,7 +12,17 @@ from support.users import Identity
     "words",
     [("allow", "path", "/"), ("allow", "path", "~"), ("allow", "path", "~/.claude/settings.json"),
      ("allow", "domain", "169.254.169.254"), ("exclude", "add", "python3.11"), ("exclude", "add", "git"),
-     ("settings", "set", "sandbox.excludedCommands", '["vim"]')],
+     ("settings", "set", "sandbox.excludedCommands", '["vim"]'), ("exclude", "add", "sudo"),
+     ("exclude", "add", "docker"),
+     ("allow", "path", "~/.ssh"), ("allow", "path", "~/.bashrc"), ("allow", "path", "~/.config/autostart"),
+     ("allow", "path", "~/.local/bin"), ("allow", "path", "/etc/cron.d"), ("allow", "path", "--read", "~/.aws"),
+     ("allow", "socket", "/run/docker.sock"), ("allow", "socket", "/run/user/1000/bus"),
+     ("settings", "set", "sandbox.network.allowLocalPorts", '["1024-65535"]'),
+     ("settings", "set", "sandbox.network.allowAllUnixSockets", "true"),
+     ("settings", "set", "sandbox.network.parentProxy", "http://proxy.test:3128"),
+     ("settings", "set", "sandbox.enableWeakerNestedSandbox", "true"),
+     ("settings", "set", "sandbox.enabledPlatforms", '["macos"]'), ("settings", "set", "enabled", "false"),
+     ("disable",)],
 )  # fmt: skip
 def test_a_rule_that_gives_very_much_away_needs_a_confirmation(daemon: DaemonProcess, words: tuple[str, ...]) -> None:
     refused = daemon.run(*words)
@@ -20,7 +30,8 @@ def test_a_rule_that_gives_very_much_away_needs_a_confirmation(daemon: DaemonPro
     assert not (daemon.identity.home / ".claude" / "settings.local.json").exists()
     done = daemon.run(*words, "--yes")
     assert done.returncode == 0, done.stderr
-    assert words[-1].strip('[]"~/') in (daemon.identity.home / ".claude" / "settings.local.json").read_text()
+    written = (daemon.identity.home / ".claude" / "settings.local.json").read_text()
+    assert words[-1].strip('[]"~/').replace("disable", "false") in written
 
 
 @pytest.mark.parametrize("how", ["settings", "option"])

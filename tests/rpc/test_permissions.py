@@ -622,3 +622,43 @@ async def test_who_subscribes_later_sees_what_is_open(
         assert (await late.call("permission.list"))["result"]["open"] == [question]
         await late.answer(question, "allow")
     assert status(await waiting) == 200
+
+
+@pytest.mark.parametrize("path", ["~/.ssh", "~/.config/autostart", "/etc/cron.d/x", "/srv/data"])
+async def test_always_for_a_wide_path_needs_a_second_word(
+    running: RunningDaemon, person: Person, client_of_a_child: RawClient, path: str
+) -> None:
+    path = path.replace("~", str(running.around.home))
+    wish = {"kind": "path", "path": path, "write": True, "cwd": str(running.around.project)}
+    client_of_a_child.request("permission.request", wish)
+    question = await person.told(ASKED)
+    assert question["wide"] is (path != "/srv/data")
+    if question["wide"]:
+        assert await person.answer(question, "allow", scope="always") == "confirmation_needed"
+        assert not local_settings(running).exists()
+        assert (await person.answer(question, "allow", scope="always", confirm=True))["behavior"] == "allow"
+    else:
+        assert (await person.answer(question, "allow", scope="always"))["behavior"] == "allow"
+    assert path in local_settings(running).read_text()
+
+
+async def test_a_path_that_becomes_a_link_meanwhile_needs_a_second_word(
+    running: RunningDaemon, person: Person, client_of_a_child: RawClient
+) -> None:
+    """It was an ordinary one when it was asked about."""
+    path = running.around.home / "data"
+    wish = {"kind": "path", "path": str(path), "write": True, "cwd": str(running.around.project)}
+    client_of_a_child.request("permission.request", wish)
+    question = await person.told(ASKED)
+    path.symlink_to("/etc")
+    assert not question["wide"]
+    assert await person.answer(question, "allow", scope="always") == "confirmation_needed"
+    path.unlink()
+    path.mkdir()
+    assert (await person.answer(question, "allow", scope="always"))["behavior"] == "allow"
+
+
+@pytest.fixture
+async def client_of_a_child(running: RunningDaemon) -> AsyncIterator[RawClient]:
+    async with running.client_in_a_child() as connected:
+        yield connected

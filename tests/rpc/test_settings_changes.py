@@ -66,10 +66,10 @@ async def test_all_changes_or_none(client: RawClient, running: RunningDaemon) ->
 
 
 async def test_comments_order_and_mode_are_kept(client: RawClient, running: RunningDaemon) -> None:
-    text = '{\n    // mine\n    "theme": "dark",\n    "sandbox": { "enabled": true /* yes */ },\n}\n'
+    text = '{\n    // mine\n    "theme": "dark",\n    "sandbox": { "enabled": false /* yes */ },\n}\n'
     running.around.write(local_file(running), text).chmod(0o640)
-    await update(client, change("set", ENABLED, False))
-    assert local_file(running).read_text() == text.replace("true", "false")
+    await update(client, change("set", ENABLED, True))
+    assert local_file(running).read_text() == text.replace("false", "true")
     assert stat.S_IMODE(local_file(running).stat().st_mode) == 0o640
 
 
@@ -141,7 +141,9 @@ async def test_a_change_without_effect_says_why(client: RawClient, running: Runn
 
 
 async def test_a_dangerous_rule_is_made_with_a_warning(client: RawClient) -> None:
-    result = await update(client, change("add", "sandbox.network.allowUnixSockets", "/run/docker.sock"))
+    dangerous = {"changes": [change("add", "sandbox.network.allowUnixSockets", "/run/docker.sock")]}
+    assert (await client.error("settings.update", dangerous))["data"]["slug"] == "confirmation_needed"
+    result = await client.result("settings.update", {**dangerous, "confirm": True})
     assert result["written"] and "control" in result["warnings"][0]
 
 
@@ -187,12 +189,14 @@ async def test_changes_of_many_clients_at_once_are_all_there(running: RunningDae
 
 
 async def test_exclude_command(client: RawClient, running: RunningDaemon) -> None:
-    added = await client.result("settings.exclude_command", {"pattern": "docker:*"})
+    wish = {"pattern": "docker:*", "confirm": True}
+    assert (await client.error("settings.exclude_command", {"pattern": "docker:*"}))["data"]["grants"]
+    added = await client.result("settings.exclude_command", wish)
     assert added["written"] and added["changed"] == ["sandbox.excludedCommands"]
     explained = await client.result("policy.explain", {"kind": "command", "target": "docker ps && curl x"})
     assert explained["sandboxed"] is True and "'curl x' is not an excluded command" in explained["reason"]["text"]
     assert (await client.result("policy.explain", {"kind": "command", "target": "docker ps"}))["sandboxed"] is False
-    assert not (await client.result("settings.exclude_command", {"pattern": "docker:*"}))["written"]
+    assert not (await client.result("settings.exclude_command", wish))["written"]
     removed = await client.result("settings.exclude_command", {"pattern": "docker:*", "remove": True})
     assert removed["written"]
     assert (await client.result("policy.explain", {"kind": "command", "target": "docker ps"}))["sandboxed"] is True

@@ -88,6 +88,10 @@ async def test_a_changed_content_is_asked_about_once(client: RawClient, running:
     assert (asked["kind"], asked["project"], asked["scopes"]) == ("trust", str(running.around.project), ["always"])
     assert any("b.test" in line for line in asked["warnings"])
     answer = {"request_id": asked["request_id"], "behavior": "allow", "scope": "always"}
+    assert asked["wide"]
+    refused = await client.error("sandbox_permission_response", answer)
+    assert refused["data"]["slug"] == "confirmation_needed" and await host(client, running, "b.test") != "allow"
+    answer["confirm"] = True
     assert (await client.result("sandbox_permission_response", answer))["behavior"] == "allow"
     assert await host(client, running, "b.test") == "allow"
 
@@ -103,7 +107,7 @@ async def test_an_answer_to_what_is_there_no_more_trusts_nothing(client: RawClie
     await _until(lambda: len(running.daemon.permissions.prompts.open()) == 1)
     (asked,) = (await client.result("permission.list"))["open"]
     write(running, {"sandbox": {"network": {"allowedDomains": ["c.test"]}}})
-    answer = {"request_id": asked["request_id"], "behavior": "allow", "scope": "always"}
+    answer = {"request_id": asked["request_id"], "behavior": "allow", "scope": "always", "confirm": True}
     assert (await client.error("sandbox_permission_response", answer))["data"]["slug"] == "trust_changed"
     deny = {"request_id": asked["request_id"], "behavior": "deny"}
     await client.result("sandbox_permission_response", deny)

@@ -30,7 +30,7 @@ class Desk:
         self.events: list[Asked | Resolved] = []
         self.prompts.subscribe(self, lambda desk, event: self.events.append(event))
 
-    async def write(self, directory: str, suggestion: object) -> tuple[str, ...]:
+    async def write(self, directory: str, suggestion: object, confirmed: bool) -> tuple[str, ...]:
         await self.writing.wait()
         if self.fault is not None:
             raise self.fault

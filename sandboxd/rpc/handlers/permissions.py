@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from sandboxd.daemon.permissions import Asked, Kind, Resolved, Wish
+from sandboxd.daemon.permissions import Asked, Kind, Resolved, Scope, Verdict, Wish
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd_client.wire.messages.prompts import (
@@ -21,8 +21,10 @@ from sandboxd_client.wire.messages.prompts import (
     PermissionRevokeResult,
     PermissionSubscribeParams,
     PermissionSubscribeResult,
-    Scope,
     SuggestionRecord,
+)
+from sandboxd_client.wire.messages.prompts import (
+    Scope as WireScope,
 )
 from sandboxd_client.wire.params import encode
 
@@ -48,10 +50,8 @@ async def respond(call: Call, params: PermissionResponseParams) -> PermissionRes
     resolved = await call.daemon.permissions.answer(
         call.client,
         params.request_id,
-        allow=params.behavior == "allow",
-        scope=params.scope,
-        ttl_s=params.ttl_s,
-        by=f"pid {call.caller.pid}",
+        Verdict(params.behavior == "allow", Scope(params.scope), params.ttl_s, bool(params.confirm)),
+        f"pid {call.caller.pid}",
     )
     return PermissionResponseResult(
         _behavior(resolved.allowed), _scope(resolved.scope), tuple(map(neutralise, resolved.warnings))
@@ -166,5 +166,5 @@ def _behavior(allowed: bool) -> Literal["allow", "deny"]:
     return "allow" if allowed else "deny"
 
 
-def _scope(scope: object) -> Scope | None:
-    return None if scope is None else cast("Scope", str(scope))
+def _scope(scope: object) -> WireScope | None:
+    return None if scope is None else cast("WireScope", str(scope))

@@ -77,12 +77,14 @@ class PermissionSubscribeResult:
 
 @dataclass(frozen=True, slots=True)
 class PermissionResponseParams:
-    """A deny is remembered for the session, or for `ttl_s` seconds; with `always` it becomes a rule."""
+    """A deny is remembered for the session, or for `ttl_s` seconds; with `always` it becomes a rule. `confirm`
+    says that a person knows what `always` gives away, where the question is `wide`."""
 
     request_id: str
     behavior: Answer
     scope: Scope = "once"
     ttl_s: float | None = None
+    confirm: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
