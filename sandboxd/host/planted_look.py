@@ -23,7 +23,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -92,6 +92,8 @@ class PlantedRepositories:
         self.started = time.time_ns()
         self._busy: dict[str, list[tuple[int, int]]] = {}
         """By place, when commands have run that could write there (ns of the wall clock), in order, none in another."""
+        self._together: set[tuple[str, ...]] = set()
+        """Places that one command could write: it could move what another one had left in one of them to the next."""
         self._admitted: dict[str, _Signature] = {}
         """Files that git obeys and that are known to be no command's, as they were then."""
 
@@ -103,7 +105,7 @@ class PlantedRepositories:
             new = [place for place in territory.places if place not in self._indexes]
             if new:
                 await asyncio.to_thread(self._remember, new, territory)
-            self._running[launch_id] = territory
+            self.resume(launch_id, territory)
 
     def claimed(self, launch_id: str, process: int) -> None:
         """The command starts now; `process` is its bubblewrap. Raises HostError."""
@@ -132,7 +134,9 @@ class PlantedRepositories:
             self._journal.hand_over()
 
     def resume(self, launch_id: str, territory: Territory) -> None:
-        """A command that an earlier daemon has started."""
+        """A command that an earlier daemon has started, or that is about to start."""
+        with self._guard:
+            self._together.add(territory.places)
         self._running[launch_id] = territory
 
     def forget(self, launch_id: str) -> None:
@@ -198,15 +202,28 @@ class PlantedRepositories:
                 if len(busy) > _MOST_INTERVALS:
                     busy[:2] = [(busy[0][0], busy[1][1])]
 
-    def was_quiet(self, moment: int, path: str) -> bool:
-        """Whether no command could write at a path then. False for times before this daemon's."""
+    def was_quiet(self, moment: int, path: str, others: frozenset[str] = frozenset()) -> bool:
+        """Whether no command could write at a path then, nor in one of the `others`. False for times before this
+        daemon's."""
         with self._guard:
             for place, busy in self._busy.items():
                 at = bisect_right(busy, moment, key=lambda one: one[0])
-                if at and busy[at - 1][1] >= moment and _is_below(path, place):
+                if at and busy[at - 1][1] >= moment and (place in others or _is_below(path, place)):
                     return False
-        running = (one for one in list(self._running.values()) if one.since <= moment)
-        return self.started < moment and not any(_is_below(path, place) for one in running for place in one.places)
+        running = (place for one in list(self._running.values()) if one.since <= moment for place in one.places)
+        return self.started < moment and not any(place in others or _is_below(path, place) for place in running)
+
+    def connected(self, places: Iterable[str]) -> frozenset[str]:
+        """From where commands could have moved something to these places, one after the other."""
+        found, more = set[str](), set(places)
+        with self._guard:
+            rest = set(self._together)
+        while more:
+            found |= more
+            near = {one for one in rest if any(_is_below(a, b) or _is_below(b, a) for a in one for b in more)}
+            rest -= near
+            more = {place for one in near for place in one} - found
+        return frozenset(found)
 
     def _remember(self, places: list[str], territory: Territory) -> None:
         since = min((one.since for one in self._running.values()), default=territory.since)
@@ -217,6 +234,8 @@ class PlantedRepositories:
     def _shrink(self) -> None:
         in_use = {place for territory in list(self._running.values()) for place in territory.places}
         with self._guard:
+            there = {place for one in self._together for place in one if place in in_use or os.path.isdir(place)}
+            self._together = {tuple(place for place in one if place in there) for one in self._together}
             kept = sum(map(len, self._indexes.values()))
             for place, index in list(self._indexes.items())[:-1]:
                 if place not in in_use and (kept > MOST_KEPT or not os.path.isdir(place)):
@@ -289,6 +308,7 @@ class _Look:
         self._done: set[tuple[str, str]] = set()
         self._changes = True
         self._index: DirectoryIndex | None = None
+        self._moved_from: frozenset[str] | None = None
         self._until = Deadline.after(0.0)
         self.rests: dict[str, Rest] = {}
         """By place, what was not looked at."""
@@ -408,7 +428,7 @@ class _Look:
             if os.path.lexists(os.path.join(entry, "HEAD")):
                 self._judge(entry)
             return
-        fresh = not self._was_made_quietly(entry)
+        fresh = not self._was_made_quietly(entry, _Way.STANDS)
         for target in pointers_of(work_tree):
             if fresh and self._changes and self._came_along(planted.common_of(target) or target):
                 self._moved += planted.move(work_tree, ".git")
@@ -427,7 +447,7 @@ class _Look:
             if above == "/":
                 return False
             above = os.path.dirname(above)
-        if self._was_made_quietly(entry) and git_dir in pointers_of(above):
+        if self._was_made_quietly(entry, _Way.STANDS) and git_dir in pointers_of(above):
             return False
         way = self._way_to(git_dir)
         return git_dir in self._known or not all(self._is_planted(one, way) for one in planted.obeyed_items(git_dir))
@@ -472,7 +492,10 @@ class _Look:
     def _way_along(self, resolved: Resolved) -> _Way:
         """To what a configuration names, by whatever links and directories."""
         way = self._way_to(os.path.dirname(resolved.real))
-        whole = way is _Way.STANDS_ABOVE and all(self._was_made_quietly(link.path) for link in resolved.links)
+        whole = way is _Way.STANDS_ABOVE and all(
+            self._way_to(os.path.dirname(link.path)) is way and self._was_made_quietly(link.path)
+            for link in resolved.links
+        )
         return way if whole else _Way.CHANGED
 
     def _is_planted(self, path: str, way: _Way) -> bool:
@@ -483,14 +506,15 @@ class _Look:
             return True
         # what commands of an earlier daemon have left was looked at by that one
         return not all(
-            (way is _Way.STANDS_ABOVE and moment < self._since) or (way and self._all.was_quiet(moment, path))
+            (way is _Way.STANDS_ABOVE and moment < self._since)
+            or (way and self._all.was_quiet(moment, path, self._from(way)))
             for moment in signature[2::5]
         )
 
-    def _was_made_quietly(self, path: str) -> bool:
+    def _was_made_quietly(self, path: str, way: _Way = _Way.STANDS_ABOVE) -> bool:
         try:
             moment = os.lstat(path).st_ctime_ns
-            return moment < self._since or self._all.was_quiet(moment, path)
+            return moment < self._since or self._all.was_quiet(moment, path, self._from(way))
         except OSError:
             return False
 
@@ -518,13 +542,22 @@ class _Look:
         index = self._index
         if index is None or not index.keeps_times or not self._is_settled(directory):
             return _Way.CHANGED
+        lowest = directory
         while directory not in ("/", *self._territory.places):
             record = index.get(directory)
             seen_before = record is not None and record.first < index.number
             if not seen_before and not self._is_settled(directory):
-                return _Way.STANDS
+                return _Way.STANDS if self._was_made_quietly(lowest, _Way.STANDS) else _Way.CHANGED
             directory = os.path.dirname(directory)
         return _Way.STANDS_ABOVE
+
+    def _from(self, way: _Way) -> frozenset[str]:
+        """Where else a command may have left what is found at a path."""
+        if way is _Way.STANDS_ABOVE:
+            return frozenset()
+        if self._moved_from is None:
+            self._moved_from = self._all.connected(self._territory.places)
+        return self._moved_from
 
     def _is_settled(self, directory: str) -> bool:
         return self._index is not None and self._index.is_on_device(directory) and self._was_made_quietly(directory)

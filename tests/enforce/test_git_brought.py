@@ -42,6 +42,11 @@ MADE = {
         "ln -s $PWD/data a/b/c/d/e/f/.githooks",
         "a/b/c/d/e/f",
     ),
+    "a directory with a link that a repository has for its hooks": (
+        DEEP.format("core.hooksPath", "tools/hooks") + "; mkdir x alt; mv data x; ln -s $PWD/x/data alt/hooks",
+        "mv alt a/b/c/d/e/f/tools",
+        "a/b/c/d/e/f",
+    ),
     "a name that a repository includes": (
         DEEP.format("include.path", "../conf/x") + ";" + CONFIG.format("data/x"),
         "mv data a/b/c/d/e/f/conf",
@@ -86,7 +91,7 @@ def test_nothing_in_a_checkout_is_made_a_repository(lab: Lab, way: str) -> None:
     done = lab.run(made)
     assert done.ok and done.moved, done
     assert not git_ran_it(lab, place)
-    lab.host(f"rm -rf src d data a; {brought}; {made}")
+    lab.host(f"rm -rf src d data a alt x; {brought}; {made}")
     assert git_ran_it(lab, place)
 
 
