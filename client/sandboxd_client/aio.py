@@ -22,7 +22,7 @@ from sandboxd_client.answers import Notification
 from sandboxd_client.commands import Path, absolute
 from sandboxd_client.completed import Completed
 from sandboxd_client.connection import DEFAULT_TIMEOUT_S
-from sandboxd_client.errors import ConnectionLost, RpcError, SettingsChanged
+from sandboxd_client.errors import ConnectionLost, RpcError, WrapOutdated
 from sandboxd_client.launching import (
     WRAPS_TRIED,
     Command,
@@ -155,7 +155,7 @@ class AsyncClient(AsyncRpcMethods):
             try:
                 done = await complete(process, input, timeout)
                 break
-            except SettingsChanged:
+            except WrapOutdated:
                 if not left:
                     raise
         self._connector.remember(done)

@@ -89,7 +89,14 @@ class SandboxSetupError(SandboxdError):
         super().__init__(slug, message, hint)
 
 
-class SettingsChanged(SandboxSetupError):
+class WrapOutdated(SandboxSetupError):
+    """Nothing was run, since files of the sandbox have changed between the wrap of the command and its start."""
+
+    def __init__(self, message: str, hint: str = "run the command again", slug: str = "files_changed") -> None:
+        super().__init__(message, hint, slug)
+
+
+class SettingsChanged(WrapOutdated):
     """Nothing was run, since the settings have changed between the wrap of the command and its start."""
 
     def __init__(self, message: str, hint: str = "run the command again") -> None:

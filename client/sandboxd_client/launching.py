@@ -20,6 +20,7 @@ from sandboxd_client.errors import (
     InvalidCommand,
     SandboxSetupError,
     SettingsChanged,
+    WrapOutdated,
 )
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
@@ -30,7 +31,7 @@ Stream = int | IO[Any] | None
 DEFAULT_GRACE_S = 1.0
 SUSPICIOUS = frozenset((1, 125))  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
 WRAPS_TRIED = 3
-"""Times that `run` has a command wrapped while settings change between that and its start."""
+"""Times that `run` has a command wrapped while settings or files change between that and its start."""
 _BARE_SHELLS = ("/bin/bash", "/bin/sh")  # the order in which the daemon chooses one
 
 
@@ -267,11 +268,12 @@ def shell_status(code: int | None) -> int | None:
 def setup_error(outcome: WrapOutcomeResult, stderr: bytes | str | None = None) -> SandboxSetupError:
     """The error for a command that was never started. `stderr`, where captured, has what bubblewrap said."""
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr or ""
-    said = [] if outcome.settings_changed else [line for line in text.splitlines() if line.strip()]
+    lines = (line.strip().removeprefix("sandboxd: ") for line in text.splitlines())
+    said = [] if outcome.settings_changed else [line for line in lines if line and not line.startswith("hint: ")]
     reason = outcome.reason or "the sandbox ended before the command started"
-    if said:
-        reason = f"{reason}: {said[-1].strip()}"
-    kind = SettingsChanged if outcome.settings_changed else SandboxSetupError
+    if said and said[-1] not in reason:
+        reason = f"{reason}: {said[-1]}"
+    kind = SettingsChanged if outcome.settings_changed else WrapOutdated if outcome.outdated else SandboxSetupError
     return kind(f"the sandbox could not be set up, nothing was run: {reason}", outcome.hint or "see: sandboxd check")
 
 

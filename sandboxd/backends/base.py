@@ -126,9 +126,10 @@ Answer = Callable[[int], None]
 
 class Observer(Protocol):
     """Hears what becomes of one launch, in this order: claimed, starting, listening, started or failed, ended. What
-    `starting` returns is awaited; where it raises SandboxdError the command does not start. `ended` is always
-    the last of these, and comes exactly once for a launch that was claimed or has expired. `refused` may come at any
-    time, also later: a system's log is slow. `lost` says how many refusals were left out because they were too many.
+    `starting` returns is awaited; where it raises SandboxdError the command does not start. `failed` is
+    `outdated` where files or settings have changed since the plan was made. `ended` is always the last of these, and
+    comes exactly once for a launch that was claimed or has expired. `refused` may come at any time, also later: a
+    system's log is slow. `lost` says how many refusals were left out because they were too many.
     `connecting` comes between started and ended; the answer is a courtesy for Internet addresses, where the gate stands
     behind the connection itself, and the decision for Unix sockets."""
 
@@ -139,7 +140,7 @@ class Observer(Protocol):
     def listening(self, listeners: Listeners) -> None: ...
     def starting(self) -> Awaitable[None] | None: ...
     def started(self) -> None: ...
-    def failed(self, reason: str) -> None: ...
+    def failed(self, reason: str, *, outdated: bool = False) -> None: ...
     def ended(self, status: int | None) -> None: ...
 
 

@@ -126,8 +126,8 @@ def _run_once(
     learn: LearnedFile | None,
     again: bool,
 ) -> int | None:
-    """The exit status. None where nothing was run since the settings have changed meanwhile, and it may be tried
-    `again`."""
+    """The exit status. None where nothing was run since settings or files have changed meanwhile, and it may be
+    tried `again`."""
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
@@ -265,7 +265,7 @@ def _told(
         if show or learn is not None:
             output.warn(f"what was blocked is not known: {error.message}")
         return status
-    if again and status in _SUSPICIOUS and outcome.get("settings_changed"):
+    if again and status in _SUSPICIOUS and outcome.get("outdated"):
         return None
     if show:
         for violation in outcome["violations"]:

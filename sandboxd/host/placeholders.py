@@ -55,6 +55,11 @@ class Hold:
     paths: tuple[str, ...]
     watched: tuple[tuple[str, ...], ...]
     _release: Callable[[tuple[str, ...], bool], Neutralised] = field(repr=False)
+    _stand: Callable[[tuple[str, ...]], bool] = field(repr=False)
+
+    def stands(self) -> bool:
+        """Whether all that was made is still there."""
+        return self._stand(self.paths)
 
     def release(self, *, ran: bool = True) -> Neutralised:
         """Let go. Where a command `ran`, names that could only be watched and have appeared are moved aside, and so is
@@ -269,7 +274,7 @@ class Placeholders:
                 hint=_NO_MODES if error.errno == errno.ENOTSUP else _NO_ROOM,
                 data={"path": error.filename},
             ) from error
-        return Hold(paths, watched, self._release)
+        return Hold(paths, watched, self._release, self._stand)
 
     def close(self) -> None:
         """Remove everything, whoever still holds it; but what a command of an earlier daemon still needs stays, and in
@@ -320,6 +325,10 @@ class Placeholders:
             self._held[path] = placeholder
         placeholder.users += 1
         self._idle.pop(path, None)
+
+    def _stand(self, paths: tuple[str, ...]) -> bool:
+        found = [self._held.get(path) for path in paths]
+        return not any(placeholder is None or is_lost(placeholder) for placeholder in found)
 
     def _release(self, paths: tuple[str, ...], ran: bool) -> Neutralised:
         moved: list[str] = []

@@ -125,6 +125,10 @@ class Planner:
         """Where an absolute path leads on the host, now."""
         return await self._facts.resolve(path)
 
+    def holds(self, plan: Plan) -> bool:
+        """Whether the files are as they were when it was made, as far as is known without a look."""
+        return plan.view.facts is None or self._facts.unchanged(plan.view.facts)
+
     def look_again(self, path: str) -> None:
         """What the plans say of this path is out of date: the next one looks."""
         self._facts.look_again(path)

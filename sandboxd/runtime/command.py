@@ -48,7 +48,8 @@ class Command:
     the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
     knows which rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory.
     `reads_reported`: the back end tells of refused reads, so there is nothing to guess.
-    `check_published` raises PolicyError when policy does not let its ports be published any more."""
+    `files_hold` says whether the files are as the sandbox was planned for. `check_published` raises PolicyError when
+    policy does not let its ports be published any more."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Command:
         home: str = "",
         reads_reported: bool = False,
         check_published: Callable[[], None] = lambda: None,
+        files_hold: Callable[[], bool] = lambda: True,
         settings: HeldSettings,
     ) -> None:
         self.wrap_id = wrap_id
@@ -105,9 +107,10 @@ class Command:
         self.attributing: asyncio.Task[None] | None = None
         """Finds out `attribution`, after a restart of the daemon."""
         self._check_published = check_published
+        self._files_hold = files_hold
         self._settings = settings
         self._handle: LaunchHandle | None = None
-        self._started = False
+        self._started = self._is_outdated = False
         self._status: int | None = None
         self._reason: str | None = None
         self._ended = asyncio.Event()
@@ -281,7 +284,8 @@ class Command:
         self._started = True
         self._tell(RunStarted(self.wrap_id, self.command_id, self._session_id, self.pid))
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
+        self._is_outdated = self._is_outdated or outdated
         self._reason = SETTINGS_CHANGED if self._settings.have_changed else reason
 
     def refused(self, refusal: Refusal) -> None:
@@ -324,6 +328,7 @@ class Command:
         self.state = State.ENDED
         self._status = status
         if not self._started and self._reason is None:
+            self._is_outdated = not self._files_hold()
             self._reason = "the sandbox ended before the command started"
         self.unpublish()
         self.ended_at = time.monotonic()
@@ -339,6 +344,7 @@ class Command:
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._connects = self._sockets = None
         self._check_published = _nothing
+        self._files_hold = lambda: True
         self._settings.close()
         self.text = self.text[:TEXT_KEPT]
         self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)
@@ -396,6 +402,7 @@ class Command:
         return WrapOutcome(
             self._started, self.state is State.ENDED, self._status, self._reason, self.violations_lost,
             settings_changed=self._settings.have_changed,
+            outdated=not self._started and (self._is_outdated or self._settings.have_changed),
         )
 
     async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:

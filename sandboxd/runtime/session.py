@@ -60,6 +60,10 @@ class Planner(Protocol):
         """Where a path leads on the host, now."""
         ...
 
+    def holds(self, plan: Plan) -> bool:
+        """Whether the files are as they were when it was made, as far as is known without a look."""
+        ...
+
     def look_again(self, path: str) -> None:
         """What it knows of this path is out of date."""
         ...
@@ -207,7 +211,8 @@ class Session:
         if overrides is not request.overrides:
             request = replace(request, overrides=overrides)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
-        command = self._command(wrap_id, request, place, plan.attribution, policy.generation, reads_reported, policy)
+        known = plan.attribution, policy.generation, reads_reported
+        command = self._command(wrap_id, request, place, *known, policy, plan)
         command.looks_for_sockets = plan.supervision.unix_sockets is UnixSockets.LISTED
         try:
             if request.publish:
@@ -273,6 +278,7 @@ class Session:
         generation: int,
         reads_reported: bool,
         made_under: Policy | None = None,
+        plan: Plan | None = None,
     ) -> Command:
         overrides = request.overrides
         sockets = SocketGate(
@@ -298,6 +304,7 @@ class Session:
             home=place.home,
             reads_reported=reads_reported,
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
+            files_hold=lambda: plan is None or self._parts.planner.holds(plan),
             settings=HeldSettings(
                 made_under, lambda: self._policy(overrides), lambda: self._parts.look_at_settings(self.spec.cwd)
             ),

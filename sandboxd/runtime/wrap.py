@@ -234,4 +234,6 @@ class WrapOutcome:
     reason: str | None
     violations_lost: int = 0
     settings_changed: bool = False
-    """Nothing was run since the settings have changed: to be wrapped again."""
+    """Nothing was run since the settings have changed."""
+    outdated: bool = False
+    """Nothing was run since settings or files have changed: to be wrapped again."""

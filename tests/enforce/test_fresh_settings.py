@@ -248,6 +248,46 @@ def test_a_command_of_which_the_settings_changed_is_wrapped_again(
     assert (work / "runs").read_text() == "ran\n"
 
 
+FILES = {
+    "protected ones go": ("mkdir .vscode .idea; touch .vscode/a .idea/a", "rm -r .vscode .idea"),
+    "a protected one is a file now": ("mkdir .vscode; touch .vscode/a", "rm -r .vscode; echo own >.vscode"),
+    "a protected one is a link now": ("mkdir .idea; touch .idea/a", "mv .idea moved; ln -s moved .idea"),
+    "a denied one goes": ("mkdir secret; echo a >secret/a", "rm -r secret"),
+    "those that keep names absent go": ("true", "find . -mindepth 1 -type d -perm -1000 -delete"),
+    "one has a directory of its own now": ("true", "rmdir .idea; mkdir .idea; echo own >.idea/a"),
+}
+ACT = """
+import subprocess
+def changed(wrapped):
+    wraps.append(wrapped)
+    if len(wraps) == 1:
+        subprocess.run(["sh", "-ec", rules], check=True)
+    return wrapped
+"""
+PLANT = "for n in .vscode .idea; do (mkdir -p $n; echo x >$n/planted; echo x >$n) 2>>errors; done; cat; echo ran >>runs"
+
+
+@pytest.mark.parametrize("how", RUNS)
+@pytest.mark.parametrize("what", FILES)
+def test_a_command_of_which_the_files_changed_is_wrapped_again(
+    identity: Identity, start_daemon: StartDaemon, how: str, what: str
+) -> None:
+    work = identity.workspace
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": [f"{work}/secret"]}}})
+    setup, act = FILES[what]
+    identity.run(["sh", "-ec", setup], cwd=work, check=True)
+    code = AROUND + ACT + textwrap.dedent(RUNS[how])
+    words = str(work), act, PLANT
+    done = identity.run(identity.python("-c", code, *words), cwd=work, env=daemon.environment(), input="fed")
+    assert done.returncode == 0 and "fed" in done.stdout, (done.stdout, done.stderr)
+    assert (work / "runs").read_text() == "ran\n"
+    assert not [*work.rglob("planted")], done.stderr
+    for name in (".vscode", ".idea"):
+        assert not (work / name).is_file() or (work / name).read_text() == "own\n"
+    if what in ("protected ones go", "a protected one is a link now"):  # for others there is something to mount on
+        assert done.stdout.split()[-1] == "2", (done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("limit", ["no instances", "no watches"])
 def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: StartDaemon, limit: str) -> None:
     words = LIMITS[limit]

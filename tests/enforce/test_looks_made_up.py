@@ -35,7 +35,7 @@ def start(daemon: DaemonProcess, script: str) -> subprocess.Popen[bytes]:
     return command
 
 
-@pytest.mark.parametrize("planted", ["before"])
+@pytest.mark.parametrize("planted", ["before", "after"])
 def test_the_next_daemon_looks_at_what_ended_without_one(start_daemon: StartDaemon, planted: str) -> None:
     """`planted`: before or after its daemon was killed."""
     first = start_daemon()

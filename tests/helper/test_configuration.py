@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, KILL, VERSION, Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.bridge_protocol import (
+    GO,
+    KILL,
+    VERSION,
+    Descriptors,
+    Exited,
+    Failed,
+    Started,
+    encode_off,
+)
 from sandboxd.backends.linux.launch_configuration import MAX_ARGUMENTS, Configuration, Flags, Listener
 from sandboxd.backends.linux.seccomp import build_filter
 
@@ -186,6 +195,20 @@ class TestWaitingForGo:
         sandbox = launch(["echo", "ran"], flags=Flags.WAIT)
         sandbox.send(byte)
         assert_nothing_ran(sandbox.finish(), "the daemon called the command off before it was started")
+
+    @pytest.mark.parametrize(("reason", "said"), [("why", "why"), ("é\nx" * 999, "é\\x0ax")])
+    def test_why_it_is_called_off_is_said(self, launch: Launcher, reason: str, said: str) -> None:
+        sandbox = launch(["echo", "ran"], flags=Flags.WAIT)
+        sandbox.send(encode_off(reason, "do this"))
+        status, out, err = sandbox.finish()
+        assert (status, out) == (125, "")
+        assert err.startswith(f"sandboxd: {said}") and err.endswith("\nhint: do this\n") and err.count("\n") == 2
+
+    def test_half_of_it_is_enough(self, launch: Launcher) -> None:
+        sandbox = launch(["echo", "ran"], flags=Flags.WAIT)
+        sandbox.send(encode_off("why", "do this")[:500])
+        sandbox.hang_up()
+        assert_nothing_ran(sandbox.finish(), "the daemon hung up before the command was started")
 
     def test_the_daemon_dies_meanwhile(self, launch: Launcher) -> None:
         sandbox = launch(["echo", "ran"], flags=Flags.WAIT)

@@ -93,7 +93,7 @@ class Observer:
     def started(self) -> None:
         self.told.append("started")
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
         self.told.append("failed")
 
     def ended(self, status: int | None) -> None:

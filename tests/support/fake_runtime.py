@@ -114,6 +114,9 @@ class FakePlanner:
     async def resolve(self, path: str) -> Resolved:
         return Resolved(path)
 
+    def holds(self, plan: Plan) -> bool:
+        return True
+
     def look_again(self, path: str) -> None:
         pass
 

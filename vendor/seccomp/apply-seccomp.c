@@ -380,8 +380,11 @@ static _Noreturn void init(char **environment) {
     if (!(error = call(clone, SIGCHLD))) become_command(&filter, given->flags, arguments, environment, report[1]);
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     call(close, report[1]), call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* a command may have cores */
-    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) /* whoever waits for it ends with us */
-        refuse("the daemon called the command off before it was started", 0, try_again);
+    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* whoever waits for it ends with us */
+        static char why[SAID + 1], hint[SAID + 1];
+        if (byte != OFF) refuse("the daemon called the command off before it was started", 0, try_again);
+        read_before_start(why, SAID, 1), read_before_start(hint, SAID, 1), refuse(why, 0, hint);
+    }
     command = (int)error, call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);

@@ -322,6 +322,7 @@ class LinuxBackend:
             self._planted.claimed,
         )  # fmt: skip
         launch.was_claimed = record.link is not None
+        launch.must_stand = record.link is None
         capture = capture_for(wanted.ability, wanted.network)
         completing = self._completion.of(promise.options, capture)
         try:

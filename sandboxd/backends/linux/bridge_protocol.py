@@ -27,6 +27,7 @@ from sandboxd.backends.linux.notifications import (
     encode_notification,
 )
 from sandboxd.errors import InternalError, LaunchError
+from sandboxd.policy.display import neutralise
 
 VERSION = 3
 """Of everything in these two files. Said in the ticket and in the configuration; either side refuses another one."""
@@ -37,6 +38,11 @@ GO = b"G"
 KILL = b"K"
 """Control byte: TERM to everything in the sandbox, and after `grace_ms` the end. A second one: the end at once. Before
 the start it calls the launch off."""
+
+OFF = b"O"
+"""Before the start: the launch is called off, and two texts of `SAID` bytes follow. See `encode_off`."""
+
+SAID = 400
 
 HARMLESS = b"H"
 """The last byte to a launch with Flags.STAY that has told of its end: what the command has left was looked through."""
@@ -75,6 +81,16 @@ class ProtocolError(LaunchError):
         super().__init__(
             "bridge_protocol", message, hint="helper and daemon may be of different versions: `sandboxd restart`"
         )
+
+
+def encode_off(reason: str, hint: str) -> bytes:
+    """Call a launch off, and have process 1 say why and what to do, each cut to what fits into one message."""
+    return OFF + b"".join(_said(text) for text in (reason, hint))
+
+
+def _said(text: str) -> bytes:
+    data = neutralise(text).encode("utf-8", "backslashreplace")[:SAID]
+    return data.decode("utf-8", "ignore").encode().ljust(SAID, b"\0")
 
 
 class FrameType(IntEnum):

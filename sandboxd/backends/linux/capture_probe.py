@@ -115,7 +115,7 @@ class _ProbeObserver:
 
     def started(self) -> None: ...
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
         self.reason = self.reason or reason
 
     def refused(self, refusal: Refusal) -> None: ...

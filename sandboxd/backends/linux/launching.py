@@ -24,6 +24,9 @@ NOT_LOOKED_STATUS = 125
 
 
 class Hold(Protocol):
+    def stands(self) -> bool:
+        """Whether all that was made is still there."""
+
     def release(self, *, ran: bool = True) -> Neutralised:
         """Let go; says which protected names had appeared and were moved aside. `ran`: a command could have made
         them."""
@@ -63,6 +66,8 @@ class Launching:
         self._process = 0
         self._looking: asyncio.Future[bytes] | None = None
         self._cleared = False
+        self.must_stand = True
+        """It has neither started nor failed: that a placeholder is gone is the reason when it ends."""
         self.last_byte = HARMLESS
         """What process 1 hears of the look through what the command has left."""
         self.was_claimed = False
@@ -85,6 +90,7 @@ class Launching:
         return self._observer.starting()
 
     def started(self) -> None:
+        self.must_stand = False
         self._observer.started()
 
     def refused(self, refusal: Refusal) -> None:
@@ -96,14 +102,17 @@ class Launching:
     def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
         self._observer.connecting(attempt, answer)
 
-    def failed(self, reason: str) -> None:
-        self._observer.failed(reason)
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
+        self.must_stand = False
+        self._observer.failed(reason, outdated=outdated)
 
     def clear_up(self) -> asyncio.Future[bytes] | bytes:
         """The command has ended: make harmless what it has left. The result is the last byte for process 1."""
         if not self._cleared:
             self._cleared = True
             try:
+                if self.must_stand and not self._hold.stands():
+                    self._observer.failed("a name that is kept absent was removed meanwhile", outdated=True)
                 self.tell(self._hold.release())
             except OSError as error:  # the look is still to come, and the end has to be told
                 self.not_looked_through(error)
@@ -183,7 +192,7 @@ class Nobody:
 
     def started(self) -> None: ...
 
-    def failed(self, reason: str) -> None: ...
+    def failed(self, reason: str, *, outdated: bool = False) -> None: ...
 
     def refused(self, refusal: Refusal) -> None: ...
 

@@ -24,6 +24,7 @@ from sandboxd.backends.linux.bridge_protocol import (
     ProtocolError,
     Started,
     decode_ticket,
+    encode_off,
 )
 from sandboxd.backends.linux.channel import Channel, Received
 from sandboxd.backends.linux.expected_launch import Aftermath, Preparation
@@ -38,6 +39,10 @@ from sandboxd.policy.violation import ViolationKind, ViolationSource
 if TYPE_CHECKING:
     from sandboxd.backends.linux.bridge import Bridge
 
+OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
+"""Errors after which another wrap may succeed at once: something has changed since this one."""
+AGAIN_BY_ITSELF = "`sandboxd run` and `run` of the clients now prepare it again; after `wrap` or `spawn` do it yourself"
+TRY_AGAIN = "run the command again, or see `sandboxd status`"
 _READ = 64 * 1024
 _END = Received(b"", None, False)
 
@@ -352,9 +357,11 @@ class Link:
 
     def _give_up(self, error: Exception) -> None:
         self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
-        self._tell().failed(f"the sandbox could not be completed: {error}")
-        if isinstance(error, SandboxdError) and error.slug == "settings_changed":
-            self._channel.send_at_once(KILL)  # the helper then says that it was called off, not that we have hung up
+        reason = error.message if isinstance(error, SandboxdError) else str(error)
+        hint = error.hint if isinstance(error, SandboxdError) else ""
+        outdated = isinstance(error, SandboxdError) and error.slug in OUTDATED
+        self._tell().failed(f"the sandbox could not be completed: {reason}", outdated=outdated)
+        self._channel.send_at_once(encode_off(reason, AGAIN_BY_ITSELF if outdated else hint or TRY_AGAIN))
         self._finish()  # its helper waits for GO, and ends with status 125
 
     def _abandon(self) -> None:

@@ -142,8 +142,9 @@ async def outcome(call: Call, params: WrapOutcomeParams) -> WrapOutcomeResult:
         reason=result.reason,
         violations=tuple(violation_record(violation) for violation in violations),
         violations_lost=result.violations_lost,
-        hint="run the command again" if result.settings_changed else "",
+        hint="run the command again" if result.outdated else "",
         settings_changed=result.settings_changed,
+        outdated=result.outdated,
         learned=None if learned is None else _learned_record(learned),
     )
 

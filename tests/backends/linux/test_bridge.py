@@ -22,7 +22,9 @@ from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.linux.bridge import Bridge, Expected
 from sandboxd.backends.linux.bridge_protocol import (
     HARMLESS,
+    OFF,
     OPTIONS,
+    SAID,
     TICKET_SIZE,
     Descriptors,
     Event,
@@ -65,7 +67,7 @@ class Recorder:
     def started(self) -> None:
         self.heard.append("started")
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
         self.heard.append(("failed", reason))
 
     def lost(self, count: int) -> None:
@@ -359,6 +361,8 @@ async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     await helper.send(encode_event(Descriptors(2)), 3)
     await wait_until_async(lambda: "failed" in str(recorder.heard), "it is told")
+    if later:
+        assert (await helper.receive(1 + 2 * SAID)).startswith(OFF + b"a fault of sandboxd")
     assert await helper.receive(1) == b""
     assert await hang_up_and_see(helper, recorder)
     assert len(setting.logged) == 1

@@ -27,13 +27,17 @@ class Around:
     appeared: tuple[str, ...] = ()
     looking: asyncio.Future[bytes] | None = None
     broken: OSError | None = None
+    gone: bool = False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *what: self.heard.append((name, *what))
+        return lambda *what, **more: self.heard.append((name, *what, *filter(None, more.values())))
 
     def look_after(self, launch: Launching) -> asyncio.Future[bytes] | None:
         self.heard.append(("look_after",))
         return self.looking
+
+    def stands(self) -> bool:
+        return not self.gone
 
     def release(self, *, ran: bool = True) -> Neutralised:
         self.heard.append(("release",) if ran else ("release", "unused"))

@@ -58,7 +58,7 @@ class Heard:
     def started(self) -> None:
         self.words.append("started")
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
         self.words.append(f"failed {reason}")
 
     def ended(self, status: int | None) -> None:

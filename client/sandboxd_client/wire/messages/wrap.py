@@ -97,8 +97,8 @@ class WrapOutcomeResult:
     """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why; else it says
     what was not well, such as a look at a part only of what the command has left. `status` is
     as a shell has it (128+N for a signal), None while the command runs or when it never did. `violations_lost` is how
-    many were not recorded because there were too many. `settings_changed`: nothing was run since the settings are
-    others than when it was wrapped; wrap it again."""
+    many were not recorded because there were too many. `outdated`: nothing was run since files or settings are others
+    than when it was wrapped (`settings_changed`: the settings); wrap it again."""
 
     started: bool
     exited: bool
@@ -109,3 +109,4 @@ class WrapOutcomeResult:
     violations_lost: int = 0
     learned: LearnedRecord | None = None
     settings_changed: bool = False
+    outdated: bool = False
