@@ -26,7 +26,15 @@ from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
 from sandboxd.host.facts import HostFacts
-from sandboxd.host.features import CheckStep, SandboxProbe, check_git, check_host, why_unbounded, why_unwatched
+from sandboxd.host.features import (
+    CheckStep,
+    SandboxProbe,
+    check_git,
+    check_host,
+    closed_memory,
+    why_unbounded,
+    why_unwatched,
+)
 from sandboxd.host.helper import find_helper, machine_name
 from sandboxd.host.launch_journal import LaunchJournal
 from sandboxd.host.owed_looks import made_up
@@ -85,7 +93,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
             executed[bwrap.path] = None
             said.now("")
-            return Tools(helper, bwrap.path, False, unwatched, unbounded, landlock)
+            return Tools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, landlock)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
                 said.now("no sandbox can be started", error)
@@ -98,7 +106,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             said.now("no sandbox can be started", error)
             raise
         said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
-        return Tools(helper, bwrap.path, True, unwatched, unbounded, landlock)
+        return Tools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, landlock)
 
     async def steps() -> Sequence[Step]:
         configured = ground.policy().platform.bwrap_path
@@ -163,7 +171,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
                     *LINUX_LAYERS,
                     *(() if unbounded else (PROCESS_LIMIT,)),
                     *landlock.layers,
-                    *(() if unwatched else (NOTIFICATION,)),
+                    *(() if unwatched or closed_memory() else (NOTIFICATION,)),
                     *backend.ability.layers(network_plan(ground.policy().network)),
                 )
             ),

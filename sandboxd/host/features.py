@@ -206,20 +206,21 @@ _NO_LISTENER = {
 }
 
 
-def why_unwatched(helper: str, ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
-    """Why a command's system calls could not be watched here, tried with our helper; empty when they can. Blocks: for a
-    worker thread."""
+def why_unwatched(helper: str) -> str:
+    """Why a command's system calls could not be watched here, tried with our helper; empty when they can, unless
+    `closed_memory` says something. Blocks: for a worker thread."""
     try:
         done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_PATIENCE, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the helper cannot be run ({type(error).__name__})"
     if not done.returncode:
-        return _closed_memory(ptrace_scope)
+        return ""
     return _NO_LISTENER.get(done.returncode, f"seccomp(2) says {os.strerror(abs(done.returncode))}")
 
 
-def _closed_memory(ptrace_scope: str) -> str:
-    """From 2 on Yama lets nobody without privilege read another process, not even one of its own children; the helper
+def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
+    """Why they cannot be watched now, by a setting that an administrator can change at any time; asked before each
+    command. From 2 on Yama lets no process without privilege read another one, not even its own children; the helper
     has none, and could not see what a call is about."""
     try:
         with open(ptrace_scope, encoding="ascii") as file:

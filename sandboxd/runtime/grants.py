@@ -126,7 +126,16 @@ class Grants:
             overrides,
             granted_write=tuple(g.path for g in mine if g.path is not None and g.write),
             granted_read=tuple(g.path for g in mine if g.path is not None and not g.write),
+            grants=tuple(g.id for g in mine),
         )
+
+    def check(self, overrides: Overrides) -> Overrides:
+        """The same, unless a grant that widened them has ended by now. Raises CallerError `grant_unknown`."""
+        for grant_id in overrides.grants:
+            grant = self._given.get(grant_id)
+            if grant is None or not self._is_in_time(grant):
+                raise CallerError("grant_unknown", f"the grant {grant_id} has ended", hint="ask for the path again")
+        return overrides
 
     def revoke(self, grant_id: str) -> Grant:
         """Take a grant back. Raises CallerError `grant_unknown`."""
@@ -149,14 +158,15 @@ class Grants:
     # the next daemon
 
     def record(self) -> GrantsRecord:
-        return GrantsRecord(tuple(self.list()), tuple(self._denied.items()), self._last)
+        given = tuple(filter(self._is_in_time, self._given.values()))
+        return GrantsRecord(given, tuple(self._denied.items()), self._last)
 
     def resume(self, record: GrantsRecord) -> None:
         """Remember what an earlier daemon knew; what has ended meanwhile is left out."""
         self._last = record.last
         self._denied.update(record.denied)
         loop = asyncio.get_running_loop()
-        for grant in filter(self._holds, record.given):
+        for grant in filter(self._is_in_time, record.given):
             self._given[grant.id] = grant
             if grant.expires_at is not None:
                 left = grant.expires_at - self._clock()
@@ -179,7 +189,10 @@ class Grants:
         return True
 
     def _holds(self, grant: Grant) -> bool:
-        return (grant.expires_at is None or grant.expires_at > self._clock()) and grant.uses != 0
+        return self._is_in_time(grant) and grant.uses != 0
+
+    def _is_in_time(self, grant: Grant) -> bool:
+        return grant.expires_at is None or grant.expires_at > self._clock()
 
     def _end(self, grant_id: str) -> None:
         self._forget(grant_id)

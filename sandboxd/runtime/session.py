@@ -94,6 +94,8 @@ class SessionParts:
     proxies: EnvironmentProxies = NO_PROXIES
     look_at_settings: Callable[[str], Awaitable[None] | None] = lambda directory: None
     """Reads the settings files of a project again that have changed, before a command there starts."""
+    record_places: Callable[[], Awaitable[None] | None] = lambda: None
+    """Makes the record of where commands may write durable, before one is launched. Raises SettingsError."""
     find_sockets: FindSockets = lambda places: SocketsAtStart()
 
 
@@ -202,6 +204,8 @@ class Session:
         self._check_unclaimed()
         overrides = self.grants.widen(request.overrides, request.command_id)
         policy = self._policy(overrides)
+        if (recording := self._parts.record_places()) is not None:
+            await recording
         unenforced = check_restrictions(policy) if policy.unenforced else ()
         await self._parts.backend.ready()
         place = self._place(request.cwd, policy.network.transparent)
@@ -306,7 +310,9 @@ class Session:
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
             files_hold=lambda: plan is None or self._parts.planner.holds(plan),
             settings=HeldSettings(
-                made_under, lambda: self._policy(overrides), lambda: self._parts.look_at_settings(self.spec.cwd)
+                made_under,
+                lambda: self._policy(self.grants.check(overrides)),
+                lambda: self._parts.look_at_settings(self.spec.cwd),
             ),
         )
         return command

@@ -30,6 +30,8 @@ class Overrides:
     granted_write: tuple[str, ...] = ()
     granted_read: tuple[str, ...] = ()
     """Paths that a person granted."""
+    grants: tuple[str, ...] = field(default=(), compare=False)
+    """Which grants these are of."""
 
     def __bool__(self) -> bool:
         callers = self.allow_domains or self.allow_write or self.allow_read or self.settings

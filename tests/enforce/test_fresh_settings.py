@@ -162,6 +162,51 @@ def test_a_rule_written_between_wrap_and_spawn_holds(daemon: DaemonProcess, iden
         path.write_text("{}")
 
 
+GRANTED = """
+import json, os, subprocess, sys
+from sandboxd_client import Client
+place, scope, how = sys.argv[1:]
+subscribed, ready = os.pipe()
+if asking := os.fork():  # a person, who is not the process that asks
+    with Client(autostart=False) as person:
+        person.permission_subscribe()
+        os.write(ready, b"x")
+        for said in person.notifications(60):
+            if said.method == "sandbox_permission_request":
+                person.permission_respond(said.params.request_id, "allow", scope=scope)
+                break
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]))
+os.read(subscribed, 1)
+with Client(autostart=False) as box, box.session(cwd=".") as session:
+    box.permission_request("path", session_id=session.id, path=place, write=True)
+    launch = box.wrap(argv=["touch", place + "/made"], session_id=session.id)
+    if how == "revoked":
+        for grant in box.permission_list(session.id).grants:
+            box.permission_revoke(session.id, grant.grant_id)
+    environment = {**os.environ, **launch.env.set}
+    done = subprocess.run(launch.argv, cwd=launch.cwd, env=environment, stderr=subprocess.PIPE, text=True)
+    print(json.dumps([done.returncode, box.wrap_outcome(launch.wrap_id).settings_changed, done.stderr]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("scope", "how", "holds"),
+    [("session", "kept", True), ("session", "revoked", False), ("once", "kept", True)],
+)
+def test_a_path_granted_for_a_command_that_has_not_started(
+    daemon: DaemonProcess, identity: Identity, scope: str, how: str, holds: bool
+) -> None:
+    """A grant that was taken back by then opens nothing; the others do."""
+    identity.run(["mkdir", str(identity.home / "granted")], check=True)
+    place = identity.home / "granted"
+    done = daemon.python(GRANTED, str(place), scope, how, cwd=identity.workspace)
+    assert done.returncode == 0, done.stderr
+    status, changed, said = json.loads(done.stdout)
+    assert (status, changed) == ((0, False) if holds else (125, True)), said
+    assert (place / "made").exists() is holds
+    assert holds or "sandboxd: the settings have changed since the command was prepared\nhint: " in said
+
+
 RESTARTED = """
 import json, os, subprocess, sys
 from pathlib import Path

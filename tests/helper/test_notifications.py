@@ -14,7 +14,7 @@ import pytest
 from sandboxd.backends.linux.bridge_protocol import Descriptors, ExecFailed, Exited, Started
 from sandboxd.backends.linux.notifications import Access, Lost, RefusedCall
 from sandboxd.backends.linux.seccomp_notified import call_name
-from sandboxd.host.features import why_unwatched
+from sandboxd.host.features import closed_memory, why_unwatched
 from sandboxd.plan.plan import Supervision
 from support import processes
 from support.users import Identity
@@ -525,7 +525,7 @@ def test_the_probe(launch: Launcher, tmp_path: Path) -> None:
     assert "cannot be run" in why_unwatched(str(tmp_path / "missing"))
     for scope, unwatched in (("0", False), ("1", False), ("2", True), ("3", True), ("", False)):
         (tmp_path / "scope").write_text(scope + "\n")
-        assert ("ptrace_scope" in why_unwatched(launch.helper, str(tmp_path / "scope"))) is unwatched
+        assert ("ptrace_scope" in closed_memory(str(tmp_path / "scope"))) is unwatched
     probing = launch.start(
         ["/usr/bin/env", "python3", "-I", "-S", "-c", HOLDING_A_LISTENER, launch.helper, "probe"], stdin=-1
     )

@@ -176,3 +176,30 @@ async def test_an_outcome_is_forgotten_in_the_end(desk: Desk) -> None:
     with pytest.raises(CallerError) as caught:
         await desk.answer("q-0")
     assert caught.value.slug == "question_unknown"
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+async def test_a_path_granted_for_a_launch_holds_until_it_is_over(handed_over: bool) -> None:
+    """Used up by the wrap, it is still what the launch rests on: also for the daemon that starts it."""
+    now = 100.0
+    grants = Grants(clock=lambda: now)
+    once, session = (
+        grants.give(f"/{scope}", scope, "c-1", "a person", ttl_s=60, path=f"/{scope}", write=True, uses=uses)
+        for scope, uses in ((Scope.ONCE, 1), (Scope.SESSION, None))
+    )
+    widened = grants.widen(NO_OVERRIDES, "c-1")
+    assert set(widened.granted_write) == {"/once", "/session"} and widened.grants == (once.id, session.id)
+    assert grants.widen(NO_OVERRIDES, "c-1").granted_write == ("/session",), "once is once"
+    if handed_over:
+        record, grants = grants.record(), Grants(clock=lambda: now)
+        grants.resume(record)
+        assert grants.widen(NO_OVERRIDES, "c-1").granted_write == ("/session",)
+    assert grants.check(widened) is widened and grants.check(NO_OVERRIDES) is NO_OVERRIDES
+    now = 160.0
+    with pytest.raises(CallerError, match="has ended"):
+        grants.check(widened)
+    now = 100.0
+    grants.revoke(session.id)
+    with pytest.raises(CallerError, match="has ended"):
+        grants.check(widened)
+    grants.close()
