@@ -145,6 +145,7 @@ async def run_daemon(
             events=events,
             proxies=proxies,
             look_at_settings=policies.look,
+            record_places=policies.places.record,
             find_sockets=find_sockets,
         )
         keeping: Keeping | None = None

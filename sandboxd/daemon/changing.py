@@ -90,7 +90,7 @@ async def change_project(
         written = await asyncio.to_thread(edit_file, file, edit, places.lock_directory, follow=False)
         if written:
             before, after = edited[-1]  # the last is the one that counted
-            trusting.renew(directory, file, before.encode() or None, after.encode())
+            await trusting.renew(directory, file, before.encode() or None, after.encode())
         return written
 
     return await _change(policies, project, changes, file, write, confirmed)

@@ -243,7 +243,7 @@ def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
 
     async def write(directory: str, suggestion: Suggestion, confirmed: bool) -> tuple[str, ...]:
         if suggestion.key == TRUST_KEY:
-            return trusting.answered(directory, suggestion.rule)
+            return await trusting.answered(directory, suggestion.rule)
         change = change_of("add", suggestion.key, suggestion.rule)
         return (await change_settings(policies, [change], None, directory, confirmed=confirmed)).warnings
 

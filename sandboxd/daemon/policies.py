@@ -82,6 +82,11 @@ class SettingsPlaces:
                 if path != "/":
                     del self.opened[path]
 
+    def record(self) -> Awaitable[None] | None:
+        """See to it that a failure of power does not lose what was noted; to be awaited before a command starts. Raises
+        SettingsError."""
+        return None if self.earlier is None or self.earlier.is_durable else asyncio.to_thread(self.earlier.sync)
+
     def note_policy(self, policy: Policy) -> None:
         """The same for all that a policy opens."""
         self.note(literal_part(rule.path) for rule in policy.files.allow_write)

@@ -82,6 +82,8 @@ class Trusting:
         self._log = log
         self._grants = Grants()
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._writing = asyncio.Lock()
+        """Held while a record is made from the one before, in a worker thread."""
 
     @property
     def is_permitted(self) -> bool:
@@ -140,9 +142,16 @@ class Trusting:
         state = "untrusted" if record is None else "changed"
         return ShownFile(location.path, name, content.sha256, state, changed, content)
 
-    def trust(self, path: str, digests: Mapping[str, str]) -> Shown:
+    async def trust(self, path: str, digests: Mapping[str, str]) -> Shown:
         """Record that a person trusts what was shown: `digests` has the SHA-256 of each file by its path. Raises
         CallerError `trust_forbidden`, `trust_changed`, `trust_nothing`; SettingsError."""
+        async with self._writing:
+            directory = await asyncio.to_thread(self._trust, path, digests)
+        self._log.info("settings files are trusted", directory=directory, files=list(digests))
+        self._policies.reload()
+        return await asyncio.to_thread(self.show, path)
+
+    def _trust(self, path: str, digests: Mapping[str, str]) -> str:
         shown = self.show(path)
         self._check_permitted(shown.forbidden)
         if not shown.files:
@@ -156,9 +165,7 @@ class Trusting:
                 hint=f"look at them again: sandboxd trust {neutralise(path)}",
             )
         self._record(shown.directory, {file.name: file.content for file in shown.files})
-        self._log.info("settings files are trusted", directory=shown.directory, files=list(digests))
-        self._policies.reload()
-        return self.show(path)
+        return shown.directory
 
     @staticmethod
     def _check_permitted(forbidden: bool) -> None:
@@ -180,16 +187,21 @@ class Trusting:
         }
         self._store.save(TrustedDirectory(directory, {**kept, **files}, time.time()))
 
-    def remove(self, path: str) -> bool:
+    async def remove(self, path: str) -> bool:
         """Forget what is trusted in a directory, which need not exist any more. Raises SettingsError."""
-        real = os.path.realpath(path)
-        removed = self._store.remove(real)
-        if not removed and self._store.find(os.path.dirname(real)) is not None and not os.path.isdir(real):
-            removed = self._forget_file(*os.path.split(real))
+        async with self._writing:
+            removed = await asyncio.to_thread(self._remove, path)
         if removed:
-            self._log.info("settings files are not trusted any more", directory=real)
+            self._log.info("settings files are not trusted any more", directory=path)
             self._policies.reload()
         return removed
+
+    def _remove(self, path: str) -> bool:
+        real = os.path.realpath(path)
+        if self._store.remove(real):
+            return True
+        in_record = self._store.find(os.path.dirname(real)) is not None and not os.path.isdir(real)
+        return in_record and self._forget_file(*os.path.split(real))
 
     def _forget_file(self, directory: str, name: str) -> bool:
         record = self._store.find(directory)
@@ -198,9 +210,13 @@ class Trusting:
         self._store.save(replace(record, files={key: file for key, file in record.files.items() if key != name}))
         return True
 
-    def renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
+    async def renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
         """Trust what was just written into a project's file for a person, where nothing came along with it that no
         person has trusted: `before` was trusted, widened nothing, or was not there."""
+        async with self._writing:
+            return await asyncio.to_thread(self._renew, project, file, before, after)
+
+    def _renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
         shown = next((one for one in self._locations(project) if one.path == file), None)
         if shown is None or not self.is_permitted:
             return False
@@ -251,9 +267,9 @@ class Trusting:
         for task in self._asking.values():
             task.cancel()
 
-    def answered(self, directory: str, rule: str) -> tuple[str, ...]:
+    async def answered(self, directory: str, rule: str) -> tuple[str, ...]:
         """A person has said yes to a question: trust exactly the content that it showed. Raises as `trust`."""
-        self.trust(directory, json.loads(rule))
+        await self.trust(directory, json.loads(rule))
         return ()
 
 

@@ -93,6 +93,7 @@ class TrustStore:
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(new, path)
+            _sync(self.directory)
         except OSError as fault:
             with contextlib.suppress(OSError):
                 os.unlink(new)
@@ -106,6 +107,7 @@ class TrustStore:
         """Forget a directory; False when nothing of it was trusted. Raises SettingsError `trust_unwritable`."""
         try:
             os.unlink(self._path(directory))
+            _sync(self.directory)
         except FileNotFoundError:
             return False
         except OSError as fault:
@@ -142,11 +144,30 @@ class OpenedPlaces:
         self._path = path
         self._known: set[str] = set()
         self._state: tuple[int, ...] = ()
+        self._added = self._synced = 0
+        """How often something was added, and how much of that a failure of power leaves."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that was added is on the disk."""
+        return self._synced == self._added
+
+    def sync(self) -> None:
+        """Wait until it is. For a worker thread. Raises SettingsError as `add`."""
+        added = self._added
+        try:
+            _sync(self._path)
+            _sync(os.path.dirname(self._path))
+        except FileNotFoundError:  # a person has removed it
+            pass
+        except OSError as fault:
+            raise self._unwritable(fault) from fault
+        self._synced = max(self._synced, added)
 
     def add(self, paths: Iterable[str], store: TrustStore) -> None:
-        """Remember further ones. Raises SettingsError `opened_unwritable` where the record cannot be written although
-        this user may write there: the next daemon would believe what commands leave there. A home that cannot be
-        written at all has no record, and then no place is believed (`read`)."""
+        """Remember further ones, durably after `sync`. Raises SettingsError `opened_unwritable` where the record cannot
+        be written although this user may write there: the next daemon would believe what commands leave there. A home
+        that cannot be written at all has no record, and then no place is believed (`read`)."""
         known = self.read()
         new = {path for path in map(real_path, paths) if not _is_in(path, known)}
         if not new or not self._can_be_kept():
@@ -159,11 +180,15 @@ class OpenedPlaces:
             with open(os.open(self._path, flags, 0o600), "w", encoding="ascii") as file:
                 file.write(lines)
         except OSError as fault:
-            raise SettingsError(
-                "opened_unwritable",
-                f"{self._path}: what commands may write cannot be recorded there: {fault.strerror}",
-                hint=f"make room on the disk, and {os.path.dirname(self._path)} a directory that only you can write",
-            ) from fault
+            raise self._unwritable(fault) from fault
+        self._added += 1
+
+    def _unwritable(self, fault: OSError) -> SettingsError:
+        return SettingsError(
+            "opened_unwritable",
+            f"{self._path}: what commands may write cannot be recorded there: {fault.strerror}",
+            hint=f"make room on the disk, and {os.path.dirname(self._path)} a directory that only you can write",
+        )
 
     def _can_be_kept(self) -> bool:
         """Whether this user can write the record, or could make the directories to it."""
@@ -198,6 +223,15 @@ class OpenedPlaces:
             with contextlib.suppress(ValueError):
                 found.add(str(json.loads(line)))
         return found
+
+
+def _sync(path: str) -> None:
+    """Wait until a file, or what stands in a directory, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_in(path: str, places: set[str]) -> bool:

@@ -3,6 +3,7 @@ user and command-line settings and of what a person trusted."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -121,7 +122,7 @@ class World:
     def trust(self, directory: str) -> None:
         try:
             shown = self.trusting.show(str(self.base / directory))
-            self.trusting.trust(str(self.base / directory), shown.digests)
+            asyncio.run(self.trusting.trust(str(self.base / directory), shown.digests))
         except SandboxdError:
             return
         for key in [key for key in self.trusted if key[0] == shown.directory]:

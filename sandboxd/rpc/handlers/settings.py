@@ -147,9 +147,9 @@ async def trust(call: Call, params: SettingsTrustParams) -> SettingsTrustResult:
     if params.path is None or not params.path.startswith("/"):
         raise CallerError("path_relative", "trust is about an absolute path", hint="send the path of a directory")
     if params.action == "remove":
-        return SettingsTrustResult(trusting.is_permitted, params.path, done=trusting.remove(params.path))
+        return SettingsTrustResult(trusting.is_permitted, params.path, done=await trusting.remove(params.path))
     if params.action == "trust":
-        return _trust_result(trusting.trust(params.path, params.digests), done=True)
+        return _trust_result(await trusting.trust(params.path, params.digests), done=True)
     return _trust_result(await asyncio.to_thread(trusting.show, params.path))
 
 
