@@ -189,6 +189,10 @@ class Session:
 
     async def _wrap(self, request: WrapRequest) -> tuple[Wrapped, Command]:
         """Where a program has created a name that the plan takes for absent, there is another plan."""
+        self._check_open()
+        overrides = self.grants.widen(request.overrides, request.command_id)
+        if overrides is not request.overrides:
+            request = replace(request, overrides=overrides)
         for _ in range(PLANS_TRIED - 1):
             try:
                 return await self._wrap_once(request)
@@ -202,8 +206,7 @@ class Session:
     async def _wrap_once(self, request: WrapRequest) -> tuple[Wrapped, Command]:
         self._check_open()
         self._check_unclaimed()
-        overrides = self.grants.widen(request.overrides, request.command_id)
-        policy = self._policy(overrides)
+        policy = self._policy(request.overrides)
         if (recording := self._parts.record_places()) is not None:
             await recording
         unenforced = check_restrictions(policy) if policy.unenforced else ()
@@ -212,8 +215,6 @@ class Session:
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
         plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
         wrap_id = secrets.token_hex(16)
-        if overrides is not request.overrides:
-            request = replace(request, overrides=overrides)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
         command = self._command(wrap_id, request, place, *known, policy, plan)
