@@ -104,6 +104,17 @@ class Caller:
             )
 
 
+def has_ended(process: Process) -> bool:
+    """Whether a process is no more, or only waits to be collected. False where that cannot be told (macOS)."""
+    pid, started = process
+    if sys.platform != "linux" or not started:
+        return False
+    try:
+        return start_time(pid) != started or _state_of(pid) in (b"Z", b"X")
+    except OSError:
+        return True
+
+
 def start_time(pid: int) -> int:
     """When a process was started, in clock ticks since boot. Raises OSError."""
     return _parent_of(pid)[1]
@@ -193,8 +204,16 @@ def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
 def _parent_of(pid: int) -> Process:
     """The parent of a process and its own start time. The name of the program, which may hold anything, stands before
     the last parenthesis. Raises OSError."""
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    fields = _status_of(pid)
     return int(fields[1]), int(fields[19])
+
+
+def _state_of(pid: int) -> bytes:
+    return _status_of(pid)[0]
+
+
+def _status_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _groups(connection: socket.socket, pid: int) -> Iterable[int]:

@@ -83,6 +83,8 @@ class _Open:
     """Whoever asked did so before a restart, and has not asked again yet."""
     processes: set[tuple[int, int]] = field(default_factory=set)
     """Those that asked by a request of their own, by process id and start time: they may not answer."""
+    present: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Those of them whose request waits."""
 
 
 @dataclass(slots=True)
@@ -220,7 +222,12 @@ class Prompts:
                 one = self._put(session_id, session, grants, question, asker)
             if process is not None:
                 one.processes.add(process)
-            outcome = await self._wait(one, asker)
+                one.present[process] += 1
+            try:
+                outcome = await self._wait(one, asker)
+            finally:
+                if process is not None:
+                    one.present[process] -= 1
             if one.asker == asker or _holds_for_others(outcome):
                 return outcome
 
@@ -258,10 +265,13 @@ class Prompts:
 
     # answering
 
-    def askers(self, request_id: str) -> frozenset[tuple[int, int]]:
-        """The processes that asked an open question by a request of their own, by process id and start time."""
+    def askers(self, request_id: str, *, present: bool = False) -> frozenset[tuple[int, int]]:
+        """The processes that asked an open question by a request of their own, by process id and start time; with
+        `present` those whose request waits now."""
         one = self._open.get(request_id)
-        return frozenset() if one is None else frozenset(one.processes)
+        if one is None:
+            return frozenset()
+        return frozenset(+one.present if present else one.processes)
 
     async def answer(self, subscriber: object, request_id: str, verdict: Verdict, by: str) -> Resolved:
         """Take one answer. The first one counts; when `always` cannot be written, the question stays open.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +169,37 @@ async def test_who_asked_may_not_answer(running: RunningDaemon) -> None:
         answer = {"request_id": await open_question(sibling), "behavior": "allow"}
         await sibling.result("sandbox_permission_response", answer)
         assert (await asking)["behavior"] == "allow"
+
+
+async def test_nobody_answers_for_an_asker_that_has_ended(running: RunningDaemon) -> None:
+    """Its connection lives on in another process, and its children are recognised no more."""
+    async with (
+        running.client_in_a_child() as asker,
+        running.client_in_a_child() as sibling,
+        running.client_in_a_child() as again,
+    ):
+        await sibling.result("permission.subscribe")
+        wish = {"kind": "path", "path": "/srv/x", "write": True, "session_id": await opened(sibling, running)}
+        asking = asyncio.create_task(asker.result("permission.request", wish))
+        answer = {"request_id": await open_question(sibling), "behavior": "allow"}
+        (process,) = running.daemon.permissions.prompts.askers(answer["request_id"])
+        os.kill(process[0], signal.SIGKILL)
+        while Path(f"/proc/{process[0]}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            await sibling.result("hello")
+        assert await slug(sibling, "sandbox_permission_response", answer) == "not_permitted"
+        deny = {**answer, "behavior": "deny"}
+        assert await slug(sibling, "sandbox_permission_response", deny) == "not_permitted"
+        joining = asyncio.create_task(again.result("permission.request", wish))
+        while len(running.daemon.permissions.prompts.askers(answer["request_id"])) < 2:
+            await sibling.result("hello")
+        assert await slug(sibling, "sandbox_permission_response", answer) == "not_permitted"
+        asker.writer.transport.abort()  # now the other one alone waits
+        asking.cancel()
+        while (request_id := await open_question(sibling)) == answer["request_id"]:
+            pass
+        answer["request_id"] = request_id  # it is asked anew, for who is left
+        await sibling.result("sandbox_permission_response", answer)
+        assert (await joining)["behavior"] == "allow"
 
 
 async def open_question(client: RawClient) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from sandboxd.daemon.permissions import Asked, Kind, Resolved, Scope, Verdict, Wish
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
+from sandboxd.rpc.peer import has_ended
 from sandboxd_client.wire.messages.prompts import (
     GrantRecord,
     PermissionListParams,
@@ -41,7 +42,14 @@ async def subscribe(call: Call, params: PermissionSubscribeParams) -> Permission
 
 async def respond(call: Call, params: PermissionResponseParams) -> PermissionResponseResult:
     """One answer. Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
-    if call.caller.descends_from(call.daemon.permissions.prompts.askers(params.request_id)):
+    prompts = call.daemon.permissions.prompts
+    if any(map(has_ended, prompts.askers(params.request_id, present=True))):
+        raise CallerError(
+            "not_permitted",
+            "the process that asked has ended, and another one holds its connection: who may answer cannot be told",
+            hint="have the program ask again",
+        )
+    if call.caller.descends_from(prompts.askers(params.request_id)):
         raise CallerError(
             "not_permitted",
             "the process that asked a question, or one that it started, may not answer it",
