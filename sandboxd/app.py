@@ -38,7 +38,6 @@ from sandboxd.daemon.subscriptions import SettingsSubscriptions
 from sandboxd.daemon.trusting import Trusting
 from sandboxd.handover.document import Incoming
 from sandboxd.host.directories import temporary_base
-from sandboxd.host.socket_files import find_sockets
 from sandboxd.policy.upstream import read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.rpc.connection import Connection as ClientConnection
@@ -146,7 +145,7 @@ async def run_daemon(
             proxies=proxies,
             look_at_settings=policies.look,
             record_places=policies.places.record,
-            find_sockets=find_sockets,
+            find_sockets=machine.find_sockets,
         )
         keeping: Keeping | None = None
         if store is not None and machine.succession is not None:

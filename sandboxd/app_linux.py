@@ -22,6 +22,7 @@ from sandboxd.backends.linux.landlock_probe import find_landlock
 from sandboxd.backends.linux.netns import NamespaceWorker
 from sandboxd.backends.linux.stragglers import end_stragglers
 from sandboxd.backends.linux.supervision import NOTIFICATION
+from sandboxd.backends.linux.unix_sockets import with_names
 from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
@@ -40,6 +41,7 @@ from sandboxd.host.launch_journal import LaunchJournal
 from sandboxd.host.owed_looks import made_up
 from sandboxd.host.placeholders import Placeholders, PlaceholdersRecord
 from sandboxd.host.planted_look import PlantedRepositories
+from sandboxd.host.socket_files import find_sockets
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
 from sandboxd.plan.planner import Planner as HostPlanner
@@ -179,6 +181,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             captures=lambda: backend.ability.reach is not None,
             warnings=lambda: backend.warnings,
             scan_warnings=lambda: facts.warnings,
+            find_sockets=lambda places: with_names(find_sockets(places)),
             succession=Succession(
                 prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited, backend.keep
             ),

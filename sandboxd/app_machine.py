@@ -13,10 +13,12 @@ from structlog.typing import FilteringBoundLogger
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.state import Step
 from sandboxd.handover.document import Incoming, Outgoing
+from sandboxd.plan.facts import SocketsAtStart
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.policy import Policy
 from sandboxd.runtime.session import Inherited, Planner
+from sandboxd.runtime.sockets import FindSockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Machine:
     """The same about the look at files; a command tells them when they have changed."""
     captures: Callable[[], bool] = bool
     """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
+    find_sockets: FindSockets = lambda places: SocketsAtStart()
+    """The Unix sockets that are there now; only asked where connects to them are."""
     succession: Succession | None = None
     """None where the sandboxes cannot outlive their daemon."""
 

@@ -82,6 +82,11 @@ class Attribution:
         """Whether the command could have put there, by any name of the place, the socket that stands at a path."""
         return any(self._shows(one) in _MOVES for one in (path, *self._found.twins.others(path)))
 
+    def is_name_of(self, resolved: Resolved, path: str) -> bool:
+        """Whether a path of the host leads to another one, by no link that the command could have made."""
+        real, trusted = self.leads_to(resolved)
+        return trusted and path in (real, *self._found.twins.others(real))
+
     def writable(self) -> tuple[str, ...]:
         """The directories of the host that the command can write, by all their canonical paths, and what else was
         opened for writing. Takes its time with very many points."""

@@ -234,10 +234,12 @@ class SocketFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundSocket:
-    """A Unix socket, and the path where it stood as a command sees it."""
+    """A Unix socket, and the path where it stood as a command sees it. `bound_at` is the name by which its server has
+    bound it, where that is known."""
 
     path: str
     file: SocketFile
+    bound_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.base import Answer, ConnectAttempt
 from sandboxd.plan.attribution import Attribution
-from sandboxd.plan.facts import Resolved, SocketFile, SocketsAtStart
+from sandboxd.plan.facts import FoundSocket, Resolved, SocketFile, SocketsAtStart
 from sandboxd.plan.mounts import is_below
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.policy import NetworkPolicy
@@ -29,7 +30,7 @@ _NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket 
 Resolve = Callable[[str], Awaitable[Resolved]]
 FindSockets = Callable[[Sequence[tuple[str, str]]], SocketsAtStart]
 """By paths of the host and the paths of the same inside. Takes its time."""
-_LATE = "it came there after the command had started, from outside the sandbox"
+_LATE = "it was moved there, or bound outside the sandbox after the command had started"
 _UNSEEN = "it was not found at the start: there was more to look through than is"
 _UNTOLD = "the helper of this command, of an earlier version, does not say which socket it is"
 
@@ -79,7 +80,19 @@ class SocketGate:
         ends = [attribution.leads_to(await self._resolve(one.path)) for one in self._network().allow_unix_sockets]
         listed = [real for real, trusted in ends if trusted]
         temporary = (await self._resolve(self._inside.temporary)).real
-        self.at_start = await asyncio.to_thread(self._look, attribution, listed, temporary)
+        seen = await asyncio.to_thread(self._look, attribution, listed, temporary)
+        stayed = [one for one in seen.found if await self._has_stayed(one, attribution)]
+        self.at_start = replace(seen, found=tuple(stayed))
+
+    async def _has_stayed(self, found: FoundSocket, attribution: Attribution) -> bool:
+        """Whether a socket is where its server has bound it, as far as is known: an earlier command may have moved it.
+        Nothing of the host can be moved into the session's own `/tmp`, which is a mount."""
+        name = found.bound_at
+        if not name.startswith("/") or name == found.path or attribution.is_private_socket(found.path):
+            return True
+        directory = await self._resolve(posixpath.dirname(name))
+        resolved = replace(directory, real=posixpath.join(directory.real, posixpath.basename(name)))
+        return attribution.is_name_of(resolved, found.path)
 
     def _look(self, attribution: Attribution, listed: list[str], temporary: str) -> SocketsAtStart:
         writable = attribution.writable()

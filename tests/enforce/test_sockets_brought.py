@@ -4,7 +4,6 @@ when the command started, and what listens in the sandbox, it reaches as before,
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -95,16 +94,13 @@ class Servers:
         self._identity = identity
         self._listening: dict[str, socket.socket] = {}
 
-    def listen(self, name: str, at: Path | None = None) -> Path:
+    def listen(self, name: str, at: Path | None = None, by_name: str | None = None) -> Path:
         path = (self._identity.workspace if at is None else at) / name
         for directory in reversed([one for one in path.parents if not one.exists()]):
             directory.mkdir()
             self._identity.own(directory)
-        # an address has room for 108 bytes
-        parent = os.open(path.parent, os.O_PATH)
         one = self._listening[name] = socket.socket(socket.AF_UNIX)
-        one.bind(f"/proc/self/fd/{parent}/{path.name}")
-        os.close(parent)
+        one.bind(str(path) if by_name is None else by_name)
         one.listen()
         one.setblocking(False)
         self._identity.own(path)
@@ -298,6 +294,44 @@ ask([attempt("socks/late"), attempt("/tmp/late"), attempt(os.environ["TMPDIR"] +
     assert done.stdout == "connected\n", done.stderr
     explained = daemon.run("explain", "socket", "socks/late")
     assert "when a command starts" in explained.stdout, explained.stdout
+
+
+EARLIER = """
+os.mkdir("socks/made")
+os.link("out/link", "socks/made/link")
+os.rename("out/move", "socks/move")
+os.rename("out/directory", "socks/directory")
+os.rename("swapped", "before")
+os.rename("out/swapped", "swapped")
+os.rename("linked/s", "socks/linked")
+os.rename("linked", "linked.before")
+os.symlink("socks", "linked")
+os.rename("socks/renamed", "socks/renamed.now")
+"""
+LATER = """
+brought = ["socks/made/link", "socks/move", "socks/directory/s", "swapped/s", "socks/linked", "socks/renamed.now"]
+there = ["socks/there", "socks/relative", "socks/by a link"]
+print(json.dumps([[attempt(path) for path in paths] for paths in (brought, there)]))
+"""
+
+
+def test_what_an_earlier_command_has_moved_is_not_reached(
+    start_daemon: StartDaemon, identity: Identity, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server has bound it by another name than that of an allowed place. One that is moved has to be bound anew."""
+    for name in ("out/link", "out/move", "out/directory/s", "out/swapped/s", "linked/s", "socks/renamed", "swapped/x"):
+        servers.listen(name)
+    servers.listen("socks/there")
+    monkeypatch.chdir(identity.workspace)
+    servers.listen("socks/relative", by_name="socks/relative")
+    (identity.base / "workspace").symlink_to(identity.workspace)
+    servers.listen("socks/by a link", by_name=str(identity.base / "workspace/socks/by a link"))
+    daemon = start_daemon(settings=allowing("./socks", "./swapped"))
+    assert daemon.run("run", "--", "python3", "-I", "-S", "-c", INSIDE + EARLIER).returncode == 0
+    done = daemon.run("run", "--", "python3", "-I", "-S", "-c", INSIDE + LATER)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [["EACCES"] * 6, ["connected"] * 3]
+    assert servers.reached() == ["socks/there", "socks/relative", "socks/by a link"]
 
 
 def test_commands_of_one_session_reach_each_other(start_daemon: StartDaemon) -> None:

@@ -123,6 +123,22 @@ async def test_where_it_can_write_the_socket_counts_and_not_its_path() -> None:
     assert (await made.decide("/srv/t/x", file(1))).reason is Reason.SOCKET_NOT_LISTED
 
 
+async def test_what_was_not_bound_where_it_is_found_was_moved() -> None:
+    """By an earlier command. A name that leads there counts, unless by a link that the command can change."""
+    seen = Seen()
+    host = FakeHost({f"{WORK}/s/": "", "/home/link": "-> /home/u", f"{WORK}/l": "-> s", f"{WORK}/o/": ""})
+    made = await gate(host, f"{WORK}/s", seen=seen)
+    names = {
+        f"{WORK}/s/a": True, "": True, "a": True, "/home/link/work/s/a": True,
+        f"{WORK}/o/a": False, f"{WORK}/s/b": False, f"{WORK}/l/a": False, "/srv/a": False,
+    }  # fmt: skip
+    for name, stays in names.items():
+        seen.there = [FoundSocket(f"{WORK}/s/a", file(1), name), FoundSocket("/tmp/a", file(2), "/elsewhere")]
+        await made.look()
+        assert (await made.decide(f"{WORK}/s/a", file(1))).allowed is stays, name
+        assert (await made.decide("/tmp/a", file(2))).allowed
+
+
 async def test_what_stood_where_it_is_not_allowed_any_more_is_not() -> None:
     seen = Seen()
     made = await gate(FakeHost({f"{WORK}/s/": ""}), f"{WORK}/s", seen=seen)

@@ -10,18 +10,15 @@ import socket
 
 from sandboxd.backends.linux.namespace_program import STREAM, OpenNetlink, OpenSocket, Program, Then
 from sandboxd.backends.linux.namespace_request import NamespaceError
-from sandboxd.backends.linux.netlink import NETLINK_SOCK_DIAG, bound_unix_sockets, read_unix_sockets
+from sandboxd.backends.linux.netlink import NETLINK_SOCK_DIAG
 from sandboxd.backends.linux.netns import NamespaceWorker
+from sandboxd.backends.linux.unix_sockets import file_of, list_unix_sockets
 from sandboxd.plan.facts import SocketFile
 from sandboxd.policy.hosts import IPAddress
 
 _REUSE_ADDRESS = (1, 2, 1)
 AT_ONCE = 2
 """Requests of one sandbox: each forks a process, which is to be there for the launches of others as well."""
-PART, MOST_PARTS = 1 << 16, 1000
-"""Of a list of Unix sockets: bytes that are read at a time, and how often. A part holds some hundred."""
-
-
 class NamespaceHold:
     """A sandbox's network namespace, kept open to open further sockets in it. Owns the descriptor `namespace`."""
 
@@ -65,10 +62,8 @@ class NamespaceHold:
     async def is_bound(self, file: SocketFile) -> bool:
         """Whether a socket that was made inside is bound to this file. The kernel tells 32 bits of the inode, and of
         some file systems (btrfs) another device than stat(2): then the answer is no. Raises OSError, NamespaceError."""
-        major, minor = file.device
-        wanted = (major << 20 | minor, file.inode)
         with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
-            return await asyncio.to_thread(_is_bound, sock, wanted)
+            return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 
     async def _open(self, step: OpenSocket | OpenNetlink) -> socket.socket:
         async with self._room:
@@ -85,16 +80,6 @@ class NamespaceHold:
             with contextlib.suppress(OSError):
                 os.close(self._namespace)
             self._namespace = -1
-
-
-def _is_bound(sock: socket.socket, wanted: tuple[int, int]) -> bool:
-    """The kernel has each part of its answer there before it is read."""
-    sock.send(bound_unix_sockets())
-    for _ in range(MOST_PARTS):
-        found, is_last = read_unix_sockets(sock.recv(PART))
-        if is_last or wanted in found:
-            return wanted in found
-    return False
 
 
 async def _connected(sock: socket.socket) -> None:

@@ -106,16 +106,20 @@ def _own_address(family: Family) -> bytes:
 
 def bound_unix_sockets() -> bytes:
     """Ask a socket of NETLINK_SOCK_DIAG for all Unix sockets of its namespace that are bound, or listen, with their
-    files (linux/unix_diag.h)."""
+    names and files (linux/unix_diag.h)."""
     not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
-    body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 2, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, UDIAG_SHOW_VFS
+    body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
     return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
 
 
-def read_unix_sockets(answer: bytes) -> tuple[frozenset[tuple[int, int]], bool]:
-    """Of one part of the answer: device and inode of each file, both as the kernel has them in 32 bits, and whether
+UnixFile = tuple[int, int]
+"""Device and inode of a socket, both as the kernel has them in 32 bits."""
+
+
+def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
+    """Of one part of the answer: the file of each socket with the name that its server gave to bind(2), and whether
     that was the last part. Raises OSError, and struct.error for what is no such answer."""
-    found: set[tuple[int, int]] = set()
+    found: dict[UnixFile, str] = {}
     at = 0
     while at < len(answer):
         length, kind = struct.unpack_from("=IH", answer, at)
@@ -123,16 +127,21 @@ def read_unix_sockets(answer: bytes) -> tuple[frozenset[tuple[int, int]], bool]:
             (number,) = struct.unpack_from("=i", answer, at + 16)
             if number:
                 raise OSError(-number, "the kernel does not list Unix sockets")
-            return frozenset(found), True
+            return found, True
         inner, end = at + 32, at + length  # behind struct nlmsghdr and struct unix_diag_msg
+        name, file = "", None
         while inner < end:
             size, attribute_kind = struct.unpack_from("=HH", answer, inner)
-            if attribute_kind == 1:  # UNIX_DIAG_VFS
+            if attribute_kind == 0:  # UNIX_DIAG_NAME
+                name = answer[inner + 4 : inner + size].rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif attribute_kind == 1:  # UNIX_DIAG_VFS
                 inode, device = struct.unpack_from("=II", answer, inner + 4)
-                found.add((device, inode))
+                file = device, inode
             inner += max(size, 4) + -size % 4
+        if file is not None:
+            found[file] = name
         at += max(length, 16) + -length % 4
-    return frozenset(found), False
+    return found, False
 
 
 # ---- nf_tables: expressions ---------------------------------------------------------------------------------------

@@ -166,9 +166,9 @@ def test_a_list_of_unix_sockets_in_parts() -> None:
     """One with a file, one with another attribute before it, one without any; then the end."""
     head = struct.pack("=4BI8s", 1, 1, 10, 0, 7, bytes(8))
     file = netlink.attribute(1, struct.pack("=II", 9, 0x800001))
-    named = netlink.attribute(0, b"odd") + netlink.attribute(1, struct.pack("=II", 10, 0x800001))
+    named = netlink.attribute(0, b"/odd\xff") + netlink.attribute(1, struct.pack("=II", 10, 0x800001))
     part = netlink.message(20, 2, head + file) + netlink.message(20, 2, head + named) + netlink.message(20, 2, head)
-    assert netlink.read_unix_sockets(part) == (frozenset({(0x800001, 9), (0x800001, 10)}), False)
-    assert netlink.read_unix_sockets(netlink.message(3, 2, bytes(4))) == (frozenset(), True)
+    assert netlink.read_unix_sockets(part) == ({(0x800001, 9): "", (0x800001, 10): "/odd\udcff"}, False)
+    assert netlink.read_unix_sockets(netlink.message(3, 2, bytes(4))) == ({}, True)
     with pytest.raises(FileNotFoundError):
         netlink.read_unix_sockets(netlink.message(2, 0, struct.pack("=i", -2) + bytes(16)))
