@@ -413,6 +413,7 @@ for n in range(20):
     child = os.fork()
     if not child:
         while True: os.stat("."); open("x", "w")
+    while not os.path.exists("x"): time.sleep(0.001)
     time.sleep(0.002); os.kill(child, signal.SIGKILL); os.wait()
 print(len(os.listdir(".")))
 """
