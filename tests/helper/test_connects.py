@@ -440,12 +440,39 @@ done = True; thread.join()
 
     def test_a_caller_that_cannot_be_read_is_refused(self, launch: Launcher, sockets: Sockets) -> None:
         path = sockets.serve("s")
-        script = f"{TRY}\nimport ctypes; ctypes.CDLL(None).prctl(4, 0); attempt(1, 1, sys.argv[1])"
-        sandbox = launch.python(script, path, watched=UNIX)
+        script = f"""{TRY}
+attempt(1, 1, sys.argv[1])
+for port in (0, 0):
+    try: print(socket.create_server(("127.0.0.1", port)))
+    except OSError as error: print(errno.errorcode[error.errno])
+"""
+        line = """cp "$(readlink -f "$(command -v python3)")" /tmp/p; chmod 111 /tmp/p; exec /tmp/p -I -S -c "$@" """
+        sandbox = launch(["sh", "-c", line, "sh", script, path], watched=UNIX)
         sandbox.expect(Started())
-        event = sandbox.next_event()
-        assert isinstance(event, RefusedCall) and "cannot be read" in event.path
-        assert finish(sandbox) == "EACCES\n"
+        refused = [event.path for event in sandbox.rest() if isinstance(event, RefusedCall)]
+        assert refused == ["/(an address that cannot be read)", "/(a socket that cannot be looked at)"]
+        assert finish(sandbox) == "EACCES\n" * 3
+
+    def test_a_caller_that_hides_is_looked_at_all_the_same(self, launch: Launcher, sockets: Sockets) -> None:
+        """As ssh-agent does: it is told that nobody can look at it, and listens, and connects."""
+        script = f"{TRY}\nimport ctypes; print(ctypes.CDLL(None).prctl(4, 0)); attempt(1, 1, sys.argv[1])"
+        sandbox = launch.python(script, sockets.serve("s"), watched=UNIX)
+        sandbox.expect(Started())
+        answer(sandbox, question(sandbox), 0)
+        assert finish(sandbox) == "0\n0\n"
+
+    def test_descriptors_are_shared_with_threads_only(self, launch: Launcher) -> None:
+        script = """import ctypes, errno, os, threading
+libc, number = ctypes.CDLL(None, use_errno=True), {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+for flags in (0x411, 0x11):
+    child = libc.syscall(number, flags, 0, 0, 0, 0)
+    if not child: os._exit(0)
+    print(errno.errorcode[ctypes.get_errno()] if child < 0 else os.waitpid(child, 0)[1], flush=True)
+thread = threading.Thread(target=print, args=("thread",))
+thread.start(); thread.join()"""
+        sandbox = launch.python(script, watched=UNIX)
+        sandbox.expect(Started())
+        assert finish(sandbox) == "EPERM\n0\nthread\n"
 
     def test_servers_inside(self, launch: Launcher, sockets: Sockets) -> None:
         script = f"""{TRY}

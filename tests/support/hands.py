@@ -25,6 +25,8 @@ class Hands:
     def __init__(self, identity: Identity, port: int = 0) -> None:
         self.path = str(identity.base / "hands")
         self._port = port
+        self.kept: list[socket.socket] = []
+        """The server's own side of each socket that it has handed out."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
@@ -48,7 +50,8 @@ class Hands:
         elif kind == "connected":
             handed = socket.create_connection(("127.0.0.1", self._port)).detach()
         else:
-            handed = socket.socket(*_SOCKETS[kind]).detach()
+            self.kept.append(socket.socket(*_SOCKETS[kind]))
+            handed = os.dup(self.kept[-1].fileno())
         try:
             yield handed
         finally:
@@ -59,4 +62,5 @@ class Hands:
             one.connect(self.path)
             one.sendall(b"end")
             self._thread.join()
-        self._listener.close()
+        for one in (self._listener, *self.kept):
+            one.close()

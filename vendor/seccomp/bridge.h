@@ -1,6 +1,7 @@
 /* What the helper's source files share: what the daemon is told and says (docs/helper.md), and each other's ends. */
 #pragma once
 #include "kernel.h"
+enum { UNIX_SOCKET = 3 /* the access that is reported */ };
 enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
 /* To the daemon: frames of type, length of the payload, payload. */
 enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, REFUSED = 7, LOST = 8,
@@ -54,7 +55,7 @@ int tell(uint32_t type, const void *payload, unsigned length); /* whether it has
 /* notifications.c: system calls that wait for us, and what is reported of them. */
 extern int notifier, timer; /* descriptors to be waited for, or -1 */
 extern uint32_t watched;    /* the flags of the configuration */
-struct process { uint32_t pid; char name[16]; };
+struct process { uint32_t pid; char name[16]; uint32_t mask; };
 struct seccomp_notif;
 long install(const void *filter, int with_notifier); /* the descriptor of the notifier, 0, or minus an error number */
 void watch(int given, uint32_t flags);
@@ -69,15 +70,27 @@ void set_timer(unsigned ms);
 void report(const struct seccomp_notif *call, uint32_t access, long error, const char *path);
 struct process process_of(uint32_t thread);
 long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size);
+long open_in_proc(uint32_t thread, const char *name, int number, int flags);
 long open_directory(uint32_t thread, int fd);
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
 long name_of(long fd, char *to, unsigned long size);
 _Noreturn void probe(void);
 
+/* sockets.c: other calls on sockets. Whether it was one, which is answered there. */
+int on_socket(const struct seccomp_notif *call);
+
 /* connects.c: connections that are asked about, and those that are made here. */
 long hand_over(int report, int notifier, uint32_t flags); /* 0, or minus an error number */
 long take_over(int report, int child, uint32_t notifier);
-int on_socket(const struct seccomp_notif *call); /* whether it was a call on a socket, which is answered here */
+void on_connect(const struct seccomp_notif *call);
+long open_process(const struct seccomp_notif *call); /* a pidfd of the caller */
+long duplicate(const struct seccomp_notif *call);    /* the socket that is the first argument, or an error */
+/* Forks, to do what may take long: 0 in the child, which answers or ends with an error number. The socket is the
+ * parent's to close only where there is an error. */
+long in_a_child(const struct seccomp_notif *call, int socket);
+int option(int socket, int name); /* of SOL_SOCKET; -1: it has none */
+int is_foreign(int socket);       /* made in another network than this one */
+extern const char from_outside[];
 void on_answer(uint32_t question, uint32_t error);
 void ask_again(void);
 void nobody_answers(void);

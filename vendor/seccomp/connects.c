@@ -6,9 +6,7 @@
  *     descriptor, while we look. So no connect goes on in the caller: the address is copied, the socket duplicated, a
  *     path resolved to its inode, and just these are asked about and connected, by a child since it may take long.
  * Sockets of another network: who is handed one over a listed socket (SCM_RIGHTS) could leave by it. The network of a
- *     socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). A connect, and what is sent with an address
- *     by sendto(2), is done here, on the duplicate that was looked at. sendmsg(2), sendmmsg(2), bind(2) and listen(2)
- *     are looked at and go on: what they are about can be exchanged meanwhile, by a caller with two threads.
+ *     socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). For other calls than connect(2) see sockets.c.
  * PROMISES
  *  1. With UNIX, a Unix socket reaches what the daemon said yes to and nothing else, also when the daemon is gone.
  *  2. A caller that is interrupted leaves nothing behind that would connect later; one that comes again with a socket
@@ -25,13 +23,14 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
-enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262, UNIX_SOCKET = 3 };
+enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262 };
+enum { A_CONNECT = 1, ANOTHER_CALL = 2 };
 enum { ASK = 1, PERFORM = 2 }; /* what is to be done; negative: the error for the caller */
 static struct waiting {
     uint64_t id;
     uint32_t question; /* 0: it has been answered, or was none */
     uint32_t thread, family, port, length;
-    int used, socket, target, child, is_quick;
+    int used, socket, target, child, is_quick; /* socket: ours to close */
     uint8_t shown[16]; /* the Internet address that is asked about */
     union { uint8_t bytes[128 + 2]; uint16_t family; struct sockaddr_in in; struct sockaddr_in6 in6; } to;
 } waiting[MOST_WAITING];
@@ -58,7 +57,7 @@ long take_over(int report, int child, uint32_t notifier) {
     return taken;
 }
 void ask_about_ports(const struct ports *first, unsigned count) { asked_ports = first, asked_count = count; }
-static int option(int socket, int name) {
+int option(int socket, int name) {
     int value = -1, size = sizeof value;
     return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
@@ -69,11 +68,9 @@ static uint64_t number_of(int socket, int name) {
 }
 #define cookie_of(socket) number_of(socket, SO_COOKIE)
 #define network_of(socket) number_of(socket, 71 /* SO_NETNS_COOKIE */)
-/* Made in another network than this one; Unix sockets belong to their paths instead. */
-static int is_foreign(int fd) {
+int is_foreign(int fd) {
     static uint64_t own;
-    int domain = option(fd, SO_DOMAIN), one;
-    if (domain == AF_UNIX) return 0;
+    int one;
     if (!own && (one = (int)call(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0)
         own = network_of(one), call(close, one);
     return own && network_of(fd) != own;
@@ -90,7 +87,7 @@ static void forget(struct waiting *one) {
 static void finish(struct waiting *one, long error) {
     int gone = !still_waits(one->id);
     respond(one->id, error);
-    if (gone && !error) connected_for_nobody = cookie_of(one->socket);
+    if (gone && !error && one->used == A_CONNECT) connected_for_nobody = cookie_of(one->socket);
     forget(one);
 }
 static void perform(struct waiting *one) {
@@ -196,10 +193,13 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one,
     call(statx, target, "", AT_EMPTY_PATH, STATX_TYPE, &is);
     return (is.stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
 }
-static const char from_outside[] = "/(a socket of another network)";
-static long duplicate(const struct seccomp_notif *asked) {
-    long process = call(pidfd_open, asked->pid, 0), socket;
-    if (process < 0) process = call(pidfd_open, process_of(asked->pid).pid, 0); /* not the first of its threads */
+const char from_outside[] = "/(a socket of another network)";
+long open_process(const struct seccomp_notif *asked) {
+    long process = call(pidfd_open, asked->pid, 0);
+    return process < 0 ? call(pidfd_open, process_of(asked->pid).pid, 0) : process; /* not the first of its threads */
+}
+long duplicate(const struct seccomp_notif *asked) {
+    long process = open_process(asked), socket;
     if (process < 0) return -EACCES;
     socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
     call(close, process);
@@ -219,7 +219,7 @@ static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     if (!enforced && !elsewhere) return PERFORM;
     if ((one->socket = (int)duplicate(asked)) < 0) return one->socket;
     int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
-    if (enforced && is_foreign(one->socket)) {
+    if (enforced && domain != AF_UNIX && is_foreign(one->socket)) { /* Unix sockets belong to their paths instead */
         report(asked, UNIX_SOCKET, EACCES, from_outside);
         return -EACCES;
     }
@@ -229,16 +229,29 @@ static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
            && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket) ? ASK : PERFORM;
 }
-static void on_connect(const struct seccomp_notif *asked) {
+static struct waiting *find_room(void) {
     struct waiting *one = waiting;
     while (one < waiting + MOST_WAITING && one->used) one++;
-    if (one == waiting + MOST_WAITING) {
+    return one < waiting + MOST_WAITING ? one : NULL;
+}
+long in_a_child(const struct seccomp_notif *asked, int socket) {
+    struct waiting *one = find_room();
+    long child = one ? call(clone, SIGCHLD) : -EAGAIN;
+    if (child <= 0) return child;
+    *one = (struct waiting){.id = asked->id, .thread = asked->pid, .used = ANOTHER_CALL, .socket = socket, .target = -1,
+                            .child = (int)child};
+    set_timer(SOON_MS);
+    return child;
+}
+void on_connect(const struct seccomp_notif *asked) {
+    struct waiting *one = find_room();
+    if (!one) {
         if (watched & UNIX) respond(asked->id, -EAGAIN);
         else let_go_on(asked->id);
         return;
     }
     *one = (struct waiting){.id = asked->id, .thread = asked->pid, .length = (uint32_t)asked->data.args[2],
-                            .used = 1, .socket = -1, .target = -1};
+                            .used = A_CONNECT, .socket = -1, .target = -1};
     long next = prepare(asked, one);
     if (!(watched & UNIX)) { /* it goes on in the caller */
         if (one->socket >= 0) call(close, one->socket);
@@ -252,54 +265,6 @@ static void on_connect(const struct seccomp_notif *asked) {
         set_timer(SOON_MS);
         if (!ask(one)) without_answer(one);
     }
-}
-/* sendto(2) with an address. A socket that is full says so: nothing waits here, and a datagram may be lost. (The flag
- * with which TCP connects by sending is refused by the filter.) */
-static long send_to(const struct seccomp_notif *asked, int socket, int is_stream) {
-    static uint8_t data[1 << 16], address[128];
-    const __u64 *argument = asked->data.args;
-    uint32_t length = (uint32_t)argument[5], flags = (uint32_t)argument[3];
-    uint64_t size = argument[2];
-    if (length > sizeof address) return -EINVAL;
-    if (size > sizeof data && !is_stream) return -EMSGSIZE;
-    if (size > sizeof data) size = sizeof data;
-    if (read_memory(asked->pid, argument[4], address, length) != (long)length) return -EFAULT;
-    if (size && read_memory(asked->pid, argument[1], data, size) != (long)size) return -EFAULT;
-    flags = (flags & ~MSG_ZEROCOPY) | MSG_DONTWAIT | MSG_NOSIGNAL;
-    if (!still_waits(asked->id)) return -EINTR;
-    struct iovec part = {data, size};
-    struct msghdr message = {.msg_name = address, .msg_namelen = length, .msg_iov = &part, .msg_iovlen = 1};
-    long sent = call(sendmsg, socket, &message, flags);
-    if (sent != -EAGAIN || is_stream || call(fcntl, socket, F_GETFL) & O_NONBLOCK) return sent;
-    return -ENOBUFS;
-}
-int on_socket(const struct seccomp_notif *asked) {
-    int number = asked->data.nr;
-    if (number == SYS_connect) return on_connect(asked), 1;
-    if (number != SYS_sendto && number != SYS_sendmsg && number != SYS_sendmmsg && number != SYS_bind
-        && number != SYS_listen)
-        return 0;
-    long socket = duplicate(asked);
-    if (socket < 0) { /* ssh-agent(1) is not dumpable, and listens */
-        if (socket == -EACCES && (number == SYS_bind || number == SYS_listen)) let_go_on(asked->id);
-        else respond(asked->id, socket);
-        return 1;
-    }
-    int type = option((int)socket, SO_TYPE), is_stream = type == SOCK_STREAM || type == SOCK_SEQPACKET;
-    int foreign = is_foreign((int)socket), refused = foreign;
-    int addressed = !is_stream && (foreign || option((int)socket, SO_DOMAIN) == AF_UNIX);
-    struct { uint64_t address; uint32_t length; } message = {0};
-    if (number == SYS_sendmmsg) refused = addressed;
-    if (number == SYS_sendmsg) {
-        long got = addressed ? read_memory(asked->pid, asked->data.args[1], &message, 12) : 0;
-        refused = addressed && (got != 12 || (message.address && message.length));
-    }
-    if (number == SYS_sendto) refused = addressed || foreign;
-    if (refused) report(asked, UNIX_SOCKET, EACCES, from_outside), respond(asked->id, -EACCES);
-    else if (number == SYS_sendto) respond(asked->id, send_to(asked, (int)socket, is_stream));
-    else let_go_on(asked->id);
-    call(close, socket);
-    return 1;
 }
 void on_answer(uint32_t question, uint32_t error) {
     for (struct waiting *one = waiting; question && one < waiting + MOST_WAITING; one++) {
@@ -332,7 +297,7 @@ int drop_interrupted(void) {
         }
         if (one->child) {
             call(kill, one->child, SIGKILL), call(wait4, one->child, NULL, 0, NULL);
-            if (is_connected(one->socket)) connected_for_nobody = cookie_of(one->socket);
+            if (one->used == A_CONNECT && is_connected(one->socket)) connected_for_nobody = cookie_of(one->socket);
         }
         forget(one);
     }

@@ -76,7 +76,7 @@ static char *put(char *to, const char *text) {
     while ((*to = *text++)) to++;
     return to;
 }
-static long open_in_proc(uint32_t thread, const char *name, int number, int flags) {
+long open_in_proc(uint32_t thread, const char *name, int number, int flags) {
     char path[64], *end;
     if (!proc_is_ours) return -ENOSYS;
     end = put(put(put(path, "/proc/"), decimal(thread)), name);
@@ -103,11 +103,11 @@ struct process process_of(uint32_t thread) {
     struct process process = {thread, ""};
     char text[256], *at = text;
     long fd = open_in_proc(thread, "/status", -1, O_RDONLY), got = fd < 0 ? 0 : call(read, fd, text, sizeof text - 1);
-    if (fd >= 0) call(close, fd);
-    text[got > 0 ? got : 0] = 0;
+    call(close, fd), text[got > 0 ? got : 0] = 0;
     for (unsigned n = 0; after("Name:\t", text) && n < sizeof process.name - 1 && text[6 + n] != '\n'; n++)
         process.name[n] = text[6 + n];
-    while (*at && !after("\nTgid:\t", at)) at++;
+    for (; *at && !after("\nTgid:\t", at); at++)
+        for (const char *p = after("\nUmask:\t", at); p && *p >= '0'; p++) process.mask = process.mask * 8 + *p - '0';
     if (*at)
         for (at += 7, process.pid = 0; *at >= '0' && *at <= '9'; at++)
             process.pid = process.pid * 10 + (uint32_t)(*at - '0');

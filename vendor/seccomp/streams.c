@@ -32,10 +32,6 @@ static const struct { short family, type; const char *name; } socket_names[] = {
     {AF_INET6, SOCK_STREAM, "a TCP socket"}, {AF_INET, SOCK_DGRAM, "a UDP socket"},
     {AF_INET6, SOCK_DGRAM, "a UDP socket"}, {AF_INET, SOCK_RAW, "a raw socket"}, {AF_INET6, SOCK_RAW, "a raw socket"},
     {AF_NETLINK, 0, "a netlink socket"}, {AF_PACKET, 0, "a packet socket"}, {AF_VSOCK, 0, "a vsock socket"}};
-static int option(int fd, int name) {
-    int value = -1;
-    return call(getsockopt, fd, SOL_SOCKET, name, &value, &(int){sizeof value}) ? -1 : value;
-}
 static const char *judge_socket(int fd) {
     int family = option(fd, SO_DOMAIN), type = option(fd, SO_TYPE);
     uint8_t peer[128];

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sandboxd.backends.linux.seccomp_table import (
     ALLOW,
     EOPNOTSUPP,
+    EPERM,
     MACHINES,
     SYSCALLS,
     Action,
@@ -18,6 +19,8 @@ from sandboxd.backends.linux.seccomp_table import (
 )
 
 NOTIFY = Action(Verdict.NOTIFY)
+SILENTLY = Action(Verdict.REFUSE)
+"""The caller hears of success, and nothing is done."""
 
 
 def _row(calls: str, action: Action, why: str, *where: Where) -> Row:
@@ -25,6 +28,7 @@ def _row(calls: str, action: Action, why: str, *where: Where) -> Row:
 
 
 _AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
@@ -33,8 +37,15 @@ UNIX_SOCKETS_LISTED = (
     _row("socket", ALLOW,
         "a stream goes where its connect goes, and that is asked about; a datagram socket could send to any address",
         Where(0, (_AF_UNIX,)), Where(1, (_STREAM, _SEQPACKET), _TYPE)),
+    _row("clone", EPERM,
+        "who shares descriptors with no thread could exchange one while the helper looks; it knows threads only",
+        Where(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD)),
+    _row("prctl", SILENTLY, "the helper looks at each socket, and refuses who cannot be looked at (ssh-agent)",
+        Where(0, (_PR_SET_DUMPABLE,)), Where(1, (0,))),
+    _row("setsockopt getsockopt", EOPNOTSUPP, "SCTP, which can only be handed in, binds and connects by them",
+        Where(1, (_SCTP,))),
 )  # fmt: skip
-"""Before the rows for Unix sockets that are refused."""
+"""Before all other rows."""
 
 WRITES = (
     _row("open", ALLOW, "only reads", Where(1, (0,), _INTENDS_TO_WRITE)),
