@@ -12,9 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import PolicyError
+from sandboxd.host.cache_scan import CacheScan
 from sandboxd.host.changes import Changes, Interest
 from sandboxd.host.git import git_directories, obeyed_in, repositories_around, worktree_of
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
@@ -33,11 +34,13 @@ from sandboxd.plan.facts import (
     Resolved,
     Scan,
 )
-from sandboxd.plan.needs import Needs, ScanNeed
+from sandboxd.plan.needs import BoundedNeed, Needs, ScanNeed
 
 _TRIES = 20
 MOST_REGISTERED = 50_000
 """Directories that are kept in memory for the facts of several places, about; those of one place are kept anyway."""
+_CACHES_KEPT = 64
+"""Directories of presets whose listings are kept."""
 _ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
 
 
@@ -62,6 +65,8 @@ class _Stamp:
     names: NameWatch | None = None
     globs: list[GlobScan] = field(default_factory=list)
     keys: list[_ScanKey] = field(default_factory=list)
+    caches: list[tuple[CacheScan, int]] = field(default_factory=list)
+    """Each with its version at the look. Nothing tells when one changes."""
 
     def spoil(self) -> None:
         """Something that the facts depend on has changed."""
@@ -75,7 +80,12 @@ class _Stamp:
 
     @property
     def good(self) -> bool:
-        return not self.stale and not any(scan.stale or scan.version != version for scan, version in self.scans)
+        known = not any(scan.stale or scan.version != version for scan, version in self.scans)
+        return not self.stale and known and all(cache.version == version for cache, version in self.caches)
+
+    def look_at_caches(self) -> None:
+        for cache, _ in self.caches:
+            cache.refresh(frozenset(self.needs.apart))
 
     def cancel(self) -> None:
         if self.names is not None:
@@ -93,6 +103,7 @@ class HostFacts:
         self._locks: dict[Needs, asyncio.Lock] = {}
         self._scans: dict[_ScanKey, _SharedScan] = {}
         self._scans_lock = threading.Lock()
+        self._caches: dict[tuple[str, tuple[str, ...]], CacheScan] = {}
 
     def close(self) -> None:
         self._changes.close()
@@ -116,13 +127,14 @@ class HostFacts:
         if not isinstance(facts.stamp, _Stamp):
             return False
         facts.stamp.used = time.monotonic()
-        return facts.stamp.good and not any(facts.stamp.slow())
+        return facts.stamp.good and not facts.stamp.caches and not any(facts.stamp.slow())
 
     async def _still_hold(self, facts: Facts) -> bool:
         """The same, whatever it takes to find out."""
         if not self.unchanged(facts) and isinstance(facts.stamp, _Stamp) and facts.stamp.good:
             slow = [interest for interests in facts.stamp.slow() for interest in interests]
             await asyncio.to_thread(self._changes.compare, slow)
+            await asyncio.to_thread(facts.stamp.look_at_caches)
         return isinstance(facts.stamp, _Stamp) and facts.stamp.good
 
     async def answer(self, needs: Needs) -> Facts:
@@ -198,6 +210,11 @@ class HostFacts:
             paths = {path: resolve(path, names) for path in needs.paths}
             effort = Effort()
             globs = {pattern: self._expand(pattern, needs, stamp, names, effort) for pattern in needs.globs}
+            unseen: dict[str, str] = {}
+            for bounded in needs.bounded:
+                why = self._look_into(bounded, paths[bounded.directory], needs, stamp, names, globs)
+                if why:
+                    unseen[bounded.directory] = why
             everybody = configuration_of_user(os.path.expanduser("~"), names)
             scans = {
                 need.root: self._scan(need, paths[need.root], needs, stamp, names, everybody) for need in needs.scans
@@ -209,7 +226,32 @@ class HostFacts:
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
         passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
         twins = twins_by_mounts()
-        return Facts(paths, globs, scanned, obeyed, passed_by, stamp, twins, needs.apart, names.absent_paths)
+        return Facts(paths, globs, scanned, obeyed, passed_by, stamp, twins, needs.apart, names.absent_paths, unseen)
+
+    def _look_into(
+        self,
+        need: BoundedNeed,
+        root: Resolved,
+        needs: Needs,
+        stamp: _Stamp,
+        names: NameWatch,
+        globs: dict[str, tuple[Found, ...]],
+    ) -> str:
+        """Add the matches of a bounded need; why they are not all."""
+        globs |= {need.whole(pattern): () for pattern in need.patterns}
+        if root.kind is not Kind.DIRECTORY:
+            return ""
+        with self._scans_lock:
+            key = (root.real, need.patterns)
+            cache = self._caches.pop(key, None) or CacheScan(*key)
+            self._caches[key] = cache
+            while len(self._caches) > _CACHES_KEPT:
+                del self._caches[next(iter(self._caches))]
+        stamp.caches.append((cache, cache.refresh(frozenset(needs.apart))))
+        for pattern in need.patterns:
+            found = (found_at(path, names) for path in cache.found[pattern])
+            globs[need.whole(pattern)] = tuple(replace(one, links=(*root.links, *one.links)) for one in found)
+        return cache.unseen
 
     def _expand(
         self, pattern: str, needs: Needs, stamp: _Stamp, names: NameWatch, effort: Effort

@@ -192,6 +192,8 @@ class Facts:
     twins: Twins = field(default_factory=Twins)
     apart: tuple[str, ...] = ()
     absent: Collection[str] = ()
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """The directories of bounded needs that were not seen whole, with the reasons."""
 
     def rest_on(self, path: str) -> bool:
         """Whether something that appears at this canonical path could make a difference."""

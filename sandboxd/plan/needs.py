@@ -37,6 +37,18 @@ class ScanNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedNeed:
+    """Look for `patterns`, relative to `directory`, below it, as far as a budget goes."""
+
+    directory: str
+    patterns: tuple[str, ...]
+
+    def whole(self, pattern: str) -> str:
+        """The absolute pattern, by which the answer goes."""
+        return f"{quoted(self.directory).rstrip('/')}/{pattern}"
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
     """`paths` are to be resolved, the literal beginnings of patterns among them, `globs` expanded to what exists,
     `scans` made. A name to scan for is a path of one or more parts whose last part may hold `*`. `apart` are
@@ -49,6 +61,7 @@ class Needs:
     git_names: tuple[str, ...] = ()
     apart: tuple[str, ...] = ALWAYS_APART
     skipped: frozenset[str] = SKIPPED_DIRECTORIES
+    bounded: tuple[BoundedNeed, ...] = ()
 
 
 def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
@@ -80,13 +93,16 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
                 *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
             ]
         ),
-        globs=_unique([*(rule.path for rule in rules if rule.glob), *_socket_patterns(policy.network)]),
+        globs=_unique(
+            [*(rule.path for rule in rules if rule.glob and not rule.bounded), *_socket_patterns(policy.network)]
+        ),
         scans=tuple(
             ScanNeed(root, files.protected_search_depth, root in (place.project_root, place.cwd)) for root in roots
         ),
         names=tuple(row.name for row in rows(Where.WORKSPACE)),
         git_names=tuple(row.name for row in rows(Where.GIT_DIR)),
         apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base, *place.private]),
+        bounded=_bounded(rules),
     )  # fmt: skip
 
 
@@ -115,25 +131,43 @@ def top_names() -> tuple[str, ...]:
 
 def files_in(files: FilePolicy, place: Place) -> FilePolicy:
     """The file rules of a place: denials that begin in no directory hold below each directory that commands may write,
-    or that a rule names as readable. Not below those of a preset: caches hold no secrets by what they are, and so many
-    directories that each command would be kept waiting."""
+    or that a rule names as readable. Below those of a preset they are looked for within a budget: caches may have so
+    many directories that each command would be kept waiting."""
     named = [quoted(path) for path in (place.project_root, place.cwd)]
     named += [
         rule.path if rule.glob else quoted(rule.path)
         for rule in (*files.allow_write, *place.allow_write, *files.allow_read, *place.allow_read)
         if rule.missing is Missing.TELL
     ]
-    return replace(files, deny_write=_spread(files.deny_write, named), deny_read=_spread(files.deny_read, named))
+    presets = [rule.path for rule in files.allow_write if rule.missing is not Missing.TELL and not rule.glob]
+    return replace(
+        files,
+        deny_write=_spread(files.deny_write, named, presets),
+        deny_read=_spread(files.deny_read, named, presets),
+    )
 
 
-def _spread(rules: tuple[PathRule, ...], directories: list[str]) -> tuple[PathRule, ...]:
+def _spread(rules: tuple[PathRule, ...], directories: list[str], presets: list[str]) -> tuple[PathRule, ...]:
     found: dict[tuple[str, bool], PathRule] = {}
     for rule in rules:
         found.setdefault((rule.path, rule.glob), rule)
-        for directory in directories if rule.unanchored else ():
+        if not rule.unanchored:
+            continue
+        for directory in directories:
             path = f"{directory.rstrip('/')}/{rule.unanchored}"
             found.setdefault((path, True), replace(rule, path=path, glob=True))
+        for preset in presets:
+            path = BoundedNeed(preset, ()).whole(rule.unanchored)
+            found.setdefault((path, True), replace(rule, path=path, glob=True, bounded=preset))
     return tuple(found.values())
+
+
+def _bounded(rules: Iterable[PathRule]) -> tuple[BoundedNeed, ...]:
+    found: dict[str, dict[str, None]] = {}
+    for rule in rules:
+        if rule.bounded:
+            found.setdefault(rule.bounded, {})[rule.unanchored] = None
+    return tuple(BoundedNeed(directory, tuple(patterns)) for directory, patterns in found.items())
 
 
 def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:

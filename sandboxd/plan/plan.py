@@ -18,7 +18,7 @@ from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.points import make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
 from sandboxd.plan.socket_points import add_sockets
-from sandboxd.policy.policy import Policy
+from sandboxd.policy.policy import FilePolicy, Missing, PathRule, Policy
 from sandboxd.policy.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
 
@@ -100,9 +100,28 @@ class Layout:
     processes: ProcessLimit | None = None
 
 
+def _without_unseen(files: FilePolicy, facts: Facts) -> FilePolicy:
+    """Without what a preset opens and could not be looked through for denials that begin in no directory."""
+    if not facts.unseen:
+        return files
+    opened = (rule for rule in files.allow_write if rule.missing is Missing.TELL or rule.path not in facts.unseen)
+    return replace(files, allow_write=tuple(opened))
+
+
+def _denials(files: FilePolicy) -> tuple[PathRule, ...]:
+    return (*files.deny_write, *files.deny_read)
+
+
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
     """Raises `PolicyError` for a policy that cannot be enforced in this place."""
-    found = make_points(files_in(policy.files, place), place, facts)
+    files = files_in(policy.files, place)
+    found = make_points(_without_unseen(files, facts), place, facts)
+    for path, why in facts.unseen.items():
+        patterns = ", ".join(dict.fromkeys(rule.text for rule in _denials(files) if rule.bounded == path))
+        found.warn(
+            f"{path} is not opened, since {why}, so that not all was seen that {patterns} denies there; "
+            "to open it, say where the pattern begins (./**/NAME), or name the directory in allowWrite"
+        )
     cwd = facts.paths[place.cwd].real
     _require_visible_cwd(found, place, cwd)
     busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""

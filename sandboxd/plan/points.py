@@ -142,7 +142,7 @@ def _add_rule(
 def _add_pattern(
     found: PointMap, own: _OwnPlaces, facts: Facts, followed: Followed, rule: PathRule, reason: Reason
 ) -> None:
-    matches = facts.globs[rule.path]
+    matches = facts.globs.get(rule.path, ()) if rule.bounded else facts.globs[rule.path]
     if reason.mark & _DENIES:  # also while nothing matches: what will is to be found where the rule was meant to look
         for link in facts.paths[split_pattern(rule.path)[0]].links:
             found.add_guard(link.path)

@@ -43,6 +43,8 @@ class PathRule:
     text: str = ""
     missing: Missing = Missing.TELL
     unanchored: str = ""
+    bounded: str = ""
+    """The directory of a preset below which such a denial is looked for, within a budget."""
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

@@ -140,3 +140,40 @@ def test_a_project_has_no_say_in_other_directories(start_daemon: StartDaemon, id
     project_file(identity, {"sandbox": {"filesystem": {"denyRead": ["**/.env"]}}})
     daemon = start_daemon(settings={"sandbox": {"filesystem": {"allowWrite": ["~/written"]}}})
     assert reads(daemon, mine) and not reads(daemon, inside)
+
+
+@pytest.mark.parametrize("where", ["user", "project"])
+def test_a_denial_without_a_beginning_holds_in_caches(
+    start_daemon: StartDaemon, identity: Identity, where: str
+) -> None:
+    """One that a project says has no say elsewhere: the twin."""
+    cache = identity.home / ".cache" / "pip"
+    for name in ("a/.env", "a/plain", "deep/er/.env"):
+        identity.write(cache / name, "mine\n")
+    settings: dict[str, Any] = {"sandbox": {"presets": ["caches"]}}
+    denial = {"filesystem": {"denyWrite": ["**/.env"]}}
+    if where == "project":
+        project_file(identity, {"sandbox": denial})
+    else:
+        settings["sandbox"] |= denial
+    daemon = start_daemon(settings=settings)
+    assert writes(daemon, cache / "a" / "plain")
+    for name in ("a/.env", "deep/er/.env"):
+        assert writes(daemon, cache / name) is (where == "project"), name
+    later = identity.write(cache / "later" / ".env", "mine\n")
+    assert writes(daemon, later) is (where == "project")
+    explained = daemon.run("explain", "path", "--write", str(later)).stdout
+    assert explained.startswith("allowed" if where == "project" else "denied"), explained
+
+
+def test_a_cache_too_large_to_be_looked_through_is_not_opened(start_daemon: StartDaemon, identity: Identity) -> None:
+    cache = identity.home / ".cache" / "pip"
+    plain = identity.write(cache / "plain", "mine\n")
+    other = identity.write(identity.home / ".cache" / "yarn" / "plain", "mine\n")
+    for number in range(20_010):
+        (cache / str(number % 100) / str(number)).mkdir(parents=True)
+    daemon = start_daemon(settings={"sandbox": {"presets": ["caches"], "filesystem": {"denyRead": ["**/.env"]}}})
+    done = daemon.run("run", "--", "true")
+    assert done.returncode == 0 and f"{cache} is not opened" in done.stderr and "**/.env" in done.stderr, done
+    assert not writes(daemon, plain) and writes(daemon, other)
+    assert daemon.run("explain", "path", "--write", str(plain)).stdout.startswith("denied")

@@ -45,10 +45,10 @@ class SeatbeltPlan(Plan):
 
 
 def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
-    """As on Linux, and where the paths of sockets really are."""
+    """As on Linux, and where the paths of sockets really are. Patterns are expressions, also in caches."""
     needs = list_needs(policy, place, shells)
     sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
-    return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *sockets])))
+    return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *sockets])), bounded=())
 
 
 def make_seatbelt_layout(

@@ -1,0 +1,77 @@
+"""What patterns match in a large cache: found, found again when it changes, and not claimed where there is too much."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandboxd.host import cache_scan
+from sandboxd.host.cache_scan import CacheScan
+
+NOTHING: frozenset[str] = frozenset()
+
+
+def made(top: Path, *names: str) -> None:
+    for name in names:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("**/.env", [".env", "a/.env", "a/b/.env"]),
+        ("*.pem", ["x.pem"]),
+        ("**/*.pem", ["a/y.pem", "x.pem"]),
+        ("**/b/*", ["a/b/.env", "a/b/z"]),
+        ("**/a/**/.env", ["a/.env", "a/b/.env"]),
+        ("**/b", ["a/b"]),
+        ("**/[!x].pem", ["a/y.pem"]),
+        ("**/none", []),
+    ],
+)
+def test_patterns_match_by_component(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    made(tmp_path, ".env", "a/.env", "a/b/.env", "a/b/z", "x.pem", "a/y.pem", "a/c/w")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    scan = CacheScan(str(tmp_path), [pattern, "**/other"])
+    scan.refresh(NOTHING)
+    assert [os.path.relpath(path, tmp_path) for path in scan.found[pattern]] == found and not scan.unseen
+
+
+def test_what_comes_and_goes_makes_another_version(tmp_path: Path) -> None:
+    made(tmp_path, "a/b/x")
+    scan = CacheScan(str(tmp_path), ["**/.env"])
+    first = scan.refresh(NOTHING)
+    assert scan.refresh(NOTHING) == first and not scan.found["**/.env"]
+    made(tmp_path, "a/b/other")
+    assert scan.refresh(NOTHING) == first
+    made(tmp_path, "a/b/.env", "new/deep/.env")
+    second = scan.refresh(NOTHING)
+    assert second != first and len(scan.found["**/.env"]) == 2
+    (tmp_path / "a/b/.env").unlink()
+    assert scan.refresh(NOTHING) != second and scan.found["**/.env"] == (str(tmp_path / "new/deep/.env"),)
+    scan.refresh(frozenset({str(tmp_path / "new")}))
+    assert not scan.found["**/.env"]
+
+
+def test_a_cache_beyond_the_budget_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, *(f"d{number}/x" for number in range(20)))
+    scan = CacheScan(str(tmp_path), ["**/.env"])
+    monkeypatch.setattr(cache_scan, "MOST_DIRECTORIES", 10)
+    scan.refresh(NOTHING)
+    assert "more than 10 directories" in scan.unseen
+    monkeypatch.setattr(cache_scan, "MOST_DIRECTORIES", 100)
+    scan.refresh(NOTHING)
+    assert not scan.unseen
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists every directory")
+def test_a_directory_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    made(tmp_path, "closed/.env")
+    (tmp_path / "closed").chmod(0)
+    scan = CacheScan(str(tmp_path), ["**/.env"])
+    scan.refresh(NOTHING)
+    (tmp_path / "closed").chmod(0o700)
+    assert "closed cannot be listed" in scan.unseen
