@@ -13,6 +13,12 @@ from sandboxd.host.cache_scan import CacheScan
 NOTHING: frozenset[str] = frozenset()
 
 
+def seen(scan: CacheScan, apart: frozenset[str] = NOTHING) -> tuple[int, list[str], str]:
+    """The version, all that was found, and what was not seen."""
+    version = scan.refresh(apart)
+    return version, sorted(path for paths in scan.found.values() for path in paths), scan.unseen
+
+
 def made(top: Path, *names: str) -> None:
     for name in names:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,28 +49,26 @@ def test_patterns_match_by_component(tmp_path: Path, pattern: str, found: list[s
 def test_what_comes_and_goes_makes_another_version(tmp_path: Path) -> None:
     made(tmp_path, "a/b/x")
     scan = CacheScan(str(tmp_path), ["**/.env"])
-    first = scan.refresh(NOTHING)
-    assert scan.refresh(NOTHING) == first and not scan.found["**/.env"]
+    first = seen(scan)
+    assert seen(scan) == first and first[1:] == ([], "")
     made(tmp_path, "a/b/other")
-    assert scan.refresh(NOTHING) == first
+    assert seen(scan) == first
     made(tmp_path, "a/b/.env", "new/deep/.env")
-    second = scan.refresh(NOTHING)
-    assert second != first and len(scan.found["**/.env"]) == 2
+    second = seen(scan)
+    assert second[0] != first[0] and len(second[1]) == 2
     (tmp_path / "a/b/.env").unlink()
-    assert scan.refresh(NOTHING) != second and scan.found["**/.env"] == (str(tmp_path / "new/deep/.env"),)
-    scan.refresh(frozenset({str(tmp_path / "new")}))
-    assert not scan.found["**/.env"]
+    third = seen(scan)
+    assert third[0] != second[0] and third[1] == [str(tmp_path / "new/deep/.env")]
+    assert seen(scan, frozenset({str(tmp_path / "new")}))[1] == []
 
 
 def test_a_cache_beyond_the_budget_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, *(f"d{number}/x" for number in range(20)))
     scan = CacheScan(str(tmp_path), ["**/.env"])
     monkeypatch.setattr(cache_scan, "MOST_DIRECTORIES", 10)
-    scan.refresh(NOTHING)
-    assert "more than 10 directories" in scan.unseen
+    assert "more than 10 directories" in seen(scan)[2]
     monkeypatch.setattr(cache_scan, "MOST_DIRECTORIES", 100)
-    scan.refresh(NOTHING)
-    assert not scan.unseen
+    assert seen(scan)[2] == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root lists every directory")
