@@ -17,6 +17,7 @@ from sandboxd.plan.facts import Facts, Kind, Link
 from sandboxd.plan.mounts import at_and_above, is_below
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, PathRule
+from sandboxd.policy.wide_places import is_system_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ class Followed:
     def __init__(self, files: FilePolicy, place: Place, facts: Facts) -> None:
         self._writable: dict[str, None] = {}
         for root in (place.project_root, place.cwd) if is_in_session(place, facts) else (place.project_root,):
-            if facts.paths[root].kind is Kind.DIRECTORY and facts.paths[root].real != "/":
-                self._add(facts, facts.paths[root].real)
+            real = facts.paths[root].real
+            if facts.paths[root].kind is Kind.DIRECTORY and real != "/" and not is_system_directory(real):
+                self._add(facts, real)
         for scan in facts.scans.values():
             if scan.worktree is not None and not scan.worktree.refused:
                 self._add(facts, scan.worktree.common)

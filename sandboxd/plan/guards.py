@@ -24,6 +24,7 @@ from sandboxd.policy.protected import (
     names_begun_by,
     rows,
 )
+from sandboxd.policy.wide_places import is_system_directory
 
 MOST_WORKTREES = 16
 """Of one repository, that are guarded one by one: each is two mounts."""
@@ -58,7 +59,7 @@ def add_guards(found: PointMap, files: FilePolicy, place: Place, facts: Facts, f
         _protect_scanned(found, scan, git_rows)
         if scan.worktree is not None:
             is_root = scan.root == facts.paths[place.project_root].real
-            if is_root or is_in_session(place, facts):
+            if (is_root or is_in_session(place, facts)) and not is_system_directory(scan.root):
                 _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
     for obeyed in facts.obeyed:
         _protect_obeyed(found, obeyed)
@@ -93,7 +94,14 @@ def _lift_own_repository(found: PointMap, place: Place, facts: Facts) -> None:
 def warn_of_visited_directory(found: PointMap, place: Place, facts: Facts) -> None:
     """Say that the working directory of a command is read-only, once every point is there."""
     root, cwd = facts.paths[place.project_root].real, facts.paths[place.cwd].real
-    if is_in_session(place, facts) or settled_at(found.points, cwd)[-1].shows is not Shows.HOST_READ_ONLY:
+    for path in dict.fromkeys((root, cwd)):
+        if is_system_directory(path) and settled_at(found.points, path)[-1].shows is Shows.HOST_READ_ONLY:
+            found.warn(
+                f"the working directory {path} is read-only, since programs of the system lie there or obey what does; "
+                f"if commands may write it: sandboxd allow path {shlex.quote(path)}"
+            )
+    visited = not is_in_session(place, facts) and not is_system_directory(cwd)
+    if not visited or settled_at(found.points, cwd)[-1].shows is not Shows.HOST_READ_ONLY:
         return
     found.warn(
         f"the working directory {cwd} is read-only, since it lies outside the session's directory {root}; if commands "

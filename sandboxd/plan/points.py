@@ -18,6 +18,7 @@ from sandboxd.plan.point_map import PointMap, Reason
 from sandboxd.plan.request import Place
 from sandboxd.policy.policy import FilePolicy, Missing, PathRule
 from sandboxd.policy.rule_paths import doubt
+from sandboxd.policy.wide_places import is_system_directory
 
 __all__ = ["DEVICES", "PROCESSES", "TMP", "PointMap", "Reason", "is_workspace", "make_points"]
 
@@ -288,5 +289,6 @@ def _add_working_directories(found: PointMap, place: Place, facts: Facts) -> Non
         if resolved.real == "/" and mark is not Mark.VISITED:
             found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
         else:
+            mark = Mark.VISITED if is_system_directory(resolved.real) else mark
             found.add(resolved.real, Kind.DIRECTORY, Reason(mark, "it is the working directory"))
             found.add_links(resolved, guard=False)

@@ -68,3 +68,16 @@ def test_other_spellings_need_a_confirmation_as_well(
     assert refused.returncode != 0 and "gives very much away" in refused.stderr, refused
     assert not (identity.home / ".claude/settings.local.json").is_file()
     assert daemon.run(*words, "--yes").returncode == 0
+
+
+@pytest.mark.parametrize("directory", ["/etc", "/usr/local/sbin"])
+def test_a_system_directory_is_not_made_writable_by_a_session(
+    daemon: DaemonProcess, identity: Identity, directory: str
+) -> None:
+    """It is for a rule to open it. Nothing is written: what the mount says is asked for."""
+    look = "test -w . && echo open || echo closed"
+    done = daemon.run("run", "--cwd", directory, "-c", look)
+    assert done.stdout == "closed\n" and f"sandboxd allow path {directory}" in done.stderr
+    if identity.uid == 0 and directory != "/etc":
+        opened = daemon.run("run", "--cwd", directory, "--allow-write", directory, "-c", look)
+        assert opened.stdout == "open\n" and "allow path" not in opened.stderr

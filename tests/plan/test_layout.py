@@ -312,9 +312,30 @@ def test_no_rule_takes_it_away(files: FilePolicy, expected: list[str]) -> None:
 
 def test_a_working_directory_that_holds_them() -> None:
     host = FakeHost({"/etc/resolv.conf": "", "/etc/hosts": ""})
-    lines = name_mounts(host, cwd="/etc", project_root="/etc")
+    lines = name_mounts(host, FilePolicy(allow_write=rules("/etc")), cwd="/etc", project_root="/etc")
     assert lines[0] == "writable /etc"
     assert OVER_HOSTS in lines and f"read-only /etc/resolv.conf{OVER_RESOLV}" in lines
+
+
+SYSTEM = ["/etc", "/etc/cron.d", "/usr/bin", "/usr", "/usr/local/bin", "/usr/lib/x", "/boot", "/run/systemd"]
+
+
+@pytest.mark.parametrize("directory", SYSTEM)
+def test_a_session_in_a_system_directory_does_not_write_there(directory: str) -> None:
+    host = FakeHost({f"{directory}/file": ""})
+    found = layout(host, FilePolicy(), cwd=directory, project_root=directory)
+    assert not [one for one in found.view.mounts if one.operation == "writable" and one.target.startswith(directory)]
+    (said,) = [warning for warning in found.warnings if f"working directory {directory} is read-only" in warning]
+    assert said.endswith(f"sandboxd allow path {directory}")
+
+
+@pytest.mark.parametrize("directory", [*SYSTEM, "/usr/src/app", "/opt/app", "/srv/www", "/var/lib/jenkins/workspace"])
+def test_a_directory_that_a_rule_opens_or_that_is_a_project_is_writable(directory: str) -> None:
+    host = FakeHost({f"{directory}/file": ""})
+    files = FilePolicy(allow_write=rules(directory)) if directory in SYSTEM else FilePolicy()
+    found = layout(host, files, cwd=directory, project_root=directory)
+    assert directory in [one.target for one in found.view.mounts if one.operation == "writable"]
+    assert not [warning for warning in found.warnings if "read-only" in warning]
 
 
 @pytest.mark.parametrize("key", ["deny_read", "deny_write"])
