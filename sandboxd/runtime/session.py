@@ -39,7 +39,7 @@ STOP_GRACE_S = 1.0
 MOST_UNCLAIMED = 1024
 """Wrapped commands of one session that wait to be run."""
 MOST_ASKED = 64
-"""Commands of one session that are asked about a Unix socket, the latest ones."""
+"""Commands of one session that are asked about a Unix socket of another, the latest ones."""
 PLANS_TRIED = 5
 """Times that a command is planned while programs create names that the plan takes for absent."""
 
@@ -291,7 +291,7 @@ class Session:
             self._parts.planner.resolve,
             lambda: command.settled_attribution(),
             (place.runtime_dir, place.temporary_base, *place.private),
-            SocketsInside(self._parts.find_sockets, place.session_tmp, self._is_bound),
+            SocketsInside(self._parts.find_sockets, place.session_tmp, lambda file: self._is_bound(command, file)),
         )
         command = Command(
             wrap_id,
@@ -318,9 +318,10 @@ class Session:
         )
         return command
 
-    async def _is_bound(self, file: SocketFile) -> bool:
-        """Whether a command of this session has bound a socket to the file: they share `/tmp`. Raises OSError."""
-        for command in self.commands()[-MOST_ASKED:]:
+    async def _is_bound(self, own: Command, file: SocketFile) -> bool:
+        """Whether this command, or another of the session, has bound a socket to the file: they share `/tmp`. Raises
+        OSError."""
+        for command in dict.fromkeys((own, *self.commands()[-MOST_ASKED:])):
             if await command.is_bound(file):
                 return True
         return False

@@ -96,12 +96,10 @@ class SocketGate:
 
     def _look(self, attribution: Attribution, listed: list[str], temporary: str) -> SocketsAtStart:
         writable = attribution.writable()
-        places = [(temporary, "/tmp")]
-        for path in (*writable, *listed):
-            above = writable if path in listed else listed
-            if any(is_below(path, one) for one in above):
-                places.append((path, path))
-        return replace(self._inside.find(list(dict.fromkeys(places))), writable=writable)
+        places = [path for path in listed if attribution.can_bring(path)]
+        places += [path for path in writable if any(is_below(path, one) for one in listed)]
+        found = self._inside.find([(temporary, "/tmp"), *((path, path) for path in dict.fromkeys(places))])
+        return replace(found, writable=writable)
 
     async def decide(self, path: str, file: SocketFile | None = None) -> Decision:
         """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one. `file` is the very

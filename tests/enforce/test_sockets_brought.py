@@ -3,9 +3,12 @@ when the command started, and what listens in the sandbox, it reaches as before,
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -332,6 +335,41 @@ def test_what_an_earlier_command_has_moved_is_not_reached(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["EACCES"] * 6, ["connected"] * 3]
     assert servers.reached() == ["socks/there", "socks/relative", "socks/by a link"]
+
+
+if os.geteuid() == 0:  # else there is nobody who could mount anything
+
+    def test_the_other_name_of_a_writable_place_opens_no_more(
+        start_daemon: StartDaemon, identity: Identity, servers: Servers
+    ) -> None:
+        """A bind mount that only its own name is read-only under. In a namespace of this thread."""
+        alias = identity.base / "alias"
+        alias.mkdir()
+        servers.listen("out/x")
+        servers.listen("inner/there")
+        code = """
+os.link("out/x", "inner/x")
+listen("inner/own")
+print(json.dumps([attempt(sys.argv[1] + "/" + name) for name in ("x", "there", "own")]))
+"""
+        found: list[subprocess.CompletedProcess[str]] = []
+
+        def in_a_namespace() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
+            assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
+            assert libc.mount(os.fsencode(identity.workspace / "inner"), os.fsencode(alias), None, 0x1000, None) == 0
+            daemon = start_daemon(settings=allowing(str(alias)))
+            found.append(daemon.run("run", "--", "python3", "-I", "-S", "-c", INSIDE + code, str(alias)))
+            daemon.stop()
+
+        thread = threading.Thread(target=in_a_namespace)
+        thread.start()
+        thread.join()
+        [done] = found
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == ["EACCES", "connected", "connected"]
+        assert servers.reached() == ["inner/there"]
 
 
 def test_commands_of_one_session_reach_each_other(start_daemon: StartDaemon) -> None:

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.plan.attribution import Attribution
-from sandboxd.plan.facts import Resolved
+from sandboxd.plan.facts import Resolved, Twins
+from sandboxd.plan.mounts import Mark, Point
 from sandboxd.plan.needs import list_needs
 from sandboxd.plan.plan import make_layout
+from sandboxd.plan.point_map import PointMap
 from sandboxd.plan.standing import standing_at
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.path_decisions import decide_path
@@ -119,3 +121,24 @@ def test_what_is_kept_in_its_place(attribution: Attribution) -> None:
         assert kept.reason is Reason.PATH_KEPT and inside in kept.hint and "outside the sandbox" in kept.hint
     assert attribution.decide_removal("/home/u/work/src").allowed
     assert attribution.decide_removal("/home/u/.ssh/id") == attribution.decide("/home/u/.ssh/id", write=True)
+
+
+def test_where_a_socket_can_be_put(attribution: Attribution) -> None:
+    """Where the command can write, and in its own `/tmp`; what is closed in between stays as it is."""
+    can = ["/srv/data/x", "/home/u/x/y", "/home/u/work/s", "/tmp/x", "/dev/shm/x", "/srv/data"]
+    cannot = ["/srv/x", "/srv/data/fixed/x", "/home/u/.ssh/agent", "/run/x", "/srv/secret/open/x", "/home/x"]
+    assert {path: attribution.can_bring(path) for path in can + cannot} == dict.fromkeys(can, True) | dict.fromkeys(
+        cannot, False
+    )
+    assert set(attribution.writable()) >= {"/srv/data", "/home/u"}
+    assert not {"/srv/data/fixed", "/home/u/.ssh", "/tmp", "/", "/home/u/work"} & set(attribution.writable())
+
+
+def test_a_place_by_another_of_its_names_is_the_same_place() -> None:
+    points = PointMap(Twins.of((("/home/u/work", "/srv/alias"),), ("/", "/srv/alias")))
+    points.points |= {"/": Point("/"), "/home/u/work": Point("/home/u/work", marks=Mark.ALLOW_WRITE)}
+    attribution = Attribution(points)
+    assert attribution.can_bring("/srv/alias/x") and not attribution.can_bring("/srv/x")
+    assert attribution.writable() == ("/home/u/work", "/srv/alias")
+    assert attribution.is_name_of(Resolved("/home/u/work/x"), "/srv/alias/x")
+    assert not attribution.is_name_of(Resolved("/home/u/work/y"), "/srv/alias/x")
