@@ -120,11 +120,15 @@ def _ours_in(shared: Path, identity: Identity, processes: frozenset[int]) -> dic
             continue
         if path == Path(f"/var/tmp/sandboxd-{identity.uid}"):
             entries = [entry for entry in _children(path) if not _held_by_others(_lock_of(entry), processes)]
-            entries = [entry for entry in entries if not entry.name.startswith("launches-")]  # a journal, kept for good
-            facts.update(_facts_of(entry, identity) for entry in entries)
+            facts.update(_facts_of(entry, identity) for entry in entries if not _is_kept(entry))
         else:
             facts.update([_facts_of(path, identity)])
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _is_kept(entry: Path) -> bool:
+    """A journal of launches, which a daemon has from its first command to its end."""
+    return entry.name.startswith("launches-") and bool(_holders(entry))
 
 
 def _lock_of(entry: Path) -> Path:
@@ -149,11 +153,15 @@ def _facts_of(path: Path, identity: Identity) -> tuple[str, str]:
 
 
 def _held_by_others(lock: Path, ours: frozenset[int]) -> bool:
-    """Whether a process that is not one of `ours` holds an flock on the file (proc_locks(5))."""
+    """Whether a process that is not one of `ours` holds an flock on the file."""
+    return bool(_holders(lock) - ours)
+
+
+def _holders(lock: Path) -> set[int]:
+    """The processes that hold an flock on the file (proc_locks(5))."""
     try:
         inode = lock.stat().st_ino
     except OSError:
-        return False
-    holders = {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
-               if line.split()[5].endswith(f":{inode}")}  # fmt: skip
-    return bool(holders - ours)
+        return set()
+    return {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
+            if line.split()[5].endswith(f":{inode}")}  # fmt: skip
