@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import PolicyError
+from sandboxd.policy.build import build_policy
 from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule
-from sandboxd.settings.origins import BUILT_IN
+from sandboxd.policy.rule_paths import Scope
+from sandboxd.settings.layer import layer_from_values
+from sandboxd.settings.merge import merge
+from sandboxd.settings.origins import BUILT_IN, Source
 from support.dictionary_host import DIRECTORY, FILE
 from support.sbpl import Request, file
 from support.seatbelt import (
@@ -224,3 +228,33 @@ def test_a_policy_that_is_too_long_is_an_error_and_a_long_one_is_not() -> None:
     with pytest.raises(PolicyError) as caught:
         compiled(FilePolicy(deny_read=rules(*longer)), host=dict.fromkeys(longer, FILE), only_files=True)
     assert caught.value.slug == "profile_too_long"
+
+
+def of_settings(tree: dict[str, object], **host: str) -> Compiled:
+    files = build_policy(merge([layer_from_values(tree, Source.USER)]), Scope(HOME, PROJECT, platform="macos")).files
+    return compiled(files, host={f"{HOME}/{name}": FILE for name in host.values()}, only_files=True)
+
+
+def test_permission_rules_close_by_each_tool_and_form() -> None:
+    for text in ("LS(.env)", "R*(.env)", 'Read(".env")', "NotebookRead(./.env)"):
+        for kind in ("deny", "ask"):
+            made = of_settings({"permissions": {kind: [text]}}, a="project/.env", b="project/env")
+            assert not made.reads(f"{PROJECT}/.env") and made.reads(f"{PROJECT}/env"), (kind, text)
+    for text, notebook in (("Edit", False), ("W*e", False), ("NotebookEdit", True)):
+        made = of_settings({"permissions": {"deny": [text]}}, a="project/a", b="project/sub/b.ipynb")
+        assert made.writes(f"{PROJECT}/a") is notebook and not made.writes(f"{PROJECT}/sub/b.ipynb"), text
+        assert made.reads(f"{PROJECT}/sub/b.ipynb") and made.writes(f"{SESSION_TMP}/x")
+
+
+def test_reading_is_closed_outside_of_working_directories() -> None:
+    permissions = {"blockReadsOutsideWorkingDirectories": True, "additionalDirectories": ["~/added"]}
+    made = of_settings({"permissions": permissions}, a="project/a", b="private", c="added/x")
+    assert made.reads(f"{PROJECT}/a") and made.writes(f"{PROJECT}/a") and made.reads(f"{HOME}/added/x")
+    assert not made.reads(f"{HOME}/private") and made.reads("/private/etc/hosts")
+
+
+def test_a_denial_without_a_beginning_holds_in_caches() -> None:
+    """As an expression: also for what a command makes."""
+    sandbox = {"presets": ["caches"], "filesystem": {"denyWrite": ["**/.env"]}}
+    made = of_settings({"sandbox": sandbox}, a=".cache/pip/a/plain")
+    assert made.writes(f"{HOME}/.cache/pip/a/plain") and not made.writes(f"{HOME}/.cache/pip/a/.env")
