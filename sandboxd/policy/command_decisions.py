@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from sandboxd.policy.command_patterns import parse_command_pattern
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -36,6 +37,8 @@ from sandboxd.settings.origins import Origin
 
 MAX_NESTING = 3
 MAX_TEXTS = 32
+MAX_FILES = 256
+"""Paths that are looked up for rules with a path. A line with more is asked about."""
 _SYNTAX = frozenset({"!", "{", "then", "do", "else"})
 """Words of the shell that the grammar may take for a program, as in `! ! ls`."""
 
@@ -341,9 +344,13 @@ def _what_is_unknown(line: ShellLine) -> str | None:
 
 def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str | None:
     """Why it cannot be told whether a rule with a path is about a program of these lines."""
-    if not any("/" in head_of(rule.pattern) for rule in rules) or not any(map(moves, lines)):
+    if not any("/" in head_of(rule.pattern) for rule in rules):
         return None
-    programs = (words[0].text for line in lines for simple in line.commands for words in _starts(simple.words))
+    if next(islice(_files(lines), MAX_FILES, None), None) is not None:
+        return "it runs too many programs for each to be looked up"
+    if not any(map(moves, lines)):
+        return None
+    programs = (words[0].text for words in _all_starts(lines))
     relative = next((text for text in programs if "/" in text and text[0] not in "/~"), None)
     return relative and f"which program {shown_command(relative)!r} is depends on a change of the directory"
 
@@ -419,21 +426,32 @@ def _closing_rule(
     for rule, pattern in patterns:
         if pattern.matches_all or rule.pattern.strip() == text.strip(" \t\n"):
             return rule
-    starts = [words for line in lines for simple in line.commands for words in _starts(simple.words)]
-    for words in starts:
+    for words in _all_starts(lines):
         for rule, pattern in patterns:
             if pattern.matches([word.text for word in words], by_name=True):
                 return rule
     of_files = [rule for rule in rules if "/" in head_of(rule.pattern)]
-    places = places_of(lines) if of_files else ()
-    for words in starts if of_files else ():
-        name = path_of(words[0]) or words[0].text
-        for path in dict.fromkeys(posixpath.join(place, name) for place in places) if "/" in name else (name,):
-            real = resolve(path).real
-            found = None if real is None else rule_of_path(of_files, words, real, resolve, by_text=True)
-            if found is not None:
-                return found
+    for words, path in islice(_files(lines), MAX_FILES) if of_files else ():
+        real = resolve(path).real
+        found = None if real is None else rule_of_path(of_files, words, real, resolve, by_text=True)
+        if found is not None:
+            return found
     return None
+
+
+def _files(lines: Sequence[ShellLine]) -> Iterator[tuple[Sequence[Word], str]]:
+    """The words of each program, with each path that it may have."""
+    places = places_of(lines)
+    for words in _all_starts(lines):
+        name = path_of(words[0]) or words[0].text
+        paths = [posixpath.join(place, name) for place in places] if "/" in name else [name]
+        yield from ((words, path) for path in dict.fromkeys(paths))
+
+
+def _all_starts(lines: Sequence[ShellLine]) -> Iterator[Sequence[Word]]:
+    for line in lines:
+        for simple in line.commands:
+            yield from _starts(simple.words)
 
 
 def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:

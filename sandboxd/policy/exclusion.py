@@ -109,7 +109,9 @@ def places_of(lines: Sequence[ShellLine]) -> tuple[str, ...]:
                 attached = re.sub(r"^(-C|-D|--chdir=?)", "", word.text) if moved else ""
                 target = attached or following.text
                 found |= {posixpath.join(place, target): None for place in [*found][:MOST_PLACES]}
-    return tuple(found)[: MOST_PLACES**2]
+                if len(found) > MOST_PLACES**2:
+                    return tuple(found)
+    return tuple(found)
 
 
 def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:

@@ -177,3 +177,34 @@ def test_a_cache_too_large_to_be_looked_through_is_not_opened(start_daemon: Star
     assert done.returncode == 0 and f"{cache} is not opened" in done.stderr and "**/.env" in done.stderr, done
     assert not writes(daemon, plain) and writes(daemon, other)
     assert daemon.run("explain", "path", "--write", str(plain)).stdout.startswith("denied")
+
+
+DECIDED = """
+import json, sys
+from sandboxd_client import Client
+
+with Client(autostart=False) as box, box.session() as session:
+    for line in json.loads(sys.argv[1]):
+        print(session.should_sandbox(line).behavior)
+"""
+
+
+def test_a_rule_with_a_path_is_about_the_file(start_daemon: StartDaemon, identity: Identity) -> None:
+    """Where a line changes the directory, the same text may be another program."""
+    for name in ("x.sh", "sub/x.sh", "sub/y.sh"):
+        identity.write(identity.workspace / name, "#!/bin/sh\n").chmod(0o755)
+    (identity.workspace / "link").symlink_to("sub/x.sh")
+    rule = f"Bash({identity.workspace}/sub/x.sh:*)"
+    lines = {
+        "./x.sh": "allow",
+        "sub/y.sh": "allow",
+        "sub/x.sh": "deny",
+        "./link a": "deny",
+        "cd sub && ./x.sh": "deny",
+        "sh -c 'cd sub; ./x.sh'": "deny",
+        "cd sub && ./y.sh": "ask",
+        "cd $DIR && ./x.sh": "ask",
+    }
+    daemon = start_daemon(settings={"sandbox": {"enabled": True}, "permissions": {"deny": [rule]}})
+    done = daemon.python(DECIDED, json.dumps(list(lines)))
+    assert dict(zip(lines, done.stdout.split(), strict=True)) == lines, done

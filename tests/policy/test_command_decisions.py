@@ -219,6 +219,20 @@ def test_a_closing_rule_with_a_path_matches_by_text_and_by_file(
         assert answer is (by_rule if denied else Behavior.ASK if asked else Behavior.ALLOW), kind
 
 
+def test_a_line_with_very_many_programs_is_asked_about_and_looks_up_few() -> None:
+    asked: list[str] = []
+
+    def resolve(path: str) -> Lead:
+        asked.append(path)
+        return Lead(None)
+
+    policy = replace(ON, commands=CommandPolicy(deny=rules("/p/x.sh")))
+    for command in ("; ".join(f"./p{number}" for number in range(600)), "; ".join(["cd a", "./b"] * 300)):
+        answer = decide_command(policy, command, resolve=resolve)
+        assert answer.behavior is Behavior.ASK and len(asked) < 1000, command[:20]
+        asked.clear()
+
+
 def test_no_rule_with_a_path_allows_behind_a_change_of_the_directory() -> None:
     def resolve(path: str) -> Lead:
         return Lead(FILES.get(path))

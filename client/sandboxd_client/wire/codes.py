@@ -135,7 +135,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("mach_name_invalid", POLICY, "macOS: not a service name, or too broad a pattern"),
     ("profile_invalid", POLICY, "macOS: the profile would be invalid"),
     ("profile_too_long", POLICY, "macOS: the rules are too long for a profile"),
-    ("restriction_unknown", POLICY, "a key of the settings restricts commands, and nothing enforces it"),
+    ("restriction_unknown", POLICY, "a key or rule of the settings restricts commands, and nothing enforces it"),
     ("mounts_too_many", POLICY, "the rules name more paths than can be mounted"),
     ("scan_failed", POLICY, "the scan for protected names failed or was cut short"),
     ("scan_too_large", POLICY, "a writable root has too many directories to search for protected names"),
