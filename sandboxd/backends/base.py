@@ -50,8 +50,9 @@ class Inside(Protocol):
         """Whether a program inside listens there, at this very address or at all of them. Raises LaunchError."""
 
     async def is_bound(self, file: SocketFile) -> bool:
-        """Whether a socket that was made inside is bound to this file: by the kernel, now. Raises OSError, and
-        LaunchError when the sandbox has ended."""
+        """Tell whether a socket that was made inside is bound to this file now.
+
+        Raises OSError, and LaunchError when the sandbox has ended."""
 
     def close(self) -> None: ...
 

@@ -29,8 +29,9 @@ _STATX = struct.Struct("=I24xHxxQ40xqI4xqI4x24xII")
 
 
 def find_sockets(places: Sequence[tuple[str, str]]) -> SocketsAtStart:
-    """The sockets at and below these canonical paths of the host. With each comes its path as a command sees it. What
-    cannot be opened is passed over."""
+    """List the sockets at and below canonical paths of the host.
+
+    With each path comes the path of the same as a command sees it. A directory that cannot be opened is passed over."""
     found: list[FoundSocket] = []
     left, until = MOST_ENTRIES, time.monotonic() + MOST_SECONDS
     for host, inside in places:
@@ -54,7 +55,7 @@ def find_sockets(places: Sequence[tuple[str, str]]) -> SocketsAtStart:
 
 
 def _listed(directory: int) -> Iterator[tuple[str, bool]]:
-    """The directories in one, and what may be a socket; the second says which it is."""
+    """List the directories in one, and possible sockets; true for a directory."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         with os.scandir(descriptor) as entries:
@@ -67,7 +68,9 @@ def _listed(directory: int) -> Iterator[tuple[str, bool]]:
 
 
 def _socket_at(directory: int, name: str) -> SocketFile | None:
-    """As the helper tells of it (docs/helper.md); os.stat() does not say when a file was made."""
+    """Identify the socket of a name as the helper does (docs/helper.md).
+
+    os.stat() does not say when a file was made."""
     answer = ctypes.create_string_buffer(256)
     wanted = _TYPE | _INODE | _CTIME | _BTIME
     if _libc.statx(directory, os.fsencode(name), _NO_FOLLOW, wanted, answer) != 0:

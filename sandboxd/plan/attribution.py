@@ -79,17 +79,22 @@ class Attribution:
         return self._shows(posixpath.dirname(path)) in _MOVES
 
     def can_bring(self, path: str) -> bool:
-        """Whether the command could have put there, by any name of the place, the socket that stands at a path."""
+        """Tell whether the command could have put a socket at a path.
+
+        By any name of the place: that of a bind mount too."""
         return any(self._shows(one) in _MOVES for one in (path, *self._found.twins.others(path)))
 
     def is_name_of(self, resolved: Resolved, path: str) -> bool:
-        """Whether a path of the host leads to another one, by no link that the command could have made."""
+        """Tell whether a path of the host leads to another one.
+
+        By no link that the command could have made."""
         real, trusted = self.leads_to(resolved)
         return trusted and path in (real, *self._found.twins.others(real))
 
     def writable(self) -> tuple[str, ...]:
-        """The directories of the host that the command can write, by all their canonical paths, and what else was
-        opened for writing. Takes its time with very many points."""
+        """List what the command can write on the host, by all canonical paths.
+
+        Takes its time with very many points."""
         if self._writable is None:
             tops = [
                 node.point.path

@@ -225,9 +225,10 @@ class Neutralised:
 
 @dataclass(frozen=True, slots=True)
 class SocketFile:
-    """Which Unix socket stands at a path, by what no command can choose: `device` is major and minor number. `made_ns`
-    says when the inode came to be, since its number is used again; where the file system does not know, when it was
-    changed last."""
+    """The identity of a Unix socket, in what no command can choose.
+
+    `device` is major and minor number. `made_ns` says when the inode came to be, since its number is used again; where
+    the file system does not know, when it was changed last."""
 
     device: tuple[int, int]
     inode: int
@@ -236,8 +237,9 @@ class SocketFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundSocket:
-    """A Unix socket, and the path where it stood as a command sees it. `bound_at` is the name by which its server has
-    bound it, where that is known."""
+    """A Unix socket, and the path where it stood as a command sees it.
+
+    `bound_at` is the name by which its server has bound it, where that is known."""
 
     path: str
     file: SocketFile
@@ -246,16 +248,17 @@ class FoundSocket:
 
 @dataclass(frozen=True, slots=True)
 class SocketsAtStart:
-    """The Unix sockets in listed places that a command can write, and in its own `/tmp`, before it ran. By a link or a
-    rename it can put any other one there. `writable` are all canonical directories that it can write. Not `complete`
-    when there was more to look through than is."""
+    """The Unix sockets in places that a command can write, before it ran.
+
+    In those that are listed, and in its own `/tmp`. By a link or a rename it can put any other one there. `writable`
+    are all canonical directories that it can write. Not `complete` when there was more to look through than is."""
 
     found: tuple[FoundSocket, ...] = ()
     writable: tuple[str, ...] = ()
     complete: bool = True
 
     def paths_of(self, file: SocketFile) -> tuple[str, ...]:
-        """Where this very socket stood."""
+        """List the paths where this very socket stood."""
         return tuple(one.path for one in self.found if one.file == file)
 
 

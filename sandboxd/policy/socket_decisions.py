@@ -86,12 +86,12 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, bro
 
 
 def by_place(decision: Decision, sockets: OpenSockets) -> bool:
-    """Whether this decision opens a socket because of where it stands, by row 2 or 3."""
+    """Tell whether a decision opens a socket by its place: row 2 or 3."""
     return decision.reason is Reason.SESSION_TMP or (decision.allowed and not sockets.everything)
 
 
 def with_condition(decision: Decision) -> Decision:
-    """The decision on a place that the command can write, in general: for people."""
+    """Word the decision on a place that commands can write, for people."""
     text = f"{decision.text}, if it is there when a command starts or is bound in the sandbox: commands can write there"
     return replace(decision, text=text)
 

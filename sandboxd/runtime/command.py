@@ -259,13 +259,17 @@ class Command:
             await checking
 
     async def settled_attribution(self) -> Attribution | None:
-        """What knows the rules, also right after a restart; None where it could not be found out."""
+        """Wait for the attribution, which is missing right after a restart.
+
+        None where it could not be found out."""
         if self.attributing is not None:
             await asyncio.wait({self.attributing})
         return self.attribution
 
     async def is_bound(self, file: SocketFile) -> bool:
-        """Whether a socket of this command is bound to the file. Raises OSError where that cannot be told."""
+        """Tell whether a socket of this command is bound to the file.
+
+        Raises OSError where that cannot be told."""
         try:
             return self._inside is not None and await self._inside.is_bound(file)
         except LaunchError:  # it has ended

@@ -319,8 +319,9 @@ class Session:
         return command
 
     async def _is_bound(self, own: Command, file: SocketFile) -> bool:
-        """Whether this command, or another of the session, has bound a socket to the file: they share `/tmp`. Raises
-        OSError."""
+        """Tell whether a command of this session has bound a socket to the file.
+
+        They share `/tmp`; its own is asked first. Raises OSError."""
         for command in dict.fromkeys((own, *self.commands()[-MOST_ASKED:])):
             if await command.is_bound(file):
                 return True

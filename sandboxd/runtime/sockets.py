@@ -37,8 +37,10 @@ _UNTOLD = "the helper of this command, of an earlier version, does not say which
 
 @dataclass(frozen=True, slots=True)
 class SocketsInside:
-    """What is known of the sockets of a command: `find` looks for those on the host, in `temporary`, which is its
-    `/tmp`, and elsewhere; `is_bound` says whether one was bound in the sandbox."""
+    """The sources of a SocketGate on the sockets of one command.
+
+    `find` looks for those on the host, in `temporary`, which is its `/tmp`, and elsewhere. `is_bound` says whether one
+    was bound in the sandbox."""
 
     find: FindSockets
     temporary: str
@@ -73,7 +75,9 @@ class SocketGate:
         self.at_start, self._resumed = at_start, True
 
     async def look(self) -> None:
-        """See what stands in places that are open and that the command can write. To be awaited before it runs."""
+        """Find what stands in listed places that the command can write.
+
+        To be awaited before it runs."""
         attribution = await self._attribution()
         if attribution is None:
             return
@@ -85,10 +89,14 @@ class SocketGate:
         self.at_start = replace(seen, found=tuple(stayed))
 
     async def _has_stayed(self, found: FoundSocket, attribution: Attribution) -> bool:
-        """Whether a socket is where its server has bound it, as far as is known: an earlier command may have moved it.
-        Nothing of the host can be moved into the session's own `/tmp`, which is a mount."""
+        """Tell whether a socket is where its server has bound it, if known.
+
+        An earlier command may have moved it. Nothing of the host can be moved into the session's own `/tmp`, which is a
+        mount."""
         name = found.bound_at
-        if not name.startswith("/") or name == found.path or attribution.is_private_socket(found.path):
+        if not name.startswith("/") or name.startswith("/proc/"):  # it depends on who has bound it
+            return True
+        if name == found.path or attribution.is_private_socket(found.path):
             return True
         directory = await self._resolve(posixpath.dirname(name))
         resolved = replace(directory, real=posixpath.join(directory.real, posixpath.basename(name)))
@@ -102,8 +110,9 @@ class SocketGate:
         return replace(found, writable=writable)
 
     async def decide(self, path: str, file: SocketFile | None = None) -> Decision:
-        """ALLOW or DENY for a path that is real in the sandbox; empty for a socket without one. `file` is the very
-        socket that would be connected."""
+        """Decide on a path that is real in the sandbox: ALLOW or DENY.
+
+        It is empty for a socket without one. `file` is the very socket that would be connected."""
         async with self._turns:
             return await self._decide(path, file)
 
@@ -130,8 +139,10 @@ class SocketGate:
         return by_path(path, brought) if brought else decision
 
     def _can_bring(self, path: str, attribution: Attribution | None) -> bool:
-        """Whether the command could have put there what stands at a path. Mounts stay as they were at the start, so
-        after a restart, when the policy may be another one, what could be written then counts too."""
+        """Tell whether the command could have put a socket at a path.
+
+        Mounts stay as they were at the start. So after a restart, when the policy may be another one, what could be
+        written then counts too."""
         if attribution is None or attribution.can_bring(path):
             return True
         if not self._resumed:
@@ -139,7 +150,9 @@ class SocketGate:
         return self.at_start is None or any(is_below(path, one) for one in self.at_start.writable)
 
     async def _brought(self, file: SocketFile | None, by_path: Callable[[str], Decision]) -> str:
-        """Why a place that the command can write does not open this socket; empty when it does."""
+        """Give the reason why its place does not open a socket, or an empty text.
+
+        The command can write in that place."""
         if file is None:
             return _UNTOLD
         at_start = self.at_start or SocketsAtStart()

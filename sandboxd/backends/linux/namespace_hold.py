@@ -60,8 +60,10 @@ class NamespaceHold:
         return False
 
     async def is_bound(self, file: SocketFile) -> bool:
-        """Whether a socket that was made inside is bound to this file. The kernel tells 32 bits of the inode, and of
-        some file systems (btrfs) another device than stat(2): then the answer is no. Raises OSError, NamespaceError."""
+        """Tell whether a socket that was made inside is bound to this file.
+
+        The kernel tells 32 bits of the inode, and of some file systems (btrfs) another device than stat(2). Then the
+        answer is no. Raises OSError, NamespaceError."""
         with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
             return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 

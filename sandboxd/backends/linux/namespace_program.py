@@ -82,7 +82,7 @@ class OpenSocket:
 
 @dataclass(frozen=True, slots=True)
 class OpenNetlink:
-    """A netlink socket of the namespace, non-blocking: what it tells is about that namespace."""
+    """A netlink socket of the namespace, non-blocking, to ask about it."""
 
     protocol: int
     purpose = "open a netlink socket"

@@ -105,8 +105,9 @@ def _own_address(family: Family) -> bytes:
 
 
 def bound_unix_sockets() -> bytes:
-    """Ask a socket of NETLINK_SOCK_DIAG for all Unix sockets of its namespace that are bound, or listen, with their
-    names and files (linux/unix_diag.h)."""
+    """Ask a NETLINK_SOCK_DIAG socket for the bound Unix sockets of its namespace.
+
+    Those that listen are among them. Names and files are asked for (linux/unix_diag.h)."""
     not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
     body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
     return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
@@ -117,8 +118,10 @@ UnixFile = tuple[int, int]
 
 
 def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
-    """Of one part of the answer: the file of each socket with the name that its server gave to bind(2), and whether
-    that was the last part. Raises OSError, and struct.error for what is no such answer."""
+    """Read one part of the answer.
+
+    The file of each socket with the name that its server gave to bind(2), and whether that was the last part. Raises
+    OSError, and struct.error for what is no such answer."""
     found: dict[UnixFile, str] = {}
     at = 0
     while at < len(answer):

@@ -1,5 +1,8 @@
-"""The Unix sockets of a network namespace as the kernel lists them (unix_diag): their files, and the names by which
-they were bound. No program can change these afterwards: a link or a rename moves the file, and not the name."""
+"""The Unix sockets of a network namespace as the kernel lists them (unix_diag).
+
+It knows their files, and the names by which they were bound. No program can change these afterwards: a link or a rename
+moves the file, and not the name.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ PART, MOST_PARTS = 1 << 16, 1000
 
 
 def file_of(file: SocketFile) -> UnixFile:
-    """As the kernel tells of it. An inode that takes more than 32 bits is equal to none."""
+    """Convert to the kernel's form.
+
+    An inode that takes more than 32 bits is equal to none there."""
     major, minor = file.device
     return major << 20 | minor, file.inode
 
 
 def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
-    """All that are bound in the namespace of a socket of NETLINK_SOCK_DIAG, with their names. Raises OSError. The
-    kernel has each part of its answer there before it is read."""
+    """List the bound sockets in the namespace of a NETLINK_SOCK_DIAG socket.
+
+    With each file comes its name. The kernel has each part of its answer there before it is read. Raises OSError."""
     found: dict[UnixFile, str] = {}
     sock.send(bound_unix_sockets())
     for _ in range(MOST_PARTS):
@@ -34,7 +40,9 @@ def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
 
 
 def with_names(sockets: SocketsAtStart) -> SocketsAtStart:
-    """The same with the names by which those of this namespace were bound. Where the kernel does not tell, without."""
+    """Add the names by which the sockets of this namespace were bound.
+
+    Where the kernel does not tell, there are none."""
     if not sockets.found:
         return sockets
     with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as sock:
