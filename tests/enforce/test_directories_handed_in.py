@@ -7,14 +7,17 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from support.daemons import DaemonProcess, StartDaemon
 from support.hands import Hands
 from support.users import Identity
 
 INSIDE = r"""
-import ctypes, errno, faulthandler, json, os, socket, sys
-faulthandler.dump_traceback_later(30, exit=True)
-hands, place, above, here = sys.argv[1], *map(os.fsencode, sys.argv[2:])
+import ctypes, errno, json, os, signal, socket, sys, threading
+signal.alarm(30)
+hands, place, above, here = sys.argv[1], *map(os.fsencode, sys.argv[2:5])
+if sys.argv[5] == "threads": threading.Thread(target=threading.Event().wait, daemon=True).start()
 libc = ctypes.CDLL(None, use_errno=True)
 def received(path):
     with socket.socket(socket.AF_UNIX) as one:
@@ -84,22 +87,26 @@ def contents(place: Path) -> dict[str, object]:
     return {str(path.relative_to(place)): path.is_file() and path.read_text() for path in place.rglob("*")}
 
 
-def run(daemon: DaemonProcess, hands: Hands, place: Path, *options: str) -> tuple[list[dict[str, str]], str]:
-    words = [hands.path, str(place), str(place.parent), str(daemon.identity.workspace)]
+def run(
+    daemon: DaemonProcess, hands: Hands, place: Path, kind: str, *options: str
+) -> tuple[list[dict[str, str]], str]:
+    words = [hands.path, str(place), str(place.parent), str(daemon.identity.workspace), kind]
     argv = ["run", "--show-violations", *options, "--", "python3", "-I", "-S", "-c", INSIDE, *words]
     done = daemon.run(*argv)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.parametrize("kind", ["alone", "threads"])
 def test_a_directory_handed_in_changes_no_name_outside(
-    start_daemon: StartDaemon, identity: Identity, hands: Hands
+    start_daemon: StartDaemon, identity: Identity, hands: Hands, kind: str
 ) -> None:
-    """The mounts of the sandbox do not hold there: the descriptor leads to those of the host."""
+    """The mounts of the sandbox do not hold there: the descriptor leads to those of the host. With threads
+    a child of the helper binds a Unix socket, as confined as the command."""
     daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": [hands.path]}}})
     outside, listed = (furnish(identity, identity.base / name) for name in ("outside", "listed"))
     before = contents(outside)
-    (refused, borders), said = run(daemon, hands, outside)
+    (refused, borders), said = run(daemon, hands, outside, kind)
     assert contents(outside) == before
     assert set(refused.values()) == {"EACCES"} or set(refused.values()) == {"EACCES", "EXDEV"}, refused
     assert {name for name, result in refused.items() if result == "EXDEV"} <= {"take", "bring", "link out"}
@@ -108,7 +115,7 @@ def test_a_directory_handed_in_changes_no_name_outside(
 
     for name in ("mine", "second"):
         (identity.workspace / name).unlink(missing_ok=True)
-    (allowed, borders), said = run(daemon, hands, listed, "--allow-write", str(listed))
+    (allowed, borders), said = run(daemon, hands, listed, kind, "--allow-write", str(listed))
     assert set(allowed.values()) == {"done"}, (allowed, said)
     assert set(borders.values()) == {"EXDEV"} and str(listed) not in said
     made = "made made.d made.l made.p made.h linked numbered there socket renamed brought"
