@@ -163,6 +163,12 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             outgoing.add("bridge", bridge.hand_over())
             outgoing.add("placeholders", placeholders.hand_over())
 
+        def end_inherited() -> list[str]:
+            ended = backend.end_inherited()
+            if bridges:
+                bridge.go_on()
+            return ended
+
         yield Machine(
             backend=backend,
             planner=HostPlanner(facts),
@@ -183,7 +189,7 @@ async def linux_machine(ground: Ground) -> AsyncIterator[Machine]:
             scan_warnings=lambda: facts.warnings,
             find_sockets=lambda places: with_names(find_sockets(places)),
             succession=Succession(
-                prepared, hand_over, Inherited(backend.resume, backend.inside), backend.end_inherited, backend.keep
+                prepared, hand_over, Inherited(backend.resume, backend.inside), end_inherited, backend.keep
             ),
         )
 

@@ -41,6 +41,8 @@ class Bridge:
         self._expected: dict[str, Expected] = {}
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
+        self._held: tuple[LinkRecord, ...] = ()
+        """Connections of an earlier bridge that have not named their ticket, until `go_on`."""
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
@@ -90,13 +92,18 @@ class Bridge:
         return self._expected.pop(ticket, None), None if link is None else link.hand_over()
 
     def resume(self, record: BridgeRecord) -> None:
-        """Go on where another bridge was, in place of `open`."""
-        listener = socket.socket(fileno=record.listener)
-        listener.setblocking(False)
-        self._socket = listener
-        for one in record.strangers:
+        """Take over from another bridge, in place of `open`. Helpers wait until `go_on`."""
+        self._socket = socket.socket(fileno=record.listener)
+        self._socket.setblocking(False)
+        self._held = record.strangers
+
+    def go_on(self) -> None:
+        """Hear helpers after `resume`, once all launches are expected again: an unknown ticket is refused."""
+        assert self._socket is not None
+        held, self._held = self._held, ()
+        for one in held:
             self._strangers.add(Link(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def resume_link(
         self,
@@ -122,6 +129,9 @@ class Bridge:
         self._socket = None
         for link in [*self._links.values(), *self._strangers]:
             link.close()
+        for one in self._held:
+            os.close(one.connection)
+            os.close(one.pidfd)
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 

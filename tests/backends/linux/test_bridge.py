@@ -513,6 +513,26 @@ async def test_a_connect_is_asked_about_and_answered_once(setting: Setting) -> N
     answer_first(0)  # too late, and no harm
 
 
+async def test_a_ticket_is_not_judged_before_launches_are_resumed(setting: Setting) -> None:
+    early = Helper(setting)
+    await early.send(encode_ticket(TICKET)[:20])
+    await wait_until_async(lambda: bool(setting.bridge._strangers), "it has been accepted")
+    await setting.bridge.prepared(1)
+    setting.bridge.resume(setting.bridge.hand_over())
+    await early.send(encode_ticket(TICKET)[20:])
+    late = Helper(setting)
+    await late.send(encode_ticket("unknown"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    recorder = Recorder()
+    setting.bridge.expect(TICKET, Expected(CONFIGURATION, None, recorder))
+    setting.bridge.go_on()
+    assert await early.receive(len(CONFIGURATION.encode())) == CONFIGURATION.encode()
+    assert await late.receive(1) == b""
+    late.hang_up()
+    await hang_up_and_see(early, recorder)
+
+
 async def test_a_malformed_report_ends_the_sandbox(setting: Setting) -> None:
     helper, recorder = await running(setting)
     await helper.send(struct.pack("<II", 7, 3) + b"xyz")
