@@ -115,16 +115,27 @@ def credentials():
     (_, _, sent), = b.recvmsg(1, 100)[1]
     return str(struct.unpack("=iii", sent)[0] == os.getpid())
 attempt("own credentials", credentials)
-def waits(kind):  # until there is room; a message arrives whole
+def waits(kind):  # until there is room; a message arrives whole, and once, whatever signals come
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.siginterrupt(signal.SIGUSR1, False)
+    main, over = threading.get_ident(), threading.Event()
+    def interrupt():
+        while not over.wait(0.005): signal.pthread_kill(main, signal.SIGUSR1)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     one, other = socket.socketpair(type=kind)
     with one, other:
         words, got = [bytes([65 + n]) * 60000 for n in range(8)], []
         flags = socket.MSG_WAITALL if kind == socket.SOCK_STREAM else 0
-        reader = threading.Timer(0.3, lambda: [got.append(other.recv(60000, flags)) for n in words])
+        def read():
+            for _ in words:
+                over.wait(0.05)
+                got.append(other.recv(60000, flags))
+        reader = threading.Thread(target=read)
         reader.start()
         for word in words:
             while word: word = word[one.sendmsg([word]):]
-        reader.join()
+        reader.join(); over.set(); interrupting.join()
         return str(b"".join(got) == b"".join(bytes([65 + n]) * 60000 for n in range(8)))
 if given["threads"]:
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET): attempt(f"own waits {int(kind)}", lambda: waits(kind))

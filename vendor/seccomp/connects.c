@@ -235,6 +235,7 @@ static struct waiting *find_room(void) {
     return one < waiting + MOST_WAITING ? one : NULL;
 }
 long in_a_child(const struct seccomp_notif *asked, int socket) {
+    drop_interrupted(); /* this caller may come again */
     struct waiting *one = find_room();
     long child = one ? call(clone, SIGCHLD) : -EAGAIN;
     if (child <= 0) return child;

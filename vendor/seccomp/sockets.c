@@ -11,7 +11,8 @@
  * PROMISES
  *  1. By a socket of another network, and by a Unix socket for datagrams, nothing is sent to an address. What was
  *     connected outside is used as it is. The former is neither bound nor made to listen.
- *  2. A child sends a part of a stream only when it answers at once, so an interrupted caller has sent nothing.
+ *  2. A child sends only when there is room and its caller still waits, and answers at once: an interrupted caller, who
+ *     comes again, has sent nothing.
  *  3. One call costs init a bounded amount of time: 64 messages, 256 KiB of each; of a longer stream a part is sent. */
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -82,17 +83,19 @@ static long note_sent(const struct seccomp_notif *asked, uint64_t at, long done)
     struct iovec here = {&(uint32_t){(uint32_t)done}, 4}, there = {(void *)(at + offsetof(struct message, sent)), 4};
     return done < 0 || call(process_vm_writev, asked->pid, &here, 1, &there, 1) == 4 ? done : -EFAULT;
 }
+static long send_now(const struct message *one) {
+    return call(sendmsg, by.socket, one, (by.flags & ~MSG_ZEROCOPY) | MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 static _Noreturn void wait_and_send(const struct seccomp_notif *asked, const struct message *one, uint64_t many_at) {
     struct { int64_t seconds, microseconds; } patience = {0};
     call(getsockopt, by.socket, SOL_SOCKET, SO_SNDTIMEO, &patience, &(int){sizeof patience});
     struct timespec left = {patience.seconds, patience.microseconds * 1000}, *limit = NULL;
     if (left.tv_sec || left.tv_nsec) limit = &left;
-    uint32_t flags = (by.flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL | (by.is_stream ? MSG_DONTWAIT : 0);
-    long done;
-    do {
-        if (done = -EAGAIN, by.is_stream && !call(ppoll, (&(struct pollfd){by.socket, POLLOUT}), 1, limit, NULL)) break;
-        done = call(sendmsg, by.socket, one, flags);
-    } while (done == -EAGAIN && by.is_stream);
+    long done = -EAGAIN;
+    for (; done == -EAGAIN; call(ppoll, NULL, 0, (&(struct timespec){0, 1000000}), NULL)) { /* room, but not enough */
+        if (!call(ppoll, (&(struct pollfd){by.socket, POLLOUT}), 1, limit, NULL) || !still_waits(asked->id)) break;
+        done = send_now(one);
+    }
     if (many_at && (done = note_sent(asked, many_at, done)) >= 0) done = 1;
     for (respond(asked->id, done);;) call(exit_group, 0);
 }
@@ -101,7 +104,7 @@ static long send_one(const struct seccomp_notif *asked, struct message *one, uin
     takes = 0;
     long done = copy(asked, one);
     if (!done && !still_waits(asked->id)) done = -EINTR;
-    if (!done) done = call(sendmsg, by.socket, one, (by.flags & ~MSG_ZEROCOPY) | MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!done) done = send_now(one);
     if (done == -EAGAIN && may_wait && !(by.flags & MSG_DONTWAIT) && !(call(fcntl, by.socket, F_GETFL) & O_NONBLOCK)) {
         done = in_a_child(asked, by.socket);
         if (!done) wait_and_send(asked, one, many_at);
