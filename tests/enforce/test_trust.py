@@ -472,3 +472,65 @@ def test_trust_that_another_daemon_records_or_removes(
         assert_closed(daemon, outside, identity.workspace)
     finally:
         other("stop")
+
+
+SANDBOXED = """
+import sys
+from sandboxd_client import Client
+with Client(autostart=False) as box:
+    print(box.should_sandbox(sys.argv[1], cwd=".").sandboxed)
+"""
+
+
+def is_sandboxed(daemon: DaemonProcess, command: str) -> bool:
+    done = daemon.python(SANDBOXED, command, cwd=daemon.identity.workspace)
+    assert done.returncode == 0, done.stderr
+    return done.stdout == "True\n"
+
+
+def test_what_a_person_writes_with_project_is_trusted(
+    start_daemon: StartDaemon, identity: Identity, outside: Path
+) -> None:
+    """`allow`, `deny` and `exclude`, one after the other: each time the whole file is what a person has said."""
+    daemon = start_daemon(settings={"sandbox": {"enabled": True}})
+    work = identity.workspace
+    done = daemon.run("allow", "path", str(outside), "--project", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert_open(daemon, outside, work)
+    assert is_sandboxed(daemon, "git status")
+    done = daemon.run("exclude", "add", "git status", "--project", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert not is_sandboxed(daemon, "git status")
+    assert_open(daemon, outside, work)
+    (outside / "reached").unlink(missing_ok=True)
+    done = daemon.run("deny", "path", str(outside), "--project", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert_closed(daemon, outside, work)
+    assert not is_sandboxed(daemon, "git status")
+    assert identity.run(["test", "-e", str(identity.home / LOCAL)]).returncode, "the user's own file is untouched"
+
+
+@pytest.mark.parametrize("words", [("allow", "path", "OUTSIDE"), ("deny", "path", "/none"), ("exclude", "add", "true")])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_stands_beside_a_rule_with_project_is_not_trusted(
+    start_daemon: StartDaemon, identity: Identity, outside: Path, when: str, words: tuple[str, ...]
+) -> None:
+    """Neither what a command had planted in the file before the person wrote, nor what one plants afterwards; what
+    the person has denied holds all the same."""
+    daemon = start_daemon(settings={"sandbox": {"enabled": True}})
+    work = identity.workspace
+    other = directory(identity, identity.base / "other")
+    rule = tuple(str(outside) if word == "OUTSIDE" else word for word in words)
+    if when == "before":
+        identity.write(directory(identity, work / ".claude").parent / LOCAL, opening(other))
+    done = daemon.run(*rule, "--project", cwd=work)
+    assert done.returncode == 0, done.stderr
+    if when == "after":
+        text = json.loads((work / LOCAL).read_text())
+        text["sandbox"].setdefault("filesystem", {}).setdefault("allowWrite", []).append(str(other))
+        identity.write(work / LOCAL, json.dumps(text))
+    assert_closed(daemon, other, work)
+    assert_closed(daemon, outside, work)
+    assert is_sandboxed(daemon, "true")
+    if rule[0] == "allow" and when == "before":
+        assert "not allowed all the same" in done.stderr
