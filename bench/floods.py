@@ -1,7 +1,8 @@
-"""What one command can do to all others: each attack of `flood_inside.py`, and another session's `run -- true`."""
+"""What one command or client can do to all others: each attack of `flooding`, and another session's `run -- true`."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -10,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.commands import TRUE
-from bench.flood_inside import ATTACKS
+from bench.flooding import ATTACKS, CLIENTS
 from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row
 from bench.timing import median, ms
 from sandboxd_client import Client
 
-INSIDE = Path(__file__).with_name("flood_inside.py")
+FLOODING = Path(__file__).with_name("flooding")
 MOST_MB = 100
 GRACE_S = 10.0
 
@@ -24,7 +25,7 @@ GRACE_S = 10.0
 def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
     """Each with a daemon of its own. The flood runs at the lowest priority, so that it is the daemon that is measured,
     and not who gets the processors."""
-    for attack in ATTACKS:
+    for attack in ATTACKS | CLIENTS:
         if only in attack:
             try:
                 yield from _one(attack, quick)
@@ -65,10 +66,10 @@ def _true(box: Client, bench: Bench) -> float:
 def _flooding(bench: Bench, attack: str) -> Iterator[None]:
     other = bench.base / "flooding"
     other.mkdir()
-    script = other / "flood.py"
-    script.write_text(INSIDE.read_text())
-    argv = [sys.executable, "-P", "-m", "sandboxd", "run", "--", "nice", "-n", "19", "/usr/bin/python3", str(script)]
-    flood = subprocess.Popen([*argv, attack], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    shutil.copytree(FLOODING, other / FLOODING.name)
+    nice = ["nice", "-n", "19", "/usr/bin/python3", "-m", FLOODING.name, attack]
+    run = [] if attack in CLIENTS else [sys.executable, "-P", "-m", "sandboxd", "run", "--"]
+    flood = subprocess.Popen([*run, *nice], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert flood.stdout is not None
     try:
         if flood.stdout.readline() != b"flooding\n":

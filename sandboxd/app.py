@@ -40,9 +40,11 @@ from sandboxd.handover.document import Incoming
 from sandboxd.host.directories import temporary_base
 from sandboxd.policy.upstream import read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
+from sandboxd.proxy.turns import Turns
 from sandboxd.rpc.connection import Connection as ClientConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
+from sandboxd.rpc.shares import Workers
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
 from sandboxd.runtime.events import Events, SettingsChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
@@ -73,7 +75,9 @@ async def run_daemon(
     earlier = predecessor.daemon
     startup = startup or StartUp()
     async with AsyncExitStack() as stack:
-        connections = Connections()
+        turns = Turns()
+        asyncio.get_running_loop().set_default_executor(Workers())
+        connections = Connections(turns.hurry)
         stack.callback(connections.hang_up)
 
         # directories and the right to be the daemon of this one
@@ -138,7 +142,7 @@ async def run_daemon(
             planner=machine.planner,
             temporary=temporary,
             place=place,
-            make_proxies=make_proxies_of(resolver, prompts, proxies, events, metrics),
+            make_proxies=make_proxies_of(resolver, prompts, proxies, events, metrics, turns),
             session_ended=prompts.end_session,
             violations=feed,
             events=events,

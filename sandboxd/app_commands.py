@@ -20,6 +20,7 @@ from sandboxd.proxy.interfaces import OwnAddresses
 from sandboxd.proxy.limits import Room
 from sandboxd.proxy.outbound import Connection
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.turns import Turns
 from sandboxd.proxy.upstream import ParentDialer
 from sandboxd.runtime.asking import asking
 from sandboxd.runtime.command import Command
@@ -81,11 +82,16 @@ def explaining_sockets(
 
 
 def make_proxies_of(
-    resolver: PinnedResolver, prompts: Prompts, proxies: EnvironmentProxies, events: Events, metrics: Metrics
+    resolver: PinnedResolver,
+    prompts: Prompts,
+    proxies: EnvironmentProxies,
+    events: Events,
+    metrics: Metrics,
+    turns: Turns,
 ) -> Callable[[Callable[[], Policy], Command, Session], ProxyServer]:
     """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
     own_addresses = OwnAddresses()
-    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
 
     def hurry(event: Event) -> None:
         if isinstance(event, RunPrepared | RunStarted | RunEnded):

@@ -55,6 +55,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.upstream", "sandboxd.policy.wide_places", "sandboxd.host.resolve",
         "sandboxd.plan.plan", "sandboxd.runtime.session", "sandboxd.runtime.session_records",
         "sandboxd.runtime.wrap", "sandboxd.runtime.events",
+        # Clients have shares of the event loop as commands have.
+        "sandboxd.proxy.turns",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
     "sandboxd.cli.serve": ("sandboxd.__version__", "sandboxd_client", "sandboxd.app_process", "sandboxd.errors"),

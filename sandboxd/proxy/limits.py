@@ -48,10 +48,10 @@ class Room:
     """What all commands of a daemon share: `turns`, and how many connections they may have together, so that one of
     them does not take every descriptor from the others, and from the daemon. `descriptors` is how many there are."""
 
-    def __init__(self, descriptors: int) -> None:
+    def __init__(self, descriptors: int, turns: Turns | None = None) -> None:
         self._most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
         self._taken = 0
-        self.turns = Turns()
+        self.turns = turns or Turns()
 
     def has_some(self, own: int) -> bool:
         """Whether a command that has so many of them may have one more: up to twice what it leaves to others."""

@@ -1,4 +1,4 @@
-"""Processor time of the proxies: how much a command's connections may do before everything else has its turn.
+"""Processor time of proxies and clients: how much each may do before everything else has its turn.
 
 An await that can complete at once does not suspend: asyncio's loop goes on with the same task for as long as its
 sockets are ready. So a command counts what its connections do, and when its share of a turn of the event loop is used
@@ -11,10 +11,13 @@ A unit of cost is about a microsecond of the daemon; the figures need no more pr
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 BUDGET: Final = 400
 """Of one turn of the event loop, of all commands together."""
@@ -81,9 +84,10 @@ class Turns:
 class Share:
     """What one command may do. `held` counts bytes that are kept for requests which are not complete."""
 
-    __slots__ = ("_left", "_price", "_spent", "_turns", "_waiting", "_woken", "held")
+    __slots__ = ("__weakref__", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held")
 
-    def __init__(self, turns: Turns | None = None) -> None:
+    def __init__(self, turns: Turns | None = None, most_owed: int = MOST_OWED) -> None:
+        self._most_owed = most_owed
         self._turns = turns or Turns()
         self._left = self._turns.share
         self._waiting: deque[Callable[[], None]] = deque()
@@ -103,6 +107,20 @@ class Share:
         self._left -= cost
         self._spent += cost
         self._turns.activate(self)
+
+    async def timed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it in turns: it begins when something may be done, and costs what its steps take on the clock."""
+        try:
+            await self.turn()
+        except BaseException:
+            work.close()
+            raise
+        result: T = await Timed(self, work)
+        return result
+
+    def spend_since(self, begun: float) -> None:
+        """As `spend`, for something that has begun at that time of `time.perf_counter`."""
+        self.spend(STEP + int((time.perf_counter() - begun) * 1e6))
 
     async def turn(self) -> None:
         """Return when something may be done: at once, or in a later turn."""
@@ -126,7 +144,7 @@ class Share:
         if self._woken:
             self._price = max(STEP, self._spent // self._woken)
         self._spent = self._woken = 0
-        self._left = max(min(self._left, 0), -MOST_OWED) + share
+        self._left = max(min(self._left, 0), -self._most_owed) + share
         expected = self._left
         while self._waiting and self._left > 0 and expected > 0:
             expected -= self._price
@@ -134,6 +152,31 @@ class Share:
             self._waiting.popleft()()
         if self._waiting or self._left <= 0:
             self._turns.activate(self)
+
+
+class Timed:
+    """Awaits a coroutine; each of its steps is spent."""
+
+    def __init__(self, share: Share, work: Coroutine[Any, Any, T]) -> None:
+        self._share = share
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[], Any] = partial(self._work.send, None)
+        while True:
+            begun = time.perf_counter()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._share.spend_since(begun)
+            try:
+                yield waits_for
+            except BaseException as error:
+                step = partial(self._work.throw, error)
+            else:
+                step = partial(self._work.send, None)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

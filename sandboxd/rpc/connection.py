@@ -2,9 +2,10 @@
 
 Requests are pipelined and answered out of order, each in a task of its own. Nothing a client does makes the daemon hold
 an unbounded amount for it:
-- a line may have 4 MiB, a batch 256 calls;
+- a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
 - `MOST_IN_FLIGHT` messages are worked on at once; what follows is not read until one of them is answered;
 - answers that the client does not take stop the reading of its further requests;
+- all connections of a process do so much in one turn of the event loop, measured by the clock, then others are first;
 - notifications that it does not take end the connection: the daemon never waits for a subscriber.
 
 When the client goes away its calls are cancelled. The daemon hears of it only when the last of them has ended, so that
@@ -19,11 +20,13 @@ import json
 import os
 import select
 import socket
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
+from sandboxd.proxy.turns import Share
 from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 MOST_IN_FLIGHT = 64
 MOST_UNTAKEN = 4 << 20
 """Bytes that may wait for the client before a notification ends the connection."""
+MOST_HELD = 16 << 20
+"""Bytes of unfinished lines of all connections together, beside `HELD_BY_EACH` that any may have."""
+HELD_BY_EACH = 64 << 10
 _PAUSE_ABOVE, _RESUME_BELOW = 256 << 10, 64 << 10
 _ONE_LINE = "one JSON text a line, UTF-8, at most 4 MiB"
 
@@ -76,6 +82,13 @@ class ConnectionRecord:
         return replace(known, access=AGENT) if self.restricted else known
 
 
+@dataclass(slots=True)
+class Held:
+    """Bytes that all connections hold of unfinished lines, beyond what each may."""
+
+    size: int = 0
+
+
 class Connection(asyncio.Protocol):
     """`admit` settles who calls (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an admitted
     one. The object itself is the owner of the sessions that are opened over it."""
@@ -87,7 +100,16 @@ class Connection(asyncio.Protocol):
         log: FilteringBoundLogger,
         opened: Callable[[Connection], None],
         lost: Callable[[Connection], None],
+        share_of: Callable[[Caller], Share],
+        hurry: Callable[[], None],
+        held: Held,
     ) -> None:
+        self._held = held
+        self._holds = 0
+        self._share_of = share_of
+        self._hurry = hurry
+        self._share: Share = cast(Share, None)
+        self._waits_for_turn = False
         self._dispatcher = dispatcher
         self._admit = admit
         self._log = log
@@ -130,6 +152,7 @@ class Connection(asyncio.Protocol):
             self._send(answer_to(error))
             self._transport.close()
             return
+        self._share = self._share_of(self._caller)
         self._log = self._log.bind(peer=self._caller.pid)
         self._opened(self)
 
@@ -148,6 +171,7 @@ class Connection(asyncio.Protocol):
         return True  # keeps the sending half open
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._hold(0)
         if self._caller is None or self._given_away:
             return
         for call in self._calls:
@@ -172,6 +196,11 @@ class Connection(asyncio.Protocol):
 
     def _take_lines(self) -> None:
         while self._ready():
+            if not self._share.has_some():
+                self._waits_for_turn = True
+                self._share.later(self._have_turn)
+                break
+            begun = time.perf_counter()
             try:
                 line = self._lines.next_line()
                 if line is None:
@@ -182,10 +211,33 @@ class Connection(asyncio.Protocol):
                 self._take(message)
             except (FrameError, JsonTextError) as error:
                 self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
+            finally:
+                self._share.spend_since(begun)
+        if not self._waits_for_turn:
+            self._hold(len(self._lines))
         self._read_or_not()
 
+    def _hold(self, size: int) -> None:
+        """So many bytes of an unfinished line are kept."""
+        more = max(size - HELD_BY_EACH, 0) - self._holds
+        if more > 0 and self._held.size + more > MOST_HELD:
+            self._lines.drop()
+            hint = "send it again when other requests are answered"
+            text = "requests that are not complete take too much room"
+            self._send(error_message(codes.BUSY, text, "too_many_requests", hint))
+            more = -self._holds
+        self._holds += more
+        self._held.size += more
+
+    def _have_turn(self) -> None:
+        self._waits_for_turn = False
+        if not self._given_away and not self._transport.is_closing():
+            self._take_lines()
+            self._close_when_answered()
+
     def _ready(self) -> bool:
-        return self._writable and not self._paused and len(self._calls) < MOST_IN_FLIGHT
+        free = not self._waits_for_turn and len(self._calls) < MOST_IN_FLIGHT
+        return self._writable and not self._paused and free
 
     def _read_or_not(self) -> None:
         reading = self._ready()
@@ -198,6 +250,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _take(self, message: object) -> None:
+        self._hurry()
         if is_response(message):
             self._log.debug("answer to nothing we asked")
         elif self._stopping:
@@ -210,7 +263,7 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, message: object) -> None:
         try:
-            answer = await self._dispatcher.respond(message, self)
+            answer = await self._dispatcher.respond(message, self, self._share)
         except asyncio.CancelledError:
             if self._stopping and not self._given_away:
                 self._answer_stopping(message)
@@ -233,7 +286,7 @@ class Connection(asyncio.Protocol):
             self._close_when_answered()
 
     def _close_when_answered(self) -> None:
-        if self._half_closed and not self._calls:
+        if self._half_closed and not self._calls and not self._waits_for_turn:
             self._transport.close()
 
     # answers and notifications out

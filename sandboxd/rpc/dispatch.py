@@ -18,6 +18,7 @@ from sandboxd.errors import (
     SettingsError,
 )
 from sandboxd.policy.display import neutralise
+from sandboxd.proxy.turns import Share
 from sandboxd.rpc.call import Access, Call, Client, Handler, Route
 from sandboxd.rpc.handlers import (
     check,
@@ -35,6 +36,7 @@ from sandboxd.rpc.handlers import (
     wrap,
 )
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
+from sandboxd.rpc.shares import charged, heavy
 from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages import methods as wire
@@ -108,6 +110,9 @@ _NUMBERS: dict[type[SandboxdError], int] = {
     InternalError: codes.INTERNAL_ERROR,
 }
 
+HEAVY = FRESH - {"status", "permission.request", "settings.get", "settings.locked"}
+"""Those that need threads, and may need much."""
+
 
 class Dispatcher:
     """Answers the messages of all connections of a daemon. `controlled` hears of the calls that change something."""
@@ -126,12 +131,18 @@ class Dispatcher:
         self._table = methods
         self._methods = Methods({name: self._bound(name, route) for name, route in methods.items()})
 
-    async def respond(self, message: object, client: Client) -> Json | list[Json] | None:
-        """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError."""
-        return await respond(message, self._methods, Call(self._daemon, client, self._table))
+    async def respond(
+        self, message: object, client: Client, share: Share | None = None
+    ) -> Json | list[Json] | None:
+        """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError.
+        What it takes is counted to `share`."""
+        return await respond(message, self._methods, Call(self._daemon, client, self._table), share)
 
     def _bound(self, name: str, route: Route) -> Any:
         async def call(context: Call, params: object) -> Result:
+            return await charged(answered(context, params))
+
+        async def answered(context: Call, params: object) -> Result:
             try:
                 if route.access not in context.caller.access:
                     raise CallerError(
@@ -146,10 +157,8 @@ class Dispatcher:
                     self._controlled(Controlled(name, context.caller.pid))
                 record = decode(route.params, params)
                 _check_session(context, record)
-                if name in FRESH:
-                    session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
-                    await self._daemon.bring_settings_up_to_date(session_id, cwd)
-                return success(encode(await route.handler(context, record)))
+                work = self._work(name, route, context, record)
+                return success(encode(await (heavy(work) if name in HEAVY else work)))
             except ParamsError as error:
                 data = {"slug": error.slug, "hint": error.hint or f"send {error.expected}", **error.data}
                 return failure(codes.INVALID_PARAMS, error.message, data)
@@ -161,6 +170,12 @@ class Dispatcher:
                 return self._internal(name, error, "the daemon failed at this call")
 
         return call
+
+    async def _work(self, name: str, route: Route, context: Call, record: Any) -> object:
+        if name in FRESH:
+            session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
+            await self._daemon.bring_settings_up_to_date(session_id, cwd)
+        return await route.handler(context, record)
 
     def _internal(self, name: str, error: Exception, message: str) -> Result:
         """Our own bug: the details are in the log under an id, and only the id goes to the caller."""

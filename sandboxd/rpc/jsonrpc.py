@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
+from sandboxd.proxy.turns import Share
 from sandboxd_client.wire import codes
 
 with warnings.catch_warnings():
@@ -63,11 +64,14 @@ def _callable(call: Call) -> Callable[..., Awaitable[Result]]:
     return method
 
 
-async def respond(message: object, methods: Methods, context: object) -> Json | list[Json] | None:
+async def respond(
+    message: object, methods: Methods, context: object, share: Share | None = None
+) -> Json | list[Json] | None:
     """The answer to one message: a request, a notification (None), or a batch of them. Never raises but on
-    cancellation."""
+    cancellation. `share` is the caller's of the event loop."""
+    share = share or Share()
     if type(message) is not list:
-        return await _respond_one(message, methods, context)
+        return await share.timed(_respond_one(message, methods, context))
     if not message:
         return invalid_request("the batch is empty")
     if len(message) > MOST_IN_BATCH:
@@ -77,7 +81,7 @@ async def respond(message: object, methods: Methods, context: object) -> Json | 
             "too_many_requests",
             "send several batches, or plain requests",
         )
-    answers = await asyncio.gather(*(_respond_one(call, methods, context) for call in message))
+    answers = await asyncio.gather(*(share.timed(_respond_one(call, methods, context)) for call in message))
     return [answer for answer in answers if answer is not None] or None
 
 

@@ -7,11 +7,15 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from sandboxd.errors import CallerError
-from sandboxd.rpc.connection import Connection, ConnectionRecord
+from sandboxd.proxy.turns import CONNECTION, Share, Turns
+from sandboxd.rpc.connection import Connection, ConnectionRecord, Held
 from sandboxd.rpc.peer import Identity, identify
+from sandboxd.rpc.shares import BUDGET, ClientShare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,9 +34,15 @@ _RETRY_S = 0.1
 
 
 class Connections:
-    """The admitted connections. `hang_up` is the daemon's last act."""
+    """The admitted connections. `hang_up` is the daemon's last act. `hurry` is called when a request is taken. All
+    connections of a process have one share of the event loop together."""
 
-    def __init__(self) -> None:
+    def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
+        self._hurry = hurry
+        self._held = Held()
+        self._turns = Turns(BUDGET)
+        self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
+        """By process."""
         self.admitted = 0
         """How many there have been."""
         self._open: set[Connection] = set()
@@ -46,6 +56,12 @@ class Connections:
     @property
     def open(self) -> tuple[Connection, ...]:
         return tuple(self._open)
+
+    def _share_of(self, caller: Caller) -> Share:
+        share = self._shares.get(caller.pid)
+        if share is None:
+            share = self._shares[caller.pid] = ClientShare(self._turns)
+        return share
 
     def _admit(self, connection: Connection) -> None:
         self.admitted += 1
@@ -102,7 +118,7 @@ class Connections:
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
-        return Connection(dispatcher, admit, log, self._admit, forget)
+        return Connection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._held)
 
     async def connect(self, connection: Connection, record: ConnectionRecord) -> None:
         """Go on with a client of an earlier daemon."""
@@ -129,7 +145,7 @@ class Connections:
             self._joining.add(joining)
             joining.add_done_callback(self._joining.discard)
 
-        self._acceptor = _Acceptor(listening.socket, accepted, log)
+        self._acceptor = _Acceptor(listening.socket, accepted, log, Share(self._turns))
         try:
             yield
         finally:
@@ -166,11 +182,18 @@ class _Acceptor:
     in its backlog for the next daemon.
 
     asyncio's own server would do, but for running out of descriptors: it then tries and logs once for each place in the
-    backlog. And nobody is accepted for whom there is no second descriptor, which the look at who it is takes."""
+    backlog. And nobody is accepted for whom there is no second descriptor, which the look at who it is takes. Only so
+    many are accepted in one turn of the event loop as `share` allows."""
 
     def __init__(
-        self, listener: socket.socket, accepted: Callable[[socket.socket], None], log: FilteringBoundLogger
+        self,
+        listener: socket.socket,
+        accepted: Callable[[socket.socket], None],
+        log: FilteringBoundLogger,
+        share: Share,
     ) -> None:
+        self._share = share
+        self._is_closed = False
         self._listener = listener
         self._accepted = accepted
         self._log = log
@@ -180,16 +203,24 @@ class _Acceptor:
         self._accept_again()
 
     def close(self) -> None:
+        self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._listener.fileno())
 
     def _accept_again(self) -> None:
         self._retry = None
+        if self._is_closed:
+            return
         self._loop.add_reader(self._listener.fileno(), self._readable)
 
     def _readable(self) -> None:
         for _ in range(_AT_ONCE):
+            if not self._share.has_some():
+                self._loop.remove_reader(self._listener.fileno())
+                self._share.later(self._accept_again)
+                return
+            begun = time.perf_counter()
             try:
                 spare = os.dup(self._listener.fileno())  # for the look at who it is
                 try:
@@ -204,6 +235,8 @@ class _Acceptor:
                 return
             connection.setblocking(False)
             self._accepted(connection)
+            self._share.spend_since(begun)
+            self._share.spend(CONNECTION)
 
     def _wait(self, error: OSError) -> None:
         if not self._waits:  # told once, however long it lasts

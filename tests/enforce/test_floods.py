@@ -1,5 +1,5 @@
 """One command that floods the daemon, without any permission, keeps no other from running and the daemon not from
-ending."""
+ending; nor does a client of it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from pathlib import Path
 
 import pytest
 
+from bench.flooding import CLIENTS
 from support.daemons import DaemonProcess, StartDaemon
 from support.waiting import wait_until
 
-FLOOD = Path(__file__).parents[2] / "bench" / "flood_inside.py"
+FLOODING = Path(__file__).parents[2] / "bench" / "flooding"
 MOST_KB = 100 << 10
 
 
 @contextmanager
 def flooding(daemon: DaemonProcess, attack: str) -> Iterator[None]:
     place = daemon.identity.workspace / attack
-    script = daemon.identity.write(place / "flood.py", FLOOD.read_text())
+    for file in FLOODING.glob("*.py"):
+        daemon.identity.write(place / FLOODING.name / file.name, file.read_text())
     begun = place / "begun"
+    command = ["/usr/bin/python3", "-m", FLOODING.name, attack]
     with begun.open("wb") as stream:
-        flood = daemon.popen(
-            *("run", "--", "/usr/bin/python3", str(script), attack),
+        flood = daemon.identity.popen(
+            command if attack in CLIENTS else daemon.identity.command("run", "--", *command),
             cwd=place,
+            env=daemon.environment(),
             stdout=stream,
             stderr=subprocess.DEVNULL,
         )
@@ -79,6 +83,9 @@ def manager() -> Iterator[ServiceManager]:
         ("interim_answers", "chunks_down", "chunks_up"),
         ("heads_of_many_lines", "unfinished_heads"),
         ("own_server_requests", "captured_connects", "refused_opens", "stream_questions"),
+        ("requests", "batches", "invalid_lines"),
+        ("wraps", "explained_paths", "watched_directories"),
+        ("unfinished_frames", "client_churn", "unread_answers"),
     ],
     ids=lambda attacks: attacks[0],
 )

@@ -74,7 +74,7 @@ def test_a_launch_and_an_end_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turns, "hurry", lambda turns: hurried.append(turns))
     events = Events()
     absent: Any = None  # what makes the proxies of a command, of which there is none here
-    make_proxies_of(absent, absent, absent, events, absent)
+    make_proxies_of(absent, absent, absent, events, absent, Turns())
     events.tell(Disconnected("session", "command", 1, 1))
     assert hurried == []
     events.tell(RunStarted("wrap", "command", "session", 1))

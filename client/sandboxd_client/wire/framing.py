@@ -83,6 +83,16 @@ class LineDecoder:
         self._scanned = 0
         return line
 
+    def __len__(self) -> int:
+        """How many bytes are held."""
+        return len(self._buffer)
+
+    def drop(self) -> None:
+        """Give the unfinished line up: nothing of it is held, and what goes on coming of it is dropped."""
+        self._dropping = True
+        self._buffer.clear()
+        self._scanned = 0
+
     @property
     def state(self) -> tuple[bytes, bool]:
         """What is not taken yet, and whether the line it belongs to is being dropped: for another decoder to go on."""

@@ -1,0 +1,122 @@
+"""What a process that asks may take of the daemon: of the event loop, and of the threads that work for its requests.
+
+So much is free that requests here and there wait for nothing. A process that asks for more is measured by the clock: it
+goes on when others have had their turns, has one thread at a time, and few requests under way that need threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from sandboxd.proxy.turns import STEP, Share, Timed, Turns
+
+T = TypeVar("T")
+
+BUDGET: Final = 100
+"""Of one turn of the event loop, of all clients together."""
+MOST_OWED: Final = 1_000_000
+CREDIT: Final = 20_000
+"""That a client has at the beginning; so much of it comes back in a second."""
+FREE: Final = 50_000
+HEAVY_AT_ONCE: Final = 4
+
+_CALLER: ContextVar[ClientShare | None] = ContextVar("caller", default=None)
+
+
+class ClientShare(Share):
+    """That of one process. What is over the credit comes from its share of a turn, and all of it is owed."""
+
+    __slots__ = ("_at", "_clock", "_credit", "_heavy", "at_work", "in_threads", "jobs")
+
+    def __init__(self, turns: Turns, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(turns, most_owed=MOST_OWED)
+        self._clock = clock
+        self._at = clock()
+        self._credit = CREDIT
+        self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
+        self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        """For `Workers`: those that wait for a thread, whether one is at work, and what threads have cost by now."""
+        self.at_work = False
+        self.in_threads = 0
+
+    def spend(self, cost: int = STEP, size: int = 0) -> None:
+        now = self._clock()
+        self._credit = min(CREDIT, self._credit + int((now - self._at) * FREE))
+        self._at = now
+        cost, self.in_threads = cost + self.in_threads, 0
+        paid = min(cost, self._credit)
+        self._credit -= paid
+        super().spend(cost - paid, size)
+
+    async def timed(self, work: Coroutine[Any, Any, T]) -> T:
+        _CALLER.set(self)
+        return await super().timed(work)
+
+
+async def charged(work: Coroutine[Any, Any, T]) -> T:
+    """Count the steps of a call to its caller. Of a task of its own, as calls are, nobody else counts them."""
+    share = _CALLER.get()
+    if share is None:
+        return await work
+    result: T = await Timed(share, work)
+    return result
+
+
+async def heavy(work: Coroutine[Any, Any, T]) -> T:
+    """Do what needs threads: only so much at once for one caller."""
+    share = _CALLER.get()
+    if share is None:
+        return await work
+    try:
+        async with share._heavy:
+            return await work
+    finally:
+        work.close()
+
+
+class Workers(ThreadPoolExecutor):
+    """The threads of the daemon. Of what one caller wants done there, one thing is done at a time, so that others do
+    not wait behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="worker")
+        self._guard = threading.Lock()
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
+        share = _CALLER.get()
+        if share is None:
+            return super().submit(work, *args, **named)
+        done: Future[T] = Future()
+        share.jobs.append((done, partial(work, *args, **named)))
+        self._begin(share)
+        return done
+
+    def _begin(self, share: ClientShare) -> None:
+        with self._guard:
+            if share.at_work or not share.jobs:
+                return
+            share.at_work = True
+            done, work = share.jobs.popleft()
+        super().submit(self._do, share, done, work)
+
+    def _do(self, share: ClientShare, done: Future[Any], work: Callable[[], Any]) -> None:
+        begun = time.thread_time()
+        try:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except BaseException as error:
+                    done.set_exception(error)
+        finally:
+            share.in_threads += int((time.thread_time() - begun) * 1e6)
+            with self._guard:
+                share.at_work = False
+            self._begin(share)

@@ -1,0 +1,158 @@
+"""What a process that asks may take: a client that floods the daemon keeps no other waiting. Counted in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sandboxd.proxy.turns import Turns
+from sandboxd.rpc.call import Access, Call, Route
+from sandboxd.rpc.connection import MOST_HELD
+from sandboxd.rpc.shares import BUDGET, CREDIT, ClientShare, Workers, heavy
+from support.rpc import Door, RawClient, open_door
+from support.waiting import wait_until_async
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    pass
+
+
+class Work:
+    def __init__(self) -> None:
+        self.done = 0
+
+    async def work(self, call: Call, params: Nothing) -> Nothing:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.001:
+            pass
+        self.done += 1
+        return params
+
+    async def ask(self, call: Call, params: Nothing) -> Nothing:
+        return params
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+async def door(tmp_path: Path, work: Work) -> AsyncIterator[Door]:
+    methods = {"work": Route(Nothing, work.work, Access.ASK), "ask": Route(Nothing, work.ask, Access.ASK)}
+    async with open_door(tmp_path / "socket", methods) as door:
+        yield door
+
+
+REQUEST = b'{"jsonrpc": "2.0", "id": 1, "method": "work"}'
+
+
+@pytest.mark.parametrize(
+    "flood", [REQUEST + b"\n", b"[" + b",".join([REQUEST] * 256) + b"]\n"], ids=["requests", "batches"]
+)
+async def test_a_client_that_floods_keeps_no_other_waiting(door: Door, work: Work, flood: bytes) -> None:
+    async with AsyncExitStack() as stack:
+        flooding = await stack.enter_async_context(RawClient.connected_from_a_child(door.path))
+        other = await stack.enter_async_context(door.client())
+        flooding.send_bytes(flood * (2000 * len(REQUEST) // len(flood)))
+        await wait_until_async(lambda: work.done > 50, "the credit is used up")
+        before = work.done
+        for _ in range(10):
+            await other.result("ask")
+        assert work.done - before < 50, "some 64 would be done in one turn of the event loop otherwise"
+        await wait_until_async(lambda: work.done > before, "it goes on all the same")
+
+
+async def test_lines_that_are_none_cost_as_well(door: Door) -> None:
+    async with AsyncExitStack() as stack:
+        flooding = await stack.enter_async_context(RawClient.connected_from_a_child(door.path))
+        other = await stack.enter_async_context(door.client())
+        flooding.send_bytes(b"{\n" * 100_000)
+        share = next(iter(door.connections._shares.values()))
+        await wait_until_async(lambda: not share.has_some(), "it has used its share up")
+        assert await other.result("ask") == {}
+
+
+async def test_unfinished_lines_of_all_clients_have_a_bound(door: Door) -> None:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(door.client()) for _ in range(12)]
+        for one in clients:
+            one.send_bytes(b"x" * (3 << 20))
+            await one.writer.drain()
+        await wait_until_async(lambda: door.connections._held.size > MOST_HELD * 3 // 4, "lines are held")
+        refused = 0
+        for one in clients:
+            one.send_bytes(b"\n")
+            answer = await one.receive()
+            refused += answer["error"]["data"]["slug"] == "too_many_requests"
+            assert await one.result("ask") == {}
+        assert refused >= 6
+        await wait_until_async(lambda: door.connections._held.size == 0, "nothing is held any more")
+
+
+async def test_what_is_over_the_credit_is_owed_in_turns() -> None:
+    turns = Turns(BUDGET)
+    share = ClientShare(turns, clock=lambda: 0.0)
+    share.spend(CREDIT)
+    assert share.has_some()
+    share.spend(20 * BUDGET)
+    await share.turn()
+    assert turns.count >= 19
+
+
+async def test_credit_comes_back() -> None:
+    now = [0.0]
+    share = ClientShare(Turns(BUDGET), clock=lambda: now[0])
+    share.spend(CREDIT)
+    now[0] = 1.0
+    share.spend(CREDIT)
+    assert share.has_some()
+
+
+async def test_threads_work_at_one_thing_of_a_caller_and_for_others_meanwhile() -> None:
+    asyncio.get_running_loop().set_default_executor(Workers())
+    turns = Turns(BUDGET)
+    flooding, other = ClientShare(turns), ClientShare(turns)
+    go_on, at_work, most = threading.Event(), [0], [0]
+
+    def held() -> None:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.0001:
+            pass
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        go_on.wait()
+        at_work[0] -= 1
+
+    floods = [asyncio.ensure_future(flooding.timed(asyncio.to_thread(held))) for _ in range(100)]
+    await wait_until_async(lambda: at_work[0] == 1, "one is under way")
+    assert await asyncio.ensure_future(other.timed(asyncio.to_thread(lambda: 7))) == 7
+    go_on.set()
+    await asyncio.gather(*floods)
+    assert most[0] == 1
+    assert flooding._credit + flooding._left < CREDIT - 5000, "what threads have cost is counted"
+
+
+async def test_few_heavy_requests_of_a_caller_are_under_way() -> None:
+    share, go_on, under_way = ClientShare(Turns(BUDGET)), asyncio.Event(), []
+
+    async def work() -> None:
+        under_way.append(1)
+        await go_on.wait()
+
+    calls = [asyncio.ensure_future(share.timed(heavy(work()))) for _ in range(20)]
+    await wait_until_async(lambda: len(under_way) == 4, "some are under way")
+    for call in calls[10:]:
+        call.cancel()
+    await asyncio.gather(*calls[10:], return_exceptions=True)
+    go_on.set()
+    await asyncio.gather(*calls[:10])
+    assert len(under_way) == 10
