@@ -151,8 +151,8 @@ def where_of(territory: Territory) -> Where:
 
 
 def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    return any(_is_below(one, other) or _is_below(other, one) for one in some for other in others)
+    return any(is_below(one, other) or is_below(other, one) for one in some for other in others)
 
 
-def _is_below(path: str, place: str) -> bool:
+def is_below(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place.rstrip('/')}/")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -25,11 +26,16 @@ Planted = Callable[[str], bool]
 """Whether a command may have left what is at a path."""
 MOST_HOOKS = 2_000
 """In one directory. git knows thirty; a directory with more is moved as a whole."""
+LARGEST_ITEM = 1 << 20
 _LARGEST_CONFIG = 1 << 20
 _LONGEST_POINTER = 8192
 _CONFIGURATIONS = ("config", "config.worktree")
 _GONE = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Somebody still works there; what they leave is looked at when they have ended."""
+
+Signature = tuple[int, ...]
+_NEVER = 1 << 62
+"""A change time that counts as new."""
 
 
 def open_up(path: str) -> int | None:
@@ -240,3 +246,40 @@ def _would_run(directory: int, name: str) -> bool:
 def _move(directory: int, path: str, name: str) -> Iterator[str]:
     if ".refused-" not in name and without_links.move_aside(directory, name) is not None:
         yield os.path.join(path, name)
+
+
+def signature_of(path: str) -> Signature:
+    """Device, inode, change time, mode and contents (their digest) of what is at a path, and for a link of what it
+    leads to as well. Empty when nothing is there."""
+    states: list[os.stat_result] = []
+    try:
+        states.append(os.lstat(path))
+        if stat.S_ISLNK(states[0].st_mode):
+            states.append(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        if not states:
+            return ()
+    except OSError:
+        return (-1, -1, _NEVER, 0, 0)
+    # a file in a tmpfs that is mapped into memory and written there keeps its times
+    contents = bytes_of(path, LARGEST_ITEM) if stat.S_ISREG(states[-1].st_mode) else b""
+    digest = int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest(), "big")
+    return tuple(n for one in states for n in (one.st_dev, one.st_ino, one.st_ctime_ns, one.st_mode, digest))
+
+
+def bytes_of(path: str, most: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        return file.read(most)
+
+
+def listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

@@ -16,7 +16,6 @@ another machine, and of a file system in memory, prove nothing.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import stat
 import threading
@@ -35,7 +34,8 @@ from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
 from sandboxd.host.git_index import gitlinks
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
-from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell
+from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell, is_below
+from sandboxd.host.planted import Signature, bytes_of, listed, signature_of
 from sandboxd.host.resolve import NoNames
 from sandboxd.host.unseen_rest import PART_S, UnseenRest, UnseenRests
 from sandboxd.plan.facts import Neutralised, Resolved, Territory
@@ -51,13 +51,11 @@ SECONDS_FOR_POINTERS = 2.0
 MOST_KEPT = 400_000
 """Directories that are remembered between looks, for all places together."""
 LARGEST_INDEX = 128 << 20
-LARGEST_ITEM = 1 << 20
 LEAST_SECONDS = 0.05
 _MOST_INTERVALS = 5_000
 AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
-_Signature = tuple[int, ...]
 
 
 class _Way(IntEnum):
@@ -66,10 +64,6 @@ class _Way(IntEnum):
     CHANGED = 0
     STANDS = 1
     STANDS_ABOVE = 2
-
-
-_NEVER = 1 << 62
-"""A change time that counts as new."""
 
 
 class PlantedRepositories:
@@ -94,7 +88,7 @@ class PlantedRepositories:
         """By place, when commands have run that could write there (ns of the wall clock), in order, none in another."""
         self._together: set[tuple[str, ...]] = set()
         """Places that one command could write: it could move what another one had left in one of them to the next."""
-        self._admitted: dict[str, _Signature] = {}
+        self._admitted: dict[str, Signature] = {}
         """Files that git obeys and that are known to be no command's, as they were then."""
 
     async def begin(self, launch_id: str, territory: Territory) -> None:
@@ -208,10 +202,10 @@ class PlantedRepositories:
         with self._guard:
             for place, busy in self._busy.items():
                 at = bisect_right(busy, moment, key=lambda one: one[0])
-                if at and busy[at - 1][1] >= moment and (place in others or _is_below(path, place)):
+                if at and busy[at - 1][1] >= moment and (place in others or is_below(path, place)):
                     return False
         running = (place for one in list(self._running.values()) if one.since <= moment for place in one.places)
-        return self.started < moment and not any(place in others or _is_below(path, place) for place in running)
+        return self.started < moment and not any(place in others or is_below(path, place) for place in running)
 
     def connected(self, places: Iterable[str]) -> frozenset[str]:
         """From where commands could have moved something to these places, one after the other."""
@@ -220,7 +214,7 @@ class PlantedRepositories:
             rest = set(self._together)
         while more:
             found |= more
-            near = {one for one in rest if any(_is_below(a, b) or _is_below(b, a) for a in one for b in more)}
+            near = {one for one in rest if any(is_below(a, b) or is_below(b, a) for a in one for b in more)}
             rest -= near
             more = {place for one in near for place in one} - found
         return frozenset(found)
@@ -261,12 +255,12 @@ class PlantedRepositories:
     def runs_alone(self, path: str, territory: Territory) -> bool:
         """Whether no other command can write at a path now than the one with this territory."""
         others = (one for one in list(self._running.values()) if one is not territory)
-        return not any(_is_below(path, place) for one in others for place in one.places)
+        return not any(is_below(path, place) for one in others for place in one.places)
 
-    def is_admitted(self, path: str, signature: _Signature) -> bool:
+    def is_admitted(self, path: str, signature: Signature) -> bool:
         return self._admitted.get(path) == signature
 
-    def admit(self, path: str, signature: _Signature) -> None:
+    def admit(self, path: str, signature: Signature) -> None:
         self._admitted[path] = signature
 
 
@@ -499,7 +493,7 @@ class _Look:
         return way if whole else _Way.CHANGED
 
     def _is_planted(self, path: str, way: _Way) -> bool:
-        signature = _signature(path)
+        signature = signature_of(path)
         if not signature or self._all.is_admitted(path, signature):
             return False
         if self._index is None or not self._index.keeps_times:
@@ -528,7 +522,7 @@ class _Look:
                 ways.update(dict.fromkeys(planted.hooks_in(real) if obeyed.directory else [real], there))
         except PolicyError as error:
             self._failed = error
-        found = {path: _signature(path) for path in ways}
+        found = {path: signature_of(path) for path in ways}
         for path, signature in found.items():
             certain = self._failed is None and self._all.runs_alone(path, self._territory)
             if signature and (certain or not self._is_planted(path, ways[path])):
@@ -589,51 +583,10 @@ class _Look:
                 yield directory
                 below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
         objects = os.path.join(planted.common_of(git_dir) or git_dir, "objects")
-        for line in _bytes(os.path.join(objects, "info", "alternates"), LARGEST_ITEM).split(b"\n"):
+        for line in bytes_of(os.path.join(objects, "info", "alternates"), planted.LARGEST_ITEM).split(b"\n"):
             yield os.path.dirname(os.path.realpath(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
-        indexes = ["index", *(name for name in _listed(git_dir) if name.startswith("sharedindex."))]
+        indexes = ["index", *(name for name in listed(git_dir) if name.startswith("sharedindex."))]
         for name in indexes:
-            for path in gitlinks(_bytes(os.path.join(git_dir, name), LARGEST_INDEX), self._until.is_over):
+            for path in gitlinks(bytes_of(os.path.join(git_dir, name), LARGEST_INDEX), self._until.is_over):
                 for work_tree in configured_worktrees(git_dir):
                     yield os.path.realpath(os.path.join(work_tree, path))
-
-
-def _is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place.rstrip('/')}/")
-
-
-def _signature(path: str) -> _Signature:
-    """Device, inode, change time, mode and contents (their digest) of what is at a path, and for a link of what it
-    leads to as well. Empty when nothing is there."""
-    states: list[os.stat_result] = []
-    try:
-        states.append(os.lstat(path))
-        if stat.S_ISLNK(states[0].st_mode):
-            states.append(os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        if not states:
-            return ()
-    except OSError:
-        return (-1, -1, _NEVER, 0, 0)
-    # a file in a tmpfs that is mapped into memory and written there keeps its times
-    contents = _bytes(path, LARGEST_ITEM) if stat.S_ISREG(states[-1].st_mode) else b""
-    digest = int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest(), "big")
-    return tuple(n for one in states for n in (one.st_dev, one.st_ino, one.st_ctime_ns, one.st_mode, digest))
-
-
-def _bytes(path: str, most: int) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
-        return file.read(most)
-
-
-def _listed(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
