@@ -41,7 +41,11 @@ HOME_TREES = (
 )  # fmt: skip
 """Below the home directory: protected in every sandbox."""
 
+OPENED_RECORD = ".local/state/sandboxd/trust/opened"
+"""Below the home directory: what commands could write, as `sandboxd.sources.trust` records it."""
+
 _MOST_LINKS = 40
+_MOST_RECORDED = 4 * 1024 * 1024
 _OVERFLOW_UID = 65534
 _LIBRARY_PATHS = frozenset({"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH"})
 _LOADED = frozenset({"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"})
@@ -114,6 +118,46 @@ def why_writable(path: str, writable: Iterable[str] = ()) -> str:
     if os.geteuid() == 0 and not _of_the_system(path, trees):
         return f"{path} is in no directory of the system, and everything else may be a project of root"
     return ""
+
+
+def opened_place(paths: Iterable[str]) -> str:
+    """The directory of the record of what commands could write that holds one of these paths; empty when none does. The
+    root where the record cannot be read."""
+    real = [_real_path(path) for path in paths if path]
+    for home in dict.fromkeys((os.environ.get("HOME", ""), _home_of_the_user())):
+        for place in _opened(os.path.join(home, OPENED_RECORD)) if os.path.isabs(home) else ():
+            if any(is_in(path, place) for path in real):
+                return place
+    return ""
+
+
+def _opened(record: str) -> list[str]:
+    import json  # only where a daemon is started
+
+    try:
+        with open(os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            lines = file.read(_MOST_RECORDED + 1)
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return ["/"]
+    if len(lines) > _MOST_RECORDED:
+        return ["/"]
+    found = []
+    for line in lines.splitlines():
+        if line.startswith(b'"'):
+            try:
+                found.append(str(json.loads(line)))
+            except ValueError:  # it was cut off
+                continue
+    return found
+
+
+def _home_of_the_user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def _why_open(place: str, state: os.stat_result) -> str:

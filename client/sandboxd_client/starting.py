@@ -162,8 +162,9 @@ def stop_daemon(path: str, *, grace_s: float | None = None, timeout: float = STO
 def daemon_command(path: str) -> list[str]:
     """The program that is `sandboxd`, isolated from the environment: that of the installation this client belongs to,
     when it runs in this process already (the command line) or no command can have written it; else one that is found
-    in such a place; else that of the installation all the same, which this process imports from too. Neither the
-    current directory nor PYTHONPATH counts, nor a directory of PATH that a project could have put something into.
+    in such a place; else that of the installation all the same, which this process imports from too, unless commands
+    could write it at any time. Neither the current directory nor PYTHONPATH counts, nor a directory of PATH that a
+    project could have put something into.
     Raises DaemonNotRunning."""
     spec = importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) if sys.executable else None
     own = [sys.executable, "-I", "-m", "sandboxd"] if spec is not None else None
@@ -173,7 +174,15 @@ def daemon_command(path: str) -> list[str]:
     if found.path is not None:
         return [found.path]
     if own is not None:
-        return own
+        opened = programs.opened_place((sys.prefix, os.path.dirname(sys.executable), (spec and spec.origin) or ""))
+        if not opened:
+            return own
+        raise DaemonNotRunning(
+            path,
+            f"sandboxd is not running (nothing answers at {path}), and that in {sys.prefix} is not started, since "
+            f"commands could write {opened}",
+            "install it where no project is, with: uv tool install sandboxd; or start it yourself with: sandboxd serve",
+        )
     why = f"; {found.refused} is not used, since a command could have written it: {found.why}" if found.refused else ""
     raise DaemonNotRunning(
         path,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.sources.trust import OpenedPlaces, TrustStore, opened_file, trust_directory
 from sandboxd_client import (
     AsyncClient,
     Client,
@@ -267,6 +268,49 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
         starting.daemon_command(path)
     monkeypatch.setattr(programs, "why_writable", lambda path, writable=(): "")
     assert starting.daemon_command(path) == [str(program)]
+
+
+def test_an_installation_that_commands_could_write_is_not_started(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of a project's virtual environment, with nothing better at hand."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    package = project / ".venv" / "site" / "sandboxd"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", ["", str(package.parent)])
+    monkeypatch.delitem(sys.modules, "sandboxd", raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(programs, "find", lambda *_: programs.Search(None))
+    own = [sys.executable, "-I", "-m", "sandboxd"]
+    assert starting.daemon_command(path) == own
+    store, record = TrustStore(trust_directory(str(home))), opened_file(str(home))
+    OpenedPlaces(record).add([str(tmp_path / "other")], store)
+    assert starting.daemon_command(path) == own
+    OpenedPlaces(record).add([str(project)], store)
+    with pytest.raises(DaemonNotRunning, match=f"commands could write {project}") as caught:
+        starting.daemon_command(path)
+    assert "uv tool install sandboxd" in caught.value.hint
+    monkeypatch.setattr(programs, "find", lambda *_: programs.Search("/usr/bin/sandboxd"))
+    assert starting.daemon_command(path) == ["/usr/bin/sandboxd"]
+
+
+@pytest.mark.parametrize("spoil", ["link", "long", "closed"])
+def test_a_record_that_cannot_be_read_stops_the_start(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    record = Path(opened_file(str(tmp_path)))
+    record.parent.mkdir(parents=True)
+    if spoil == "link":
+        record.symlink_to("/etc/passwd")
+    elif spoil == "long":
+        record.write_bytes(b"x" * (4 * 1024 * 1024 + 1))
+    else:
+        record.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert programs.opened_place([sys.executable]) == "/"
+    assert programs.opened_place([]) == ""
 
 
 def test_a_connection_of_a_single_thread_is_given(path: str, serve: Serve) -> None:
