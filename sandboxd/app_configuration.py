@@ -12,8 +12,10 @@ from typing import Protocol
 from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.errors import CallerError, HostError
 from sandboxd.host.directories import TEMPORARY_PARENT
+from sandboxd.policy.display import neutralise
 from sandboxd.rpc.socket import ListeningSocket, take_passed
 from sandboxd.sources.trust import OpenedPlaces, opened_file
+from sandboxd_client import programs
 from sandboxd_client.wire.location import LocationError, socket_path
 
 
@@ -79,7 +81,7 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
             raise HostError(error.slug, error.message, hint=error.hint) from error
     return DaemonConfig(
         socket=path,
-        home=environment.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir,
+        home=_home(environment),
         environment=environment,
         settings=options.settings,
         pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
@@ -87,6 +89,22 @@ def configure(options: ServeOptions, environment: dict[str, str]) -> DaemonConfi
         passed=passed,
         idle_exit_s=options.idle_exit,
     )
+
+
+def _home(environment: Mapping[str, str]) -> str:
+    """$HOME, whose settings are the user's own. A project can have it set to a directory of its own, for who runs a
+    program there: none in which commands could write. Raises HostError `home_opened`."""
+    real, home = programs.home_of_the_user(), environment.get("HOME", "")
+    if not home:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    opened = "" if os.path.realpath(home) == os.path.realpath(real) else programs.opened_place((home,), (real,))
+    if opened:
+        raise HostError(
+            "home_opened",
+            f"HOME is {neutralise(home)}, and commands could write {neutralise(opened)}: its settings may be theirs",
+            hint=f"start it with: HOME={real} sandboxd serve",
+        )
+    return home
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:

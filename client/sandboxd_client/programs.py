@@ -120,11 +120,11 @@ def why_writable(path: str, writable: Iterable[str] = ()) -> str:
     return ""
 
 
-def opened_place(paths: Iterable[str]) -> str:
-    """The directory of the record of what commands could write that holds one of these paths; empty when none does. The
-    root where the record cannot be read."""
+def opened_place(paths: Iterable[str], homes: Iterable[str] | None = None) -> str:
+    """The directory that a record of what commands could write has, and that holds one of these paths. Empty when there
+    is none, the root where a record cannot be read. `homes` are those with a record: by default $HOME and that of the user."""
     real = [_real_path(path) for path in paths if path]
-    for home in dict.fromkeys((os.environ.get("HOME", ""), _home_of_the_user())):
+    for home in dict.fromkeys((os.environ.get("HOME", ""), home_of_the_user()) if homes is None else homes):
         for place in _opened(os.path.join(home, OPENED_RECORD)) if os.path.isabs(home) else ():
             if any(is_in(path, place) for path in real):
                 return place
@@ -153,7 +153,7 @@ def _opened(record: str) -> list[str]:
     return found
 
 
-def _home_of_the_user() -> str:
+def home_of_the_user() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:

@@ -73,6 +73,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("trust_nothing", CALLER, "there is nothing in that directory that could be trusted"),
     ("path_relative", CALLER, "the path of a file is not absolute"),
     ("audit_unavailable", HOST, "the audit log cannot be written, and the settings let nothing run without it"),
+    ("home_opened", HOST, "HOME lies where commands could write"),
     ("audit_directory", HOST, "the directory of the audit log is not its own"),
     ("audit_locked", HOST, "another daemon writes the audit log"),
     ("settings_invalid", SETTINGS, "a settings file or value is wrong"),
