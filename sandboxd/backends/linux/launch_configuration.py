@@ -7,7 +7,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import reduce
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from operator import or_
 
 from sandboxd.backends.linux.bridge_protocol import MAX_LISTENERS, VERSION, ProtocolError
 from sandboxd.errors import CallerError, InternalError
@@ -22,6 +24,10 @@ _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
 _LIMIT = struct.Struct("<I")
 _CONFINEMENT = struct.Struct("<5I")
+_VERSION_BEFORE = 2
+_CONFINEMENT_BEFORE = struct.Struct("<6I")
+"""Of a launch that an earlier daemon has prepared. Its number before `granted`, what was granted below `/`, is granted
+below the roots now."""
 _AF_INET, _AF_INET6 = 2, 10
 
 
@@ -174,14 +180,15 @@ class Configuration:
         magic, version, length, flags, grace_ms, listeners, program, texts, size, ports, removals = _HEAD.unpack_from(
             message
         )
-        if magic != _MAGIC or version != VERSION:
+        if magic != _MAGIC or version not in (_VERSION_BEFORE, VERSION):
             raise ProtocolError("the configuration has another version")
+        numbers = _CONFINEMENT if version == VERSION else _CONFINEMENT_BEFORE
         start_of_ports = _HEAD.size + listeners * _LISTENER.size
         start_of_program = start_of_ports + ports * _PORTS.size
         start_of_limit = start_of_program + program
         is_bounded, is_confined = bool(flags & Flags.BOUNDED), bool(flags & Flags.CONFINED)
         start_of_confinement = start_of_limit + is_bounded * _LIMIT.size
-        start_of_arguments = start_of_confinement + is_confined * _CONFINEMENT.size
+        start_of_arguments = start_of_confinement + is_confined * numbers.size
         if (
             flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
@@ -203,13 +210,11 @@ class Configuration:
         items = tuple(message[start_of_arguments:-1].split(b"\0"))
         confinement, first = None, removals
         if is_confined:
-            handled, scoped, restricting, granted, roots = _CONFINEMENT.unpack_from(
-                message, start_of_confinement
-            )
+            handled, scoped, restricting, *granted, roots = numbers.unpack_from(message, start_of_confinement)
             first += roots
             if first >= texts:
                 raise ProtocolError("the configuration is malformed")
-            confinement = Confinement(handled, scoped, restricting, granted, items[removals:first])
+            confinement = Confinement(handled, scoped, restricting, reduce(or_, granted), items[removals:first])
         return cls(
             arguments=items[first:],
             filter=message[start_of_program:start_of_limit],
