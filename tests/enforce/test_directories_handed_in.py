@@ -1,5 +1,7 @@
-"""Directories of the host that a server outside hands in by a listed Unix socket (SCM_RIGHTS): no name is made, removed
-or moved by their descriptors outside writable places. Oracle: the host; twin: a place that can be written."""
+"""Names by directories that a server outside hands in (SCM_RIGHTS).
+
+None is made, removed or moved outside writable places. The oracle is the host, the twin a place that can be written.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +103,10 @@ def run(
 def test_a_directory_handed_in_changes_no_name_outside(
     start_daemon: StartDaemon, identity: Identity, hands: Hands, kind: str
 ) -> None:
-    """The mounts of the sandbox do not hold there: the descriptor leads to those of the host. With threads
-    a child of the helper binds a Unix socket, as confined as the command."""
+    """The descriptor leads to the mounts of the host.
+
+    With threads a child of the helper binds Unix sockets, as confined as the command.
+    """
     daemon = start_daemon(settings={"sandbox": {"network": {"allowUnixSockets": [hands.path]}}})
     outside, listed = (furnish(identity, identity.base / name) for name in ("outside", "listed"))
     before = contents(outside)
@@ -150,7 +154,7 @@ print(json.dumps(out))
 
 
 def test_renames_in_and_between_writable_places_go_on(start_daemon: StartDaemon, identity: Identity) -> None:
-    """In the workspace, /tmp, $TMPDIR, /dev/shm, a listed directory; git, which renames all the time."""
+    """The places are the workspace, /tmp, $TMPDIR, /dev/shm, a listed directory."""
     daemon = start_daemon()
     listed = identity.base / "listed"
     listed.mkdir()

@@ -20,7 +20,10 @@ _SOCKETS = {
 
 
 class Hands:
-    """Hands out the kind that is asked for: a new socket, "connected" for one with a peer, a directory by its path."""
+    """A server with what is asked for by its kind.
+
+    That is a new socket, "connected" for one with a peer, or a directory by its path.
+    """
 
     def __init__(self, identity: Identity, port: int = 0) -> None:
         self.path = str(identity.base / "hands")
