@@ -121,8 +121,11 @@ def why_writable(path: str, writable: Iterable[str] = ()) -> str:
 
 
 def opened_place(paths: Iterable[str], homes: Iterable[str] | None = None) -> str:
-    """The directory that a record of what commands could write has, and that holds one of these paths. Empty when there
-    is none, the root where a record cannot be read. `homes` are those with a record: by default $HOME and that of the user."""
+    """The recorded directory, one that commands could write, that holds one of these paths.
+
+    Empty when there is none, the root where a record cannot be read. `homes` are those with a record: by default $HOME
+    and that of the user.
+    """
     real = [_real_path(path) for path in paths if path]
     for home in dict.fromkeys((os.environ.get("HOME", ""), home_of_the_user()) if homes is None else homes):
         for place in _opened(os.path.join(home, OPENED_RECORD)) if os.path.isabs(home) else ():
