@@ -33,7 +33,7 @@ from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_ow
 from sandboxd.proxy.socks_server import serve_socks
 from sandboxd.proxy.stream import Stream, reset
 from sandboxd.proxy.tunnel import TunnelRecord
-from sandboxd.proxy.turns import CONNECTION, Share
+from sandboxd.proxy.turns import CONNECTION, Share, Turns
 from sandboxd.proxy.upstream import ParentDialer
 
 __all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
@@ -96,7 +96,8 @@ class ProxyServer:
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._limits = limits
         self._room = room
-        self.share = Share(None if room is None else room.turns)
+        self.turns = Turns() if room is None else room.turns
+        self.share = Share(self.turns)
         """Of the daemon's time, for all connections of the command together."""
         self._own_http, self._own_socks = own_http, own_socks
         self._label = label

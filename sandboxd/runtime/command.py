@@ -194,8 +194,6 @@ class Command:
         self._inside = inside
         if record.published is not None:
             self.published = PublishedPorts.resumed(record.published, self.wrap_id)
-            if inside is not None:
-                self.published.serve(inside)
         self.state = record.state
         self._settings.resume(record.settings)
         if self._sockets is not None:
@@ -217,6 +215,9 @@ class Command:
             if record.proxies is not None:
                 self.proxies = self._make_proxies(self)
                 self.proxies.resume(record.proxies, own_name=_own_name, inside=inside)
+
+        if self.published is not None and inside is not None:
+            self.published.serve(inside, None if self.proxies is None else self.proxies.turns)
 
     # what the back end tells
 
@@ -244,7 +245,7 @@ class Command:
             families={6 if sock.family == socket.AF_INET6 else 4 for sock in listeners.captured},
         )
         if self.published is not None and listeners.inside is not None:
-            self.published.serve(listeners.inside)
+            self.published.serve(listeners.inside, self.proxies.turns)
 
     def starting(self) -> Awaitable[None] | None:
         """Raises LaunchError when the settings that the command was prepared under no longer hold."""

@@ -28,11 +28,11 @@ from sandboxd.policy.hosts import quote
 from sandboxd.policy.publication import MOST, Publication
 from sandboxd.proxy.relay import Relay
 from sandboxd.proxy.stream import hurry, reset, send_at_once
-from sandboxd.proxy.turns import CONNECTION, Share
+from sandboxd.proxy.turns import CONNECTION, Share, Turns
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024
-"""Of one command at a time; further ones are closed."""
+"""Of one command at a time; further ones are closed. One port has at most twice what it leaves to the others."""
 BACKLOG: Final = 256
 ACCEPTS_AT_ONCE: Final = 64
 
@@ -58,8 +58,11 @@ class PublishedPorts:
         self._inside: Inside | None = None
         self._listeners: list[socket.socket] = []
         self._files: list[tuple[int, int]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._share = Share()
+        self._tasks: dict[asyncio.Task[None], socket.socket] = {}
+        """With the listener that each came in by."""
+        self._turns = Turns()
+        self._shares: dict[socket.socket, Share] = {}
+        """Of each listener: who floods one port leaves the others their turns."""
         self._loop = asyncio.get_running_loop()
         self.publications: tuple[Publication, ...] = ()
         """With the ports that were found for those that were left open."""
@@ -104,9 +107,10 @@ class PublishedPorts:
             ports._resume(listener, publication.inner)
         return ports
 
-    def serve(self, inside: Inside) -> None:
-        """From now on connections reach the network `inside`, which stays its owner's."""
-        self._inside = inside
+    def serve(self, inside: Inside, turns: Turns | None = None) -> None:
+        """From now on connections reach the network `inside`, which stays its owner's, in `turns` of the daemon."""
+        self._inside, self._turns = inside, turns or Turns()
+        self._shares.clear()
 
     def close(self) -> None:
         """Stop listening and cut what is open."""
@@ -163,8 +167,13 @@ class PublishedPorts:
         self._loop.add_reader(listener.fileno(), self._readable, listener, wanted.inner)
 
     def _readable(self, listener: socket.socket, inner: int) -> None:
-        for count in range(ACCEPTS_AT_ONCE):
-            if count and not self._share.has_some():
+        share = self._shares.get(listener)
+        if share is None:
+            share = self._shares[listener] = Share(self._turns)
+        for _ in range(ACCEPTS_AT_ONCE):
+            if not share.has_some():
+                self._loop.remove_reader(listener.fileno())
+                share.later(partial(self._resume, listener, inner))
                 return
             try:
                 client, _ = listener.accept()
@@ -175,26 +184,31 @@ class PublishedPorts:
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(0.1, self._resume, listener, inner)
                 return
-            if self._inside is None or len(self._tasks) >= CONNECTIONS:
+            share.spend(CONNECTION)
+            if self._inside is None or not self._has_room(listener):
                 reset(client)
                 continue
             client.setblocking(False)
-            self._share.spend(CONNECTION)
-            task = self._loop.create_task(self._join(client, inner, self._inside), name=f"published {self._label}")
-            self._tasks.add(task)
+            joining = self._join(client, inner, self._inside, share)
+            task = self._loop.create_task(joining, name=f"published {self._label}")
+            self._tasks[task] = listener
             task.add_done_callback(partial(self._ended, client))
 
+    def _has_room(self, listener: socket.socket) -> bool:
+        left = CONNECTIONS - len(self._tasks)
+        return left > 0 and (len(self._listeners) == 1 or list(self._tasks.values()).count(listener) < 2 * left)
+
     def _resume(self, listener: socket.socket, inner: int) -> None:
-        if listener.fileno() >= 0:
+        if listener in self._listeners and listener.fileno() >= 0:
             self._loop.add_reader(listener.fileno(), self._readable, listener, inner)
 
     def _ended(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         client.close()  # again, for a task that was cancelled before its first step
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("published port of %s: a connection ended by a fault", self._label, exc_info=fault)
 
-    async def _join(self, client: socket.socket, inner: int, inside: Inside) -> None:
+    async def _join(self, client: socket.socket, inner: int, inside: Inside, share: Share) -> None:
         try:
             server = await _connect(inside, inner)
         except BaseException as error:
@@ -205,7 +219,7 @@ class PublishedPorts:
         for sock in (client, server):
             send_at_once(sock)  # as `hurry`, without effect on a Unix socket
             hurry(sock)
-        await Relay(client, server, share=self._share).run()
+        await Relay(client, server, share=share).run()
 
 
 async def _connect(inside: Inside, port: int) -> socket.socket:

@@ -13,6 +13,8 @@ import pytest
 from sandboxd.errors import CallerError, HostError, LaunchError
 from sandboxd.policy.hosts import IPAddress
 from sandboxd.policy.publication import Publication
+from sandboxd.proxy.turns import Turns
+from sandboxd.runtime import published_ports
 from sandboxd.runtime.published_ports import PublishedPorts
 from support.inside import FakeInside
 from support.ports import closed_port, free_port
@@ -149,3 +151,35 @@ async def test_an_address_that_is_not_there() -> None:
     with pytest.raises(HostError) as raised:
         PublishedPorts([Publication(ip_address("203.0.113.1"), 0, 1)])
     assert raised.value.slug == "port_unusable"
+
+
+async def test_a_flood_on_one_port_leaves_the_others_room_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_ports, "CONNECTIONS", 30)
+    async with scripted_origin(echo) as origin:
+        async with published(*[Publication(V4, 0, origin.port)] * 2) as ports:
+            turns = Turns(100)
+            ports.serve(FakeInside(), turns)
+            flooding = [await connect(ports, 0) for _ in range(20)]
+            assert all([await is_hung_up_on(ports) for _ in range(10)]), "two thirds are the most of one port"
+            floods = [asyncio.ensure_future(flood(wire)) for wire in flooding]
+            reader, writer = await connect(ports, 1)
+            await wait_until_async(lambda: turns.count > 500, "the flood goes on")
+            before = turns.count
+            for _ in range(10):
+                writer.write(b"y")
+                assert await reader.read(1) == b"y"
+            assert turns.count - before < 400
+            for one in floods:
+                one.cancel()
+            writer.close()
+
+
+async def flood(wire: Wire) -> None:
+    reader, writer = wire
+    try:
+        while True:
+            writer.write(b"x" * 1000)
+            await writer.drain()
+            await reader.read(65536)
+    finally:
+        writer.close()
