@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -175,7 +176,7 @@ def _opened(policy: Policy) -> set[str]:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(steps, min_size=4, max_size=18))
 def test_no_policy_is_wider_than_what_people_said(sequence: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as base:
@@ -201,3 +202,64 @@ def test_no_single_file_is_believed(directory: str, name: str, tmp_path: Path) -
     world.check(directory)
     world.trust(directory)
     assert PLANTED in _opened(world.policies.project(str(world.base / directory)).now.policy), "trust opens it"
+
+
+TIGHT = json.dumps({"sandbox": {"network": {"deniedDomains": ["tight.test"]}}})
+WIDE = json.dumps({"sandbox": {"filesystem": {"allowWrite": [PLANTED]}}})
+Core = tuple[tuple[str, str, str], ...]
+"""Steps in this order: act, one place or file, another one or a text."""
+
+
+def cores(file: str, same_place: str, same_name: str) -> dict[str, Core]:
+    """Sequences after which the file may not widen, by what would believe it. `same_place` is the other file of that
+    directory, `same_name` that file of another directory."""
+    place, other = (one.partition("/.claude/")[0] for one in (file, same_name))
+    return {
+        "planted": (("write", file, WIDE),),
+        "changed after trust": (("write", file, TIGHT), ("trust", place, place), ("write", file, WIDE)),
+        "trusted under another name": (
+            ("write", same_place, WIDE), ("trust", place, place), ("remove", same_place, same_place),
+            ("write", file, WIDE),
+        ),
+        "beside a trusted one": (("write", same_place, TIGHT), ("trust", place, place), ("write", file, WIDE)),
+        "trusted in another directory": (
+            ("write", same_name, WIDE), ("trust", other, other), ("remove", same_name, same_name),
+            ("write", file, WIDE),
+        ),
+        "a link to a trusted one": (("write", same_name, WIDE), ("trust", other, other), ("link", file, same_name)),
+        "a hard link of a trusted one": (
+            ("write", same_name, WIDE), ("trust", other, other), ("write", file, TIGHT), ("hard link", file, same_name)
+        ),
+        "another trusted directory": (
+            ("write", same_name, WIDE), ("trust", other, other), ("link directory", place, f"{other}/.claude")
+        ),
+    }  # fmt: skip
+
+
+def between(chosen: random.Random, untouched: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Up to three steps that leave these files as they are."""
+    free = sorted({f"{one}/.claude/{name}" for one in DIRECTORIES for name in NAMES} - {*untouched})
+    steps = [
+        ("restart", "", ""), ("reload", "", ""), ("open", chosen.choice(DIRECTORIES), ""),
+        ("write", chosen.choice(free), TIGHT), ("trust", "elsewhere", ""),
+    ]  # fmt: skip
+    return [chosen.choice(steps) for _ in range(chosen.randint(0, 3))]
+
+
+@pytest.mark.parametrize("directory", [one for one in DIRECTORIES if one.startswith(WRITABLE)])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_core_widens_whatever_is_between(directory: str, name: str, tmp_path: Path) -> None:
+    file, same_place = (f"{directory}/.claude/{one}" for one in (name, *(one for one in NAMES if one != name)))
+    chosen = random.Random(f"{directory} {name}")
+    for number, other in enumerate(one for one in DIRECTORIES if one.startswith(WRITABLE) and one != directory):
+        same_name = f"{other}/.claude/{name}"
+        for what, core in cores(file, same_place, same_name).items():
+            world = World((tmp_path / f"{number} {what}").resolve())
+            for step in core:
+                for noise in between(chosen, (file, same_place, same_name)):
+                    world.run(*noise)
+                world.run(*step)
+            for again in range(2):
+                if again:
+                    world.start()
+                world.check(directory)
