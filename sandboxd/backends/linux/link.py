@@ -43,7 +43,10 @@ OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
 """Errors after which another wrap may succeed at once: something has changed since this one."""
 AGAIN_BY_ITSELF = "`sandboxd run` and `run` of the clients now prepare it again; after `wrap` or `spawn` do it yourself"
 TRY_AGAIN = "run the command again, or see `sandboxd status`"
-_READ = 64 * 1024
+_READ = 4096
+"""Of one helper in a turn of the event loop: some dozens of events, each of which costs a decision or a record."""
+_MOST_UNTAKEN = 64 << 10
+"""Bytes of answers that a helper has not taken. One that goes on asking meanwhile is none of ours."""
 _END = Received(b"", None, False)
 
 
@@ -201,6 +204,8 @@ class Link:
             self._processes.heard_from(sender)
         if is_cut:
             raise ProtocolError("more descriptors than there are listeners, or too many open files")
+        if len(self._channel.outgoing) > _MOST_UNTAKEN:
+            raise ProtocolError("it does not take the answers to what it asks")
         if data:
             for event in self._decoder.feed(data):
                 self._happened(event)

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -511,6 +512,37 @@ async def test_a_connect_is_asked_about_and_answered_once(setting: Setting) -> N
     assert await helper.receive(18) == encode_answer(8, errno.EACCES) + encode_answer(7, 0)
     await hang_up_and_see(helper, recorder)
     answer_first(0)  # too late, and no harm
+
+
+async def test_few_events_of_a_helper_are_heard_in_one_turn(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    turn, heard = [0], list[int]()
+    recorder.refused = lambda refusal: heard.append(turn[0])  # type: ignore[method-assign]
+
+    async def count() -> None:
+        while True:
+            turn[0] += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    await helper.send(encode_event(RefusedCall(Access.WRITE, 1, 30, 2, "mkdir", "/etc/x" * 10)) * 500)
+    await wait_until_async(lambda: len(heard) == 500, "all are heard")
+    counting.cancel()
+    assert max(Counter(heard).values()) < 100
+    await hang_up_and_see(helper, recorder)
+
+
+async def test_a_helper_that_asks_and_takes_no_answer_ends_with_its_sandbox(setting: Setting) -> None:
+    helper, recorder = await running(setting)
+    question = encode_event(Connecting(7, socket.AF_INET6, "::1", 443, 2, "curl"))
+    while not recorder.is_over:
+        with contextlib.suppress(OSError):
+            await helper.send(question * 500)
+        for _, answer in recorder.asked:
+            answer(0)
+        recorder.asked.clear()
+    assert ("failed", "its helper failed: it does not take the answers to what it asks") in recorder.heard
+    await hang_up_and_see(helper, recorder)
 
 
 async def test_a_ticket_is_not_judged_before_launches_are_resumed(setting: Setting) -> None:
