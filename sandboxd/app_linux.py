@@ -210,7 +210,8 @@ def _own_code_step() -> CheckStep:
             False,
             f"{len(linked)} files that the daemon imports have further names (hard links), by which commands may "
             f"be able to write them: {linked[0]}",
-            "install it with copies: UV_LINK_MODE=copy uv tool install --reinstall sandboxd",
+            "install it with copies: UV_LINK_MODE=copy uv tool install --reinstall sandboxd, or UV_LINK_MODE=copy "
+            "pipx reinstall sandboxd",
             required=False,
             slug="code_linked",
         )

@@ -181,7 +181,7 @@ def daemon_command(path: str) -> list[str]:
             path,
             f"sandboxd is not running (nothing answers at {path}), and that in {sys.prefix} is not started, since "
             f"commands could write {opened}",
-            "install it where no project is, with: uv tool install sandboxd; or start it yourself with: sandboxd serve",
+            "install it where no project is, with: uv tool install sandboxd",
         )
     why = f"; {found.refused} is not used, since a command could have written it: {found.why}" if found.refused else ""
     raise DaemonNotRunning(
