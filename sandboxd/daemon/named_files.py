@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 
+from sandboxd.host.resolve import NoNames, resolve
 from sandboxd.sources.trust import real_path
 
 _MARKS = (".git", ".claude")
@@ -20,12 +21,11 @@ _MARKS = (".git", ".claude")
 def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collection[str] = ()) -> str:
     """Why commands may have written the file at `path` (absolute); empty when nothing speaks for it. `opened` are
     directories that commands may write, `earlier` the real paths of those that they could. The file is looked for where
-    its name stands and where links lead."""
+    links lead, and where each of them stands: who can write a link names another file."""
     roots = set(map(real_path, opened))
-    real = os.path.realpath(path)
-    own_home = os.path.realpath(home)
-    standing = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    for name in dict.fromkeys((standing, real)):
+    found = resolve(path, NoNames())
+    real, own_home = found.real, real_path(home)
+    for name in (*(link.path for link in found.links), real):
         above = name
         while True:
             if above in roots or above in earlier:

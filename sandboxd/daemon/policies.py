@@ -109,8 +109,8 @@ class SettingsPlaces:
         return reason
 
     def _doubts(self, path: str) -> str:
-        records = os.path.realpath(self.trust.directory)
-        if is_below(os.path.realpath(os.path.dirname(path)), records) and is_below(os.path.realpath(path), records):
+        records = real_path(self.trust.directory)
+        if is_below(real_path(os.path.dirname(path)), records) and is_below(real_path(path), records):
             return ""  # masked in every sandbox, whatever is opened: a file that `--learn` wrote by its name alone
         earlier = () if self.earlier is None else self.earlier.read()
         return why_doubtful(path, (*self.opened, *self.own_paths), self.home, earlier)
@@ -301,7 +301,7 @@ class SessionPolicy:
         if path is None:
             return ()
         places = self.project.places
-        return (len(places.opened), *places.trust.state(os.path.dirname(os.path.realpath(path))))
+        return (len(places.opened), *places.trust.state(os.path.dirname(real_path(path))))
 
     def variables(self, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
         """The environment variables that rules mention; none where there is no policy."""

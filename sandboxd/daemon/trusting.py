@@ -27,7 +27,7 @@ from sandboxd.settings.problems import first_fatal
 from sandboxd.settings.widening import Widening, widening
 from sandboxd.sources.locations import Location
 from sandboxd.sources.reading import read_content, trust_is_allowed, trust_subject
-from sandboxd.sources.trust import TrustedDirectory, TrustedFile, TrustStore, difference, digest, remembered
+from sandboxd.sources.trust import TrustedDirectory, TrustedFile, TrustStore, difference, digest, real_path, remembered
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -112,7 +112,7 @@ class Trusting:
         return Shown(directory, tuple(files), tuple(widens), not self.is_permitted)
 
     def _locations(self, path: str) -> tuple[Location, ...]:
-        real = os.path.realpath(path)
+        real = real_path(path)
         if os.path.isfile(real):
             for location in self._policies.places.locations(os.path.dirname(os.path.dirname(real))).files:
                 if location.in_project and location.path == real:
@@ -197,7 +197,7 @@ class Trusting:
         return removed
 
     def _remove(self, path: str) -> bool:
-        real = os.path.realpath(path)
+        real = real_path(path)
         if self._store.remove(real):
             return True
         in_record = self._store.find(os.path.dirname(real)) is not None and not os.path.isdir(real)

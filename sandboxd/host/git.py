@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.git_obeyed import LARGEST_CONFIG, Configuration, read_configuration, settings_in, text_of
-from sandboxd.host.resolve import Names, NoNames, resolve
+from sandboxd.host.resolve import OF_A_PROCESS, Names, NoNames, resolve
 from sandboxd.plan.facts import GitDir, Kind, Obeyed, Worktree
 
 _LONGEST_POINTER = 8192
@@ -113,28 +113,42 @@ def obeyed_in(work_tree: str, seen: Names, everybody: Configuration) -> tuple[Ob
     return _obeyed(own, everybody, [work_tree], seen)
 
 
+def physical(path: str) -> str:
+    """Where an absolute path leads, as the kernel goes there. Empty where that depends on the process that looks."""
+    found = resolve(path, NoNames())
+    return "" if found.problem == OF_A_PROCESS else found.real
+
+
 def pointer_of(entry: str) -> str | None:
     """The git directory that a `.git` file names, as it stands in the file system; None when it names none."""
     text = _pointer(entry)
     if text is None or not text.startswith(_GITDIR):
         return None
-    path = os.path.realpath(os.path.join(os.path.dirname(entry), text[len(_GITDIR) :]))
+    path = physical(os.path.join(os.path.dirname(entry), text[len(_GITDIR) :]))
     return path if os.path.isdir(path) else None
 
 
 def pointers_of(work_tree: str) -> list[str]:
     """Directories that the `.git` of a working tree may lead to, where it is a file or a link. git takes a relative
     path in a file from beside `.git`, also where that is a link to the file."""
+    return [path for path in _pointers(work_tree) if os.path.isdir(path)]
+
+
+def depends_on_process(work_tree: str) -> bool:
+    """Whether the `.git` of a working tree leads through `/proc/self` or the like: to another place for each git."""
+    return "" in _pointers(work_tree)
+
+
+def _pointers(work_tree: str) -> dict[str, None]:
     entry = os.path.join(work_tree, ".git")
-    real = os.path.realpath(entry)
-    if os.path.isdir(real):
-        return [real] if os.path.islink(entry) else []
+    real = physical(entry)
+    if not real or os.path.isdir(real):
+        return {real: None} if os.path.islink(entry) else {}
     text = _pointer(real)
     if text is None or not text.startswith(_GITDIR):
-        return []
+        return {}
     places = dict.fromkeys((work_tree, os.path.dirname(real)))
-    named = dict.fromkeys(os.path.realpath(os.path.join(place, text[len(_GITDIR) :])) for place in places)
-    return [path for path in named if os.path.isdir(path)]
+    return dict.fromkeys(physical(os.path.join(place, text[len(_GITDIR) :])) for place in places)
 
 
 def obeyed_by(git_dir: str, everybody: Configuration, work_tree: str) -> tuple[Obeyed, ...]:
@@ -146,10 +160,10 @@ def configured_worktrees(git_dir: str) -> list[str]:
     """Where the working tree of a git directory may be."""
     found = [os.path.dirname(git_dir)]
     if (back := _pointer(os.path.join(git_dir, "gitdir"))) is not None:
-        found.append(os.path.dirname(os.path.realpath(os.path.join(git_dir, back))))
+        found.append(os.path.dirname(physical(os.path.join(git_dir, back))))
     if (value := _configured_worktree(git_dir)) is not None:
-        found.append(os.path.realpath(os.path.join(git_dir, value)))
-    return found
+        found.append(physical(os.path.join(git_dir, value)))
+    return list(filter(None, found))
 
 
 def confirmed_worktree(git_dir: str) -> str | None:
@@ -157,18 +171,18 @@ def confirmed_worktree(git_dir: str) -> str | None:
     value = _configured_worktree(git_dir)
     if value is None:
         return None
-    entry = os.path.join(os.path.realpath(os.path.join(git_dir, value)), ".git")
+    entry = os.path.join(physical(os.path.join(git_dir, value)), ".git")
     return value if pointer_of(entry) == git_dir else None
 
 
 def _confirmed(root: str, git_dir: str, common: str) -> bool:
     if git_dir == common:
         value = _configured_worktree(git_dir)
-        return value is not None and _is_directory_at(os.path.realpath(os.path.join(git_dir, value)), root)
+        return value is not None and _is_directory_at(physical(os.path.join(git_dir, value)), root)
     back = _pointer(os.path.join(git_dir, "gitdir"))
     if back is None or os.path.dirname(os.path.dirname(git_dir)) != common:
         return False
-    at, name = os.path.split(os.path.realpath(os.path.join(git_dir, back)))
+    at, name = os.path.split(physical(os.path.join(git_dir, back)))
     return name == ".git" and _is_directory_at(at, root)
 
 
@@ -206,7 +220,7 @@ def _linked_git_dir(path: str, names: tuple[str, ...], seen: Names, shared: Conf
     back = _pointer(os.path.join(path, "gitdir"))
     work_tree = ""
     if back is not None:
-        entry = os.path.realpath(os.path.join(path, back))
+        entry = physical(os.path.join(path, back))
         work_tree = os.path.dirname(entry) if os.path.isfile(entry) else ""
     own = read_configuration(os.path.join(path, "config.worktree"), seen)
     return GitDir(path, resolved, _obeyed(own, shared, [work_tree], seen), worktree=work_tree)

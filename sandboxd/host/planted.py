@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from sandboxd.host import without_links
-from sandboxd.host.git import confirmed_worktree
+from sandboxd.host.git import confirmed_worktree, physical
 from sandboxd.host.git_config import cleaned
 from sandboxd.host.git_obeyed import text_of
 from sandboxd.plan.facts import Obeyed
@@ -90,12 +90,12 @@ def common_of(git_dir: str) -> str | None:
     text = text_of(path, _LONGEST_POINTER + 1)
     if text is None or len(text) > _LONGEST_POINTER or "\0" in text:
         return ""
-    return os.path.realpath(os.path.join(git_dir, text.rstrip("\r\n")))
+    return physical(os.path.join(git_dir, text.rstrip("\r\n")))
 
 
 def is_linked(git_dir: str, common: str) -> bool:
     """Whether `common` is the repository that the git directory of a linked worktree stands in."""
-    above = os.path.dirname(os.path.realpath(git_dir))
+    above = os.path.dirname(physical(git_dir))
     return os.path.basename(above) == "worktrees" and os.path.dirname(above) == common
 
 
@@ -107,7 +107,8 @@ def links_to_modules(directory: str) -> list[str]:
             links = [entry.path for entry in os.scandir(directory)]
     elif not os.path.lexists(os.path.join(directory, "HEAD")):
         return []
-    return [path for path in links if os.path.islink(path) and os.path.isdir(path)]
+    # one that leads nowhere may lead somewhere for another process
+    return [one for one in links if os.path.islink(one) and not os.path.isfile(one) and not one.endswith("/HEAD")]
 
 
 def _is_in_modules(path: str) -> bool:
@@ -276,10 +277,3 @@ def bytes_of(path: str, most: int) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return b""
         return file.read(most)
-
-
-def listed(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []

@@ -20,23 +20,24 @@ import os
 import stat
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
+from glob import glob
 
 from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import planted
+from sandboxd.host.busy_places import BusyPlaces
 from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds, Rest
-from sandboxd.host.git import configured_worktrees, obeyed_by, pointers_of
+from sandboxd.host.git import configured_worktrees, depends_on_process, obeyed_by, physical, pointers_of
 from sandboxd.host.git_index import gitlinks
 from sandboxd.host.git_obeyed import Configuration, configuration_of_user
 from sandboxd.host.launch_journal import LaunchJournal, Started, started_at
-from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell, is_below
-from sandboxd.host.planted import Signature, bytes_of, listed, signature_of
-from sandboxd.host.resolve import NoNames
+from sandboxd.host.owed_looks import CouldWrite, OwedLooks, Tell
+from sandboxd.host.planted import Signature, bytes_of, signature_of
+from sandboxd.host.resolve import OF_A_PROCESS, NoNames
 from sandboxd.host.unseen_rest import PART_S, UnseenRest, UnseenRests
 from sandboxd.plan.facts import Neutralised, Resolved, Territory
 
@@ -52,7 +53,6 @@ MOST_KEPT = 400_000
 """Directories that are remembered between looks, for all places together."""
 LARGEST_INDEX = 128 << 20
 LEAST_SECONDS = 0.05
-_MOST_INTERVALS = 5_000
 AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
@@ -75,7 +75,7 @@ class PlantedRepositories:
         self._journal = journal
         self.owed = OwedLooks(self.look, self.resume, self._settled, tell)
         self.rests = UnseenRests(self._look_on, self._settled, self.owed.add, tell)
-        self._running: dict[str, Territory] = {}
+        self.busy = BusyPlaces()
         self._indexes: dict[str, DirectoryIndex] = {}
         """By place, the least recently used first."""
         self._locks: dict[str, threading.Lock] = {}
@@ -83,11 +83,6 @@ class PlantedRepositories:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._beginning = asyncio.Lock()
         self._guard = threading.Lock()
-        self.started = time.time_ns()
-        self._busy: dict[str, list[tuple[int, int]]] = {}
-        """By place, when commands have run that could write there (ns of the wall clock), in order, none in another."""
-        self._together: set[tuple[str, ...]] = set()
-        """Places that one command could write: it could move what another one had left in one of them to the next."""
         self._admitted: dict[str, Signature] = {}
         """Files that git obeys and that are known to be no command's, as they were then."""
 
@@ -103,7 +98,7 @@ class PlantedRepositories:
 
     def claimed(self, launch_id: str, process: int) -> None:
         """The command starts now; `process` is its bubblewrap. Raises HostError."""
-        territory = self._running.get(launch_id)
+        territory = self.busy.running.get(launch_id)
         if self._journal is not None and territory is not None and territory.places:
             self._journal.add(Started(launch_id, territory, process, started_at(process)))
 
@@ -129,19 +124,17 @@ class PlantedRepositories:
 
     def resume(self, launch_id: str, territory: Territory) -> None:
         """A command that an earlier daemon has started, or that is about to start."""
-        with self._guard:
-            self._together.add(territory.places)
-        self._running[launch_id] = territory
+        self.busy.begin(launch_id, territory)
 
     def forget(self, launch_id: str) -> None:
         """It never ran, or a later daemon looks after it."""
-        self._running.pop(launch_id, None)
+        self.busy.running.pop(launch_id, None)
         self._settled(launch_id)
 
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         """The command has ended: make harmless what it has left. One look of a session serves all of its commands that
         had ended when the look began. What it did not come to is looked at afterwards."""
-        territory = self._running.get(launch_id)
+        territory = self.busy.running.get(launch_id)
         if territory is None:
             return Neutralised()
         ended = time.monotonic()
@@ -155,7 +148,7 @@ class PlantedRepositories:
                     found = Neutralised(unseen=turn.unseen)
                     return found
                 async with self._slots:
-                    began, since = time.monotonic(), min(one.since for one in self._running.values())
+                    began, since = time.monotonic(), self.busy.since(territory.since)
                     look = _Look(self, territory, could_write, since)
                     found = await asyncio.to_thread(look.run)
                     rests = look.rests
@@ -172,13 +165,12 @@ class PlantedRepositories:
             turn.waiting -= 1
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
-            self._running.pop(launch_id, None)
-            self._was_busy(territory, time.time_ns())
+            self.busy.end(launch_id, territory)
 
     async def _look_on(self, rest: UnseenRest) -> Neutralised:
         """One part of what a look did not come to."""
         async with self._slots:
-            since = min(one.since for one in (rest.territory, *self._running.values()))
+            since = min(rest.territory.since, self.busy.since(rest.territory.since))
             look = _Look(self, rest.territory, rest.could_write, since)
             return await asyncio.to_thread(look.go_on, rest.rests)
 
@@ -186,58 +178,22 @@ class PlantedRepositories:
         if self._journal is not None:
             self._journal.remove(launch_id)
 
-    def _was_busy(self, territory: Territory, end: int) -> None:
-        with self._guard:
-            for place in territory.places:
-                start, busy = territory.since, self._busy.setdefault(place, [])
-                while busy and busy[-1][1] >= start:
-                    start = min(start, busy.pop()[0])
-                busy.append((start, end))
-                if len(busy) > _MOST_INTERVALS:
-                    busy[:2] = [(busy[0][0], busy[1][1])]
-
-    def was_quiet(self, moment: int, path: str, others: frozenset[str] = frozenset()) -> bool:
-        """Whether no command could write at a path then, nor in one of the `others`. False for times before this
-        daemon's."""
-        with self._guard:
-            for place, busy in self._busy.items():
-                at = bisect_right(busy, moment, key=lambda one: one[0])
-                if at and busy[at - 1][1] >= moment and (place in others or is_below(path, place)):
-                    return False
-        running = (place for one in list(self._running.values()) if one.since <= moment for place in one.places)
-        return self.started < moment and not any(place in others or is_below(path, place) for place in running)
-
-    def connected(self, places: Iterable[str]) -> frozenset[str]:
-        """From where commands could have moved something to these places, one after the other."""
-        found, more = set[str](), set(places)
-        with self._guard:
-            rest = set(self._together)
-        while more:
-            found |= more
-            near = {one for one in rest if any(is_below(a, b) or is_below(b, a) for a in one for b in more)}
-            rest -= near
-            more = {place for one in near for place in one} - found
-        return frozenset(found)
-
     def _remember(self, places: list[str], territory: Territory) -> None:
-        since = min((one.since for one in self._running.values()), default=territory.since)
+        since = self.busy.since(territory.since)
         look = _Look(self, territory, lambda path: False, since)
         look.remember(places)
         self._shrink()
 
     def _shrink(self) -> None:
-        in_use = {place for territory in list(self._running.values()) for place in territory.places}
+        self.busy.forget_what_is_gone()
+        in_use = self.busy.in_use()
         with self._guard:
-            there = {place for one in self._together for place in one if place in in_use or os.path.isdir(place)}
-            self._together = {tuple(place for place in one if place in there) for one in self._together}
             kept = sum(map(len, self._indexes.values()))
             for place, index in list(self._indexes.items())[:-1]:
                 if place not in in_use and (kept > MOST_KEPT or not os.path.isdir(place)):
                     kept -= len(index)
                     del self._indexes[place]
                     self._locks.pop(place, None)
-                    if not os.path.isdir(place):
-                        self._busy.pop(place, None)
                     for path in [path for path in list(self._admitted) if path.startswith(f"{place}/")]:
                         self._admitted.pop(path, None)
 
@@ -251,11 +207,6 @@ class PlantedRepositories:
 
     def everybody(self) -> Configuration:
         return configuration_of_user(os.path.expanduser("~"), NoNames())
-
-    def runs_alone(self, path: str, territory: Territory) -> bool:
-        """Whether no other command can write at a path now than the one with this territory."""
-        others = (one for one in list(self._running.values()) if one is not territory)
-        return not any(is_below(path, place) for one in others for place in one.places)
 
     def is_admitted(self, path: str, signature: Signature) -> bool:
         return self._admitted.get(path) == signature
@@ -294,7 +245,7 @@ class _Look:
         self._territory = territory
         self._could_write = could_write
         self._command_since = since
-        self._since = min(since, repositories.started)
+        self._since = min(since, repositories.busy.started)
         self._known = frozenset(territory.known)
         self._opened: dict[str, int] = {}
         self._moved: list[str] = []
@@ -393,7 +344,12 @@ class _Look:
         return mode is not None
 
     def _visit(self, path: str, directory: Directory) -> None:
-        holds = directory.holds
+        try:
+            self._visit_one(path, directory.holds)
+        except (OSError, ValueError) as error:  # nothing that stands in one keeps the others from their turn
+            self._failed = error
+
+    def _visit_one(self, path: str, holds: Holds) -> None:
         if holds & Holds.DOT_GIT:
             self._pointer(path)
         whole = bool(holds & Holds.COMMONDIR) or Holds.OBJECTS | Holds.REFS in holds
@@ -408,7 +364,7 @@ class _Look:
         if not self._changes or not self._could_write(directory):
             return
         for link in planted.links_to_modules(directory):
-            if self._way_to(directory) is not _Way.STANDS_ABOVE or not self._was_made_quietly(link):
+            if not self._is_quiet_link(link):
                 self._moved += planted.move(*os.path.split(link))
 
     def _pointer(self, work_tree: str) -> None:
@@ -419,15 +375,19 @@ class _Look:
         except OSError:
             return
         if stat.S_ISDIR(state.st_mode):
-            if os.path.lexists(os.path.join(entry, "HEAD")):
-                self._judge(entry)
+            self._judge(entry)  # also without a HEAD: `git init` makes a repository of what is there
             return
         fresh = not self._was_made_quietly(entry, _Way.STANDS)
+        if fresh and self._changes and depends_on_process(work_tree):
+            self._moved += planted.move(work_tree, ".git")
+            return
         for target in pointers_of(work_tree):
-            if fresh and self._changes and self._came_along(planted.common_of(target) or target):
+            whole = os.path.lexists(os.path.join(target, "HEAD"))
+            came = not whole or self._came_along(planted.common_of(target) or target)
+            if came and fresh and self._changes:
                 self._moved += planted.move(work_tree, ".git")
                 return
-            if os.path.lexists(os.path.join(target, "HEAD")):
+            if whole:
                 self._judge(target, work_tree, fresh=fresh)
 
     def _came_along(self, git_dir: str) -> bool:
@@ -476,21 +436,30 @@ class _Look:
     def _clean_obeyed(self, git_dir: str, work_tree: str, way: _Way) -> None:
         try:
             for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
-                real = obeyed.resolved.real
-                if obeyed.resolved.kind is not None and self._could_write(real):
-                    there = min(way, self._way_along(obeyed.resolved))
+                leads = obeyed.resolved
+                if not self._could_write(leads.real) or leads.problem == OF_A_PROCESS:
+                    self._clean_links(leads)
+                elif leads.kind is not None:
+                    there = min(way, self._way_along(leads))
                     self._moved += planted.make_obeyed_harmless(obeyed, partial(self._is_planted, way=there))
         except (OSError, PolicyError) as error:
             self._failed = error
 
+    def _clean_links(self, leads: Resolved) -> None:
+        """What they lead to cannot be looked through, or is none of the command's: some of a checkout, for instance."""
+        for link in leads.links:
+            if self._could_write(link.path) and not self._is_quiet_link(link.path):
+                self._moved += planted.move(*os.path.split(link.path))
+                return
+
     def _way_along(self, resolved: Resolved) -> _Way:
         """To what a configuration names, by whatever links and directories."""
         way = self._way_to(os.path.dirname(resolved.real))
-        whole = way is _Way.STANDS_ABOVE and all(
-            self._way_to(os.path.dirname(link.path)) is way and self._was_made_quietly(link.path)
-            for link in resolved.links
-        )
+        whole = way is _Way.STANDS_ABOVE and all(self._is_quiet_link(link.path) for link in resolved.links)
         return way if whole else _Way.CHANGED
+
+    def _is_quiet_link(self, path: str) -> bool:
+        return self._way_to(os.path.dirname(path)) is _Way.STANDS_ABOVE and self._was_made_quietly(path)
 
     def _is_planted(self, path: str, way: _Way) -> bool:
         signature = signature_of(path)
@@ -501,14 +470,14 @@ class _Look:
         # what commands of an earlier daemon have left was looked at by that one
         return not all(
             (way is _Way.STANDS_ABOVE and moment < self._since)
-            or (way and self._all.was_quiet(moment, path, self._from(way)))
+            or (way and self._all.busy.was_quiet(moment, path, self._from(way)))
             for moment in signature[2::5]
         )
 
     def _was_made_quietly(self, path: str, way: _Way = _Way.STANDS_ABOVE) -> bool:
         try:
             moment = os.lstat(path).st_ctime_ns
-            return moment < self._since or self._all.was_quiet(moment, path, self._from(way))
+            return moment < self._since or self._all.busy.was_quiet(moment, path, self._from(way))
         except OSError:
             return False
 
@@ -524,7 +493,7 @@ class _Look:
             self._failed = error
         found = {path: signature_of(path) for path in ways}
         for path, signature in found.items():
-            certain = self._failed is None and self._all.runs_alone(path, self._territory)
+            certain = self._failed is None and self._all.busy.runs_alone(path, self._territory)
             if signature and (certain or not self._is_planted(path, ways[path])):
                 self._all.admit(path, signature)
         leads = planted.common_of(git_dir)
@@ -550,7 +519,7 @@ class _Look:
         if way is _Way.STANDS_ABOVE:
             return frozenset()
         if self._moved_from is None:
-            self._moved_from = self._all.connected(self._territory.places)
+            self._moved_from = self._all.busy.connected(self._territory.places)
         return self._moved_from
 
     def _is_settled(self, directory: str) -> bool:
@@ -584,9 +553,9 @@ class _Look:
                 below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
         objects = os.path.join(planted.common_of(git_dir) or git_dir, "objects")
         for line in bytes_of(os.path.join(objects, "info", "alternates"), planted.LARGEST_ITEM).split(b"\n"):
-            yield os.path.dirname(os.path.realpath(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
-        indexes = ["index", *(name for name in listed(git_dir) if name.startswith("sharedindex."))]
+            yield os.path.dirname(physical(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
+        indexes = ["index", *glob("sharedindex.*", root_dir=git_dir)]
         for name in indexes:
             for path in gitlinks(bytes_of(os.path.join(git_dir, name), LARGEST_INDEX), self._until.is_over):
                 for work_tree in configured_worktrees(git_dir):
-                    yield os.path.realpath(os.path.join(work_tree, path))
+                    yield physical(os.path.join(work_tree, path))

@@ -19,7 +19,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
 from sandboxd.settings.widening import widening
 from sandboxd.sources.locations import Location, SettingsLocations
-from sandboxd.sources.trust import TrustStore, difference, digest
+from sandboxd.sources.trust import TrustStore, difference, digest, real_path
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -103,8 +103,8 @@ def trust_subject(location: Location) -> tuple[str, str]:
     directory, name = os.path.split(location.path)
     project, folder = os.path.split(directory)
     if location.source not in (Source.LOCAL, Source.PROJECT) or folder != ".claude":
-        return os.path.split(os.path.realpath(location.path))
-    return os.path.realpath(project), f"{folder}/{name}"
+        return os.path.split(real_path(location.path))
+    return real_path(project), f"{folder}/{name}"
 
 
 def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust: TrustStore | None = None) -> Layer:

@@ -94,6 +94,48 @@ CASES = (
         FETCH,
     ),
     Case(
+        "relative hooks, a link to what nobody writes here",
+        f"{RELATIVE}; mkdir ~/checkout; cp ~/evil ~/checkout/post-index-change",
+        "mkdir sub; echo gitdir: ../.git > sub/.git; ln -s ~/checkout sub/.husky",
+        USE,
+    ),
+    Case(
+        "a file that leads through a process",
+        f"{RELATIVE}",
+        f"{HOOK}; echo gitdir: /proc/self/cwd/../.git > sub/.git",
+        USE,
+    ),
+    Case(
+        "a link that leads through a process",
+        BROUGHT.format("data") + "; git config -f data/config core.fsmonitor ~/evil",
+        "mkdir sub; ln -s /dev/fd/../cwd/../data sub/.git",
+        USE,
+    ),
+    Case(
+        "hooks that lead through a process",
+        f"{RELATIVE}; mkdir -p a/b; cp ~/evil a/b/post-index-change",
+        "mkdir sub; echo gitdir: ../.git > sub/.git; ln -s /proc/self/cwd/../a/b sub/.husky",
+        USE,
+    ),
+    Case(
+        "a link among submodules through a process",
+        BROUGHT.format("data"),
+        SUBMODULE.format("m") + "mkdir -p .git/modules; ln -s /proc/self/cwd/data .git/modules/m",
+        FETCH,
+    ),
+    Case(
+        "what a new repository begins with",
+        "true",
+        "mkdir -p sub/.git/hooks; cp ~/evil sub/.git/hooks/post-index-change",
+        "git init -q sub; : > sub/f; cd sub; git add -A .",
+    ),
+    Case(
+        "a configuration that a new repository begins with, by a link",
+        "true",
+        "mkdir sub d; git config -f d/config core.fsmonitor ~/evil; ln -s ../d sub/.git",
+        "git init -q sub; cd sub; git status",
+    ),
+    Case(
         "a remote that is an option",
         "true",
         "git clone -q . sub; git -C sub config remote.--upload-pack=$HOME/evil.url x",
@@ -128,11 +170,29 @@ def test_what_a_command_leads_git_to_runs_nothing(lab: Lab, case: Case) -> None:
     assert not pwned.exists()
     # the twin: outside of a sandbox each of them is a trap
     lab.host(
-        "chmod -R u+rwX .; rm -rf .git .gitmodules * .husky ~/o ~/other ~/w ~/.gitconfig; git init -q -b main .;"
-        f"echo 1 > f; git add .; git commit -qm 1; {case.before}; {case.made}; rm -f ~/pwned"
+        "chmod -R u+rwX .; rm -rf .git .gitmodules * .husky ~/checkout ~/o ~/other ~/w ~/.gitconfig;"
+        f"git init -q -b main .; echo 1 > f; git add .; git commit -qm 1; {case.before}; {case.made}; rm -f ~/pwned"
     )
     lab.host(f"set +e; {case.after}", check=False)
     assert pwned.exists()
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        "echo gitdir: /proc/1/cwd/x > b/.git",
+        "ln -s /proc/1/cwd/x b/.git",
+        "mv b/t b/.git; echo /proc/1/root/x > b/.git/commondir",
+        "mv b/t b/.git; mkdir -p b/.git/worktrees/w; echo /proc/1/cwd/x > b/.git/worktrees/w/gitdir;"
+        "cp b/.git/HEAD b/.git/worktrees/w; echo ../.. > b/.git/worktrees/w/commondir",
+    ],
+)
+def test_what_leads_to_closed_places_ends_no_look(lab: Lab, closed: str) -> None:
+    """The rest of what was found is made harmless, and the next command starts."""
+    plant = "git init -q d/e/sub; cp ~/evil d/e/sub/.git/hooks/post-index-change"
+    done = lab.run(f"mkdir b; git init -q t; mv t/.git b/t; {closed}; {plant}")
+    assert done.ok and str(lab.workspace / "d/e/sub/.git/hooks/post-index-change") in done.moved, done
+    assert lab.run("true").ok
 
 
 def test_hooks_of_a_person_stay_where_they_are(lab: Lab) -> None:
@@ -146,7 +206,6 @@ def test_hooks_of_a_person_stay_where_they_are(lab: Lab) -> None:
 
 
 def test_links_and_values_of_ordinary_work_stay(lab: Lab) -> None:
-    lab.host("mkdir -p .git/modules real; ln -s ../../real .git/modules/m")
     done = lab.run(
         "git clone -q . new; git -C new config remote.origin.tagOpt --no-tags; git -C new config core.compression -1;"
         "git -C new config branch.main.description '- a list'; mkdir -p modules; ln -s ../new modules/l"

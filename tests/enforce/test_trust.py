@@ -322,6 +322,21 @@ def test_a_named_settings_file_that_a_command_could_write(
         assert (outside / "reached").exists()
 
 
+@pytest.mark.parametrize("at", ["the name", "a directory"])
+def test_a_named_file_by_a_link_that_commands_can_write(daemon: DaemonProcess, outside: Path, at: str) -> None:
+    """It is for them to say which of the person's own files it names."""
+    identity = daemon.identity
+    lax = identity.write(identity.home / "lax" / "needed.json", opening(outside))
+    leads = lax if at == "the name" else lax.parent
+    assert daemon.run("run", "--", "ln", "-s", str(leads), "way").returncode == 0
+    (identity.home / "mine").symlink_to(identity.workspace / "way")
+    named = identity.home / "mine" if at == "the name" else identity.home / "mine" / "needed.json"
+    done = daemon.run("run", "--settings", str(named), "-c", f"touch {outside}/reached; echo ran")
+    assert "ran" in done.stdout and not (outside / "reached").exists(), done.stderr
+    daemon.run("run", "--settings", str(lax), "--", "touch", f"{outside}/reached")
+    assert (outside / "reached").exists()
+
+
 @pytest.mark.parametrize("how", ["option", "flag", "configuration"])
 @pytest.mark.parametrize("opened_by", ["workspace", "rule", "option"])
 def test_a_named_file_that_was_planted_before_the_daemon_was_stopped(

@@ -110,8 +110,10 @@ async def test_what_was_moved_there_is_new(looks: Looks) -> None:
     command = await looks.begin()
     path = trap(looks.work / "x")
     (path / ".git" / "HEAD").rename(looks.work / "HEAD")
+    (path / ".git").rename(path / "part")
     assert (await looks.end(command)).moved == ()
     command = await looks.begin()
+    (path / "part").rename(path / ".git")
     (looks.work / "HEAD").rename(path / ".git" / "HEAD")
     path.rename(looks.work / "y")
     assert len((await looks.end(command)).moved) == 2
