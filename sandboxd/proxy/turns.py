@@ -84,16 +84,21 @@ class Turns:
 class Share:
     """What one command may do. `held` counts bytes that are kept for requests which are not complete."""
 
-    __slots__ = ("__weakref__", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held")
+    __slots__ = (
+        "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held"
+    )  # fmt: skip
 
-    def __init__(self, turns: Turns | None = None, most_owed: int = MOST_OWED) -> None:
+    def __init__(
+        self, turns: Turns | None = None, most_owed: int = MOST_OWED, least_price: int = STEP
+    ) -> None:
+        self._least_price = least_price
         self._most_owed = most_owed
         self._turns = turns or Turns()
         self._left = self._turns.share
         self._waiting: deque[Callable[[], None]] = deque()
         self._spent = self._woken = 0
         """In this turn."""
-        self._price = STEP
+        self._price = least_price
         """Of one that was woken, by experience: as many are woken as can go on."""
         self.held = 0
 
@@ -142,7 +147,7 @@ class Share:
     def begin(self, share: int) -> None:
         """A turn begins; for `Turns`."""
         if self._woken:
-            self._price = max(STEP, self._spent // self._woken)
+            self._price = max(self._least_price, self._spent // self._woken)
         self._spent = self._woken = 0
         self._left = max(min(self._left, 0), -self._most_owed) + share
         expected = self._left

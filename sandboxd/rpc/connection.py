@@ -3,7 +3,8 @@
 Requests are pipelined and answered out of order, each in a task of its own. Nothing a client does makes the daemon hold
 an unbounded amount for it:
 - a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
-- `MOST_IN_FLIGHT` messages are worked on at once; what follows is not read until one of them is answered;
+- `MOST_IN_FLIGHT` calls are worked on at once, and what more a batch has; what follows is not read until one of them is
+  answered;
 - answers that the client does not take stop the reading of its further requests;
 - all connections of a process do so much in one turn of the event loop, measured by the clock, then others are first;
 - notifications that it does not take end the connection: the daemon never waits for a subscriber.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.turns import Share
+from sandboxd.proxy.turns import STEP, Share
 from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
@@ -118,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._caller: Caller | None = None
         self._lines = LineDecoder()
         self._calls: dict[asyncio.Task[None], object] = {}
+        self._in_flight = 0
         self._untaken = bytearray()
         self._paused = False
         self._given_away = False
@@ -158,6 +160,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._caller is not None:
+            self._share.spend(STEP, 4 * len(data))
             self._lines.feed(data)
             self._take_lines()
 
@@ -236,7 +239,7 @@ class Connection(asyncio.Protocol):
             self._close_when_answered()
 
     def _ready(self) -> bool:
-        free = not self._waits_for_turn and len(self._calls) < MOST_IN_FLIGHT
+        free = not self._waits_for_turn and self._in_flight < MOST_IN_FLIGHT
         return self._writable and not self._paused and free
 
     def _read_or_not(self) -> None:
@@ -258,6 +261,7 @@ class Connection(asyncio.Protocol):
         else:
             call = asyncio.get_running_loop().create_task(self._answer(message), name=f"rpc-{self.caller.pid}")
             self._calls[call] = message
+            self._in_flight += _size(message)
             self._idle.clear()
             call.add_done_callback(self._answered)
 
@@ -275,7 +279,7 @@ class Connection(asyncio.Protocol):
         if self._given_away:
             return
         was_full = not self._ready()
-        self._calls.pop(call, None)
+        self._in_flight -= _size(self._calls.pop(call, None))
         if not call.cancelled() and (error := call.exception()) is not None:
             self._log.error("connection failed", exc_info=error)
             self._transport.abort()
@@ -419,6 +423,11 @@ def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -
     if isinstance(request_id, str) and not request_id.isascii():
         request_id = None  # it may be what cannot be sent
     return error_message(codes.INTERNAL_ERROR, f"the answer cannot be sent: {error.message}", slug, "", request_id)
+
+
+def _size(message: object) -> int:
+    """How many calls a message is."""
+    return len(message) if isinstance(message, list) else 1
 
 
 def _is_patient(message: object) -> bool:

@@ -37,7 +37,7 @@ class ClientShare(Share):
     __slots__ = ("_at", "_clock", "_credit", "_heavy", "at_work", "in_threads", "jobs")
 
     def __init__(self, turns: Turns, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__(turns, most_owed=MOST_OWED)
+        super().__init__(turns, most_owed=MOST_OWED, least_price=BUDGET)  # one in a turn: a line may be enormous
         self._clock = clock
         self._at = clock()
         self._credit = CREDIT
