@@ -183,6 +183,14 @@ PROTECTED: tuple[ProtectedName, ...] = (
         absent=_TOP,
     ),
     *_rows(Where.WORKSPACE, "agents obey it", ".claude/settings*.json", absent=Absent.LEAVE),
+    *_rows(
+        Where.WORKSPACE,
+        "Mercurial and Jujutsu run commands that it names",
+        ".hg/hgrc",
+        ".hg/hgrc-not-shared",
+        ".jj/repo/config.toml",
+        absent=Absent.LEAVE,  # they make it themselves, in a new repository
+    ),
     *_rows(Where.GIT_DIR, "git runs the programs in it", "hooks"),
     ProtectedName("config", Where.GIT_DIR, "git runs commands that it names", git_config=True),
     ProtectedName("config.worktree", Where.GIT_DIR, "git runs commands that it names", git_config=True, file=True),

@@ -321,6 +321,17 @@ def test_protected_names_deeper_down(lab: Lab) -> None:
     assert not lab.run("echo x > z/.vscode/tasks.json").ok
 
 
+@pytest.mark.parametrize("name", [".hg/hgrc", ".hg/hgrc-not-shared", ".jj/repo/config.toml"])
+def test_configurations_of_other_repositories_stay(lab: Lab, name: str) -> None:
+    """Where there is none, Mercurial and Jujutsu make it themselves."""
+    for place in (".", "a"):
+        lab.host(f"mkdir -p $(dirname {place}/{name}); echo 1 > {place}/{name}")
+        at = f"{place}/{name}"
+        done = lab.run(f"echo 2 > {at}; rm -f {at}; mv {at} x; : > $(dirname {at})/store")
+        assert done.ok and (lab.workspace / place / name).read_text() == "1\n"
+    assert lab.run(f"mkdir -p new/$(dirname {name}); echo 2 > new/{name}").ok
+
+
 def test_a_directory_that_cannot_be_searched_is_read_only(lab: Lab) -> None:
     hidden = lab.identity.write(lab.workspace / "hidden" / ".vscode" / "tasks.json", "old").parent.parent
     hidden.chmod(0)
