@@ -326,8 +326,8 @@ def _answer(sock: socket.socket) -> None:
 
 
 async def _run_proxy() -> None:
-    from sandboxd.policy.hosts import HostPattern
-    from sandboxd.policy.policy import HostRule, NetworkPolicy
+    from sandboxd.policy.hosts.host_patterns import HostPattern
+    from sandboxd.policy.model import HostRule, NetworkPolicy
     from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
     from sandboxd.proxy.gate import Gate
     from sandboxd.proxy.server import ProxyServer

@@ -22,8 +22,8 @@ QUESTIONS = 25
 
 def gate_decision(bench: Bench | None, quick: bool) -> Iterator[Row]:
     """As the proxies ask it, with 10,000 rules that allow and 10,000 that deny: listed, below a wildcard, unlisted."""
-    from sandboxd.policy.hosts import HostPattern, parse_host
-    from sandboxd.policy.policy import HostRule, NetworkPolicy
+    from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+    from sandboxd.policy.model import HostRule, NetworkPolicy
     from sandboxd.proxy.dial import SystemResolver
     from sandboxd.proxy.gate import Gate
     from sandboxd.settings.origins import BUILT_IN

@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "settings.md"
 
 
 def keys_table() -> str:
+    from sandboxd.settings.key_table import ANYBODY, TABLE, Combine, Effect
     from sandboxd.settings.schema import SettingsFile, section_of
-    from sandboxd.settings.table import ANYBODY, TABLE, Combine, Effect
 
     rows = ["| key | default | merged | from a project file | |", "| --- | --- | --- | --- | --- |"]
     for key, row in TABLE.items():
@@ -42,14 +42,14 @@ def keys_table() -> str:
 
 
 def tools_table() -> str:
-    from sandboxd.settings.tools import TOOLS, Feeds, Kind
+    from sandboxd.settings.tools import TOOLS, Feeds, RuleList
 
     with_content = {Feeds.DENIED_HOST, Feeds.ASKED_HOST, Feeds.DENY_WRITE, Feeds.DENY_READ}
     found: dict[tuple[str, ...], list[str]] = {}
     for name, tool in TOOLS.items():
         content = "PATTERN" if tool.is_shell else "domain:HOST" if name == "WebFetch" else "PATH"
         for rule, alone in ((f"`{name}({content})`", False), (f"`{name}`", True)):
-            cells = [tool.feeds(kind, alone=alone) for kind in (Kind.ALLOW, Kind.DENY, Kind.ASK)]
+            cells = [tool.feeds(kind, alone=alone) for kind in (RuleList.ALLOW, RuleList.DENY, RuleList.ASK)]
             whole = f": `{tool.whole}`" if alone else ""
             texts = (f"{cell.value}{whole if cell in with_content else ''}" for cell in cells)
             found.setdefault(tuple(texts), []).append(rule)
@@ -70,7 +70,7 @@ def presets_table() -> str:
 
 
 def sockets_table() -> str:
-    from sandboxd.policy.control_sockets import CONTROL_SOCKETS
+    from sandboxd.policy.sockets.control_sockets import CONTROL_SOCKETS
 
     rows = ["| socket | what a command could do with it |", "| --- | --- |"]
     return "\n".join([*rows, *(f"| `{known.pattern}` | {known.gives} |" for known in CONTROL_SOCKETS)])

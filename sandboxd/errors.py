@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class SandboxdError(Exception):
+class DaemonError(Exception):
     """Base of every error that reaches a caller.
 
     `slug` is a stable identifier in snake_case, `message` one line without a trailing full stop, `hint` one line
@@ -30,25 +30,25 @@ class SandboxdError(Exception):
         return f"{type(self).__name__}({self.slug!r}, {self.message!r})"
 
 
-class CallerError(SandboxdError):
+class CallerError(DaemonError):
     """The request was wrong: bad parameter, unknown session, not permitted to this caller."""
 
 
-class SettingsError(SandboxdError):
+class SettingsError(DaemonError):
     """A settings file or value is wrong. `data` carries `file`, `key`, `line` and `column` where known."""
 
 
-class PolicyError(SandboxdError):
+class PolicyError(DaemonError):
     """The policy is well-formed and cannot be enforced as written, so nothing is run."""
 
 
-class HostError(SandboxdError):
+class HostError(DaemonError):
     """This machine cannot start a sandbox: a tool, a kernel feature or a permission is missing."""
 
 
-class LaunchError(SandboxdError):
+class LaunchError(DaemonError):
     """A sandbox was to be started and was not. The command did not run."""
 
 
-class InternalError(SandboxdError):
+class InternalError(DaemonError):
     """Our own bug. The message is safe to show; the details are in the log."""

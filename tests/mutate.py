@@ -22,22 +22,22 @@ sys.path[:0] = [str(ROOT), str(ROOT / "client"), str(ROOT / "tests")]
 
 import pytest  # noqa: E402
 
-from sandboxd.policy import command_decisions  # noqa: E402
+from sandboxd.policy.commands import command_decisions  # noqa: E402
 from sandboxd.settings import merge  # noqa: E402
-from sandboxd.settings.table import (  # noqa: E402
+from sandboxd.settings.key_table import (  # noqa: E402
     ANYBODY,
     MANAGED_LISTS,
     MANAGED_ONLY,
     TABLE,
     Combine,
     Effect,
-    Row,
+    KeyRow,
 )
-from sandboxd.settings.tools import TOOLS, Feeds, Kind  # noqa: E402
+from sandboxd.settings.tools import TOOLS, Feeds, RuleList  # noqa: E402
 
 MERGE = ("tests/settings/test_merge.py",)
 RULES = ("tests/settings/test_rules.py", "tests/policy/test_build.py")
-GATES = ("tests/policy/test_command_decisions.py", "tests/policy/test_commands_page.py")
+GATES = ("tests/policy/commands/test_command_decisions.py", "tests/policy/test_commands_page.py")
 # Properties take long to shrink what they find, and the tests beside them say the same of single rows.
 WITHOUT_PROPERTIES = "not widens_anything and not order_of_files_does_not"
 
@@ -58,7 +58,7 @@ def mutations() -> Iterator[Mutation]:
     for index, (one, two) in enumerate(pairwise(merge.PRECEDENCE[:-1])):
         yield Mutation(f"precedence: {two.value} above {one.value}", partial(_swap, merge, "PRECEDENCE", index))
     for name, tool in TOOLS.items():
-        for kind in Kind:
+        for kind in RuleList:
             for alone in (False, True):
                 feeds = tool.feeds(kind, alone=alone)
                 for other in {Feeds.NOTHING, _another(feeds)} - {feeds}:
@@ -73,7 +73,7 @@ def mutations() -> Iterator[Mutation]:
             yield Mutation(f"gates: {gate.__name__} after {following.__name__}", apply, GATES)
 
 
-def _rows(row: Row) -> Iterator[tuple[str, Row]]:
+def _rows(row: KeyRow) -> Iterator[tuple[str, KeyRow]]:
     """Everything that could be wrong in one row and would matter."""
     is_list = isinstance(row.default, tuple)
     if not is_list:

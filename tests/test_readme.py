@@ -98,3 +98,11 @@ def test_it_promises_no_dependency_that_is_not_listed() -> None:
     project = (CHECKOUT / "pyproject.toml").read_text()
     for name in re.findall(r'^    "([a-z][a-z0-9-]*)[><=,."0-9]*', project, re.MULTILINE):
         assert name in listed, name
+
+
+def test_every_file_of_the_architecture_is_there() -> None:
+    page = (CHECKOUT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`((?:sandboxd|client|vendor|policy|docs)/[\w/.-]+\.\w+)`", page)
+    assert len(named) > 20
+    for name in named:
+        assert (CHECKOUT / name).exists() or (CHECKOUT / "sandboxd" / name).exists(), name

@@ -7,7 +7,7 @@ project at the head of PATH, and the project's commands write there. Two kinds o
   on the way, and cannot be written by this user. For root itself that says nothing, so it has to lie in a tree of the
   system as well;
 - the trees of a home directory that are protected paths of every sandbox (`HOME_TREES`, rows of
-  `sandboxd.policy.protected`).
+  `sandboxd.policy.paths.protected_names`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOME_TREES = (
 """Below the home directory: protected in every sandbox."""
 
 OPENED_RECORD = ".local/state/sandboxd/trust/opened"
-"""Below the home directory: what commands could write, as `sandboxd.sources.trust` records it."""
+"""Below the home directory: what commands could write, as `sandboxd.settings.files.trust` records it."""
 
 _MOST_LINKS = 40
 _MOST_RECORDED = 4 * 1024 * 1024

@@ -1,6 +1,6 @@
 """What the runtime asks of an operating system's back end, and what a back end tells the runtime.
 
-A back end turns a Plan into a `Launch` (text only) and keeps the link to each running sandbox. It knows nothing of
+A back end turns a Plan into a `LaunchSpec` (text only) and keeps the link to each running sandbox. It knows nothing of
 sessions, proxies or RPC: what happens to a command is told to its `Observer`.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sandboxd.plan.facts import SocketFile
-from sandboxd.policy.hosts import IPAddress
+from sandboxd.plan.host_facts import SocketFile
+from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchSpec:
     """What a client must spawn. `argv` runs nothing by itself: without the daemon's answer it exits 125."""
 
     argv: tuple[str, ...]
@@ -36,7 +36,7 @@ class Launch:
     """The network of the sandbox can be connected to from outside: there will be `Listeners.inside`."""
 
 
-class Inside(Protocol):
+class SandboxNetwork(Protocol):
     """The network of one sandbox, from outside. Whoever received it closes it. `fileno` is the descriptor of the
     namespace, which it owns; -1 once it is closed."""
 
@@ -77,7 +77,7 @@ class Listeners:
     captured: list[socket.socket] = field(default_factory=list)
     dns_datagram: list[socket.socket] = field(default_factory=list)
     dns_stream: list[socket.socket] = field(default_factory=list)
-    inside: Inside | None = None
+    inside: SandboxNetwork | None = None
 
     def close(self) -> None:
         """Close all of it, for a receiver that has no use for it."""
@@ -120,7 +120,7 @@ class ConnectAttempt:
     file: SocketFile | None = None
 
 
-Answer = Callable[[int], None]
+AnswerConnect = Callable[[int], None]
 """An error number for the program, or 0: go on. To be called exactly once, now or later; after the attempt is over
 (the program was interrupted, the sandbox has ended) it does nothing."""
 
@@ -136,7 +136,7 @@ class Observer(Protocol):
 
     def refused(self, refusal: Refusal) -> None: ...
     def lost(self, count: int) -> None: ...
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None: ...
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None: ...
     def claimed(self, pid: int) -> None: ...
     def listening(self, listeners: Listeners) -> None: ...
     def starting(self) -> Awaitable[None] | None: ...
@@ -166,5 +166,5 @@ class Backend(Protocol):
     async def ready(self) -> None:
         """Return when a sandbox can be started here. Raises HostError with cause and remedy when none can."""
 
-    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         """Prepare one launch. Raises PolicyError or HostError; never returns anything that runs unsandboxed."""

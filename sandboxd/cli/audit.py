@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sandboxd.cli.arguments import JSON, Option, Parsed, UsageError, parse, visible
-from sandboxd.cli.asking import json_text, no_words, print_json, show_help
+from sandboxd.cli.daemon_client import json_text, no_words, print_json, show_help
 from sandboxd.cli.output import fail, note
-from sandboxd.daemon.audit_chain import default_path, records, verify
+from sandboxd.daemon.audit.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError
 
 FILE = Option("--file", "this log instead of the one that the settings name", value="FILE")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, parse
-from sandboxd.cli.asking import client, no_words, print_json, show_help
+from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
 
 OPTIONS = (
     Option("--exception", "a command that cannot work inside, and why", value="NAME[=WHY]", many=True),

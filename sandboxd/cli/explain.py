@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, suggestion, visible
-from sandboxd.cli.asking import client, print_json, print_rows, reason_rows, show_help
+from sandboxd.cli.daemon_client import client, print_json, print_rows, reason_rows, show_help
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
 SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT | socket P) [--json]"

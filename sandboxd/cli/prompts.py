@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sandboxd.cli.arguments import NO_AUTOSTART, UsageError, parse, visible
-from sandboxd.cli.asking import client, no_words, show_help
+from sandboxd.cli.daemon_client import client, no_words, show_help
 from sandboxd_client import Client, RpcError, SandboxdError
 from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse, visible
-from sandboxd.cli.asking import client, json_text, no_words, print_json, show_help
+from sandboxd.cli.daemon_client import client, json_text, no_words, print_json, show_help
 from sandboxd.cli.output import note, quoted, warn
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord

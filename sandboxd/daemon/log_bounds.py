@@ -11,7 +11,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from sandboxd.runtime.rate import RateBound
+from sandboxd.runtime.rate_bound import RateBound
 
 TEMPLATE: Final = "log_template"
 """Key of a record for what its event was made from, where the event itself holds names and numbers."""

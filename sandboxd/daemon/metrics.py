@@ -28,7 +28,7 @@ from sandboxd.runtime.events import (
     RunRefused,
     RunStarted,
 )
-from sandboxd.runtime.questions import Asked, Resolved
+from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 _PEOPLE = (1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -108,7 +108,7 @@ class Metrics:
                 self._asked.labels(event.question.kind.value).inc()
                 if len(self._questions) < _OPEN_AT_MOST:
                     self._questions[event.request_id] = time.monotonic()
-            case Resolved():
+            case ResolvedQuestion():
                 self._answered.labels(event.outcome.value, str(event.allowed).lower()).inc()
                 begun = self._questions.pop(event.request_id or "", None)
                 if begun is not None:

@@ -10,33 +10,51 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sandboxd.daemon.changing import change_of, change_settings
-from sandboxd.daemon.trusting import TRUST_KEY
+from sandboxd.daemon.settings.local_edits import change_of, change_settings
+from sandboxd.daemon.settings.trusting import TRUST_KEY
 from sandboxd.errors import CallerError
-from sandboxd.policy.command_decisions import why_sandboxed
+from sandboxd.policy.commands.command_decisions import why_sandboxed
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import LONGEST, neutralise
-from sandboxd.policy.host_decisions import decide_host
-from sandboxd.policy.hosts import parse_host
+from sandboxd.policy.hosts.host_decisions import decide_host
+from sandboxd.policy.hosts.host_patterns import parse_host
 from sandboxd.policy.wide_grants import wide_path
-from sandboxd.proxy.interfaces import OwnAddresses
-from sandboxd.runtime.asking import host_question, put
-from sandboxd.runtime.grants import Grant, Scope
-from sandboxd.runtime.prompts import NOBODY, Prompts, Tell, WriteRule
-from sandboxd.runtime.questions import Asked, Kind, Question, Resolved, Suggestion, Verdict
-from sandboxd.runtime.session import Session
+from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.runtime.prompts.connection_prompts import host_question, put
+from sandboxd.runtime.prompts.grants import Grant, GrantScope
+from sandboxd.runtime.prompts.open_prompts import NOBODY, Prompts, Tell, WriteRule
+from sandboxd.runtime.prompts.prompt_records import (
+    Asked,
+    Question,
+    QuestionKind,
+    ResolvedQuestion,
+    Suggestion,
+    UserAnswer,
+)
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import PermissionMode
-from sandboxd.sources.trust import real_path
+from sandboxd.settings.files.trust import real_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandboxd.daemon.policies import Policies
-    from sandboxd.daemon.questions import Questions
-    from sandboxd.daemon.trusting import Trusting
+    from sandboxd.daemon.policy_queries import PolicyQueries
+    from sandboxd.daemon.settings.trusting import Trusting
     from sandboxd.runtime.sessions import Sessions
 
-__all__ = ["Answer", "Asked", "Grant", "Kind", "Permissions", "Resolved", "Scope", "Verdict", "Wish", "rule_writer"]
+__all__ = [
+    "Asked",
+    "Grant",
+    "GrantScope",
+    "PermissionAnswer",
+    "PermissionQueries",
+    "PermissionQuery",
+    "QuestionKind",
+    "ResolvedQuestion",
+    "UserAnswer",
+    "rule_writer",
+]
 
 LONGEST_COMMAND = 16 << 10
 """A person must see the whole of a command that is to run outside the sandbox."""
@@ -46,10 +64,10 @@ _PATTERN = frozenset("*?[]{}$\0")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PermissionQuery:
     """What a program asks for. `reason` is its own word for why, shown to people."""
 
-    kind: Kind
+    kind: QuestionKind
     host: str | None = None
     port: int | None = None
     path: str | None = None
@@ -65,31 +83,31 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PermissionAnswer:
     """`by` is `policy` when nobody had to be asked. `text` is a sentence for people."""
 
     allowed: bool
     text: str
     by: str | None = None
-    scope: Scope | None = None
+    scope: GrantScope | None = None
     request_id: str | None = None
     hint: str = ""
 
 
-class Permissions:
+class PermissionQueries:
     """The permission methods of a daemon."""
 
     def __init__(
         self,
         prompts: Prompts,
-        questions: Questions,
+        questions: PolicyQueries,
         sessions: Sessions,
-        taken_back: Callable[[str], None] = lambda session_id: None,
+        grants_revoked: Callable[[str], None] = lambda session_id: None,
         home: str = "/",
     ) -> None:
         """`taken_back` hears of each session in which a grant was revoked; `home` is the user's home directory."""
         self.prompts = prompts
-        self._taken_back = taken_back
+        self._grants_revoked = grants_revoked
         self._home = home
         self._questions = questions
         self._sessions = sessions
@@ -102,8 +120,8 @@ class Permissions:
         self.prompts.unsubscribe(subscriber)
 
     async def answer(
-        self, subscriber: object, request_id: str, verdict: Verdict, by: str
-    ) -> Resolved:
+        self, subscriber: object, request_id: str, verdict: UserAnswer, by: str
+    ) -> ResolvedQuestion:
         """Raises CallerError, and SettingsError when `always` cannot be written; the question stays open then."""
         return await self.prompts.answer(subscriber, request_id, verdict, by)
 
@@ -115,59 +133,59 @@ class Permissions:
     def revoke(self, session_id: str, grant_id: str) -> Grant:
         """Take a yes back; connections that stand on it are cut. Raises CallerError."""
         revoked = self._sessions.get(session_id).grants.revoke(grant_id)
-        self._taken_back(session_id)
+        self._grants_revoked(session_id)
         return revoked
 
     async def request(
-        self, session: Session, wish: Wish, *, uid: int, process: tuple[int, int] | None = None
-    ) -> Answer:
+        self, session: SandboxSession, query: PermissionQuery, *, uid: int, process: tuple[int, int] | None = None
+    ) -> PermissionAnswer:
         """Decide, asking people where the policy leaves it open. `process` is the one that asks, by process id and
         start time. Raises CallerError for a wish that makes no sense."""
-        match wish.kind:
-            case Kind.NETWORK:
-                decision, question, asker = self._network(session, wish)
-            case Kind.PATH:
-                decision, question, asker = await self._path(session, wish)
-            case Kind.SANDBOX_OVERRIDE:
-                decision, question, asker = await self._override(session, wish, uid)
-            case Kind.TRUST:
+        match query.kind:
+            case QuestionKind.NETWORK:
+                decision, question, asker = self._network(session, query)
+            case QuestionKind.PATH:
+                decision, question, asker = await self._path(session, query)
+            case QuestionKind.SANDBOX_OVERRIDE:
+                decision, question, asker = await self._override(session, query, uid)
+            case QuestionKind.TRUST:
                 raise CallerError(
                     "question_invalid", "no program asks for trust", hint="a person types: sandboxd trust"
                 )
         if decision.behavior is not Behavior.ASK:
-            return Answer(decision.allowed, decision.text, "policy", hint=decision.hint)
+            return PermissionAnswer(decision.allowed, decision.text, "policy", hint=decision.hint)
         if session.spec.permission_mode is PermissionMode.NONE:
-            return Answer(False, "this session asks nobody: its permission mode is none", "policy")
+            return PermissionAnswer(False, "this session asks nobody: its permission mode is none", "policy")
         outcome = await put(self.prompts, session, question, asker, process)
         text = f"{question.subject}: {outcome.why}"
-        return Answer(outcome.allowed, text, outcome.by, outcome.scope, outcome.request_id, decision.hint)
+        return PermissionAnswer(outcome.allowed, text, outcome.by, outcome.scope, outcome.request_id, decision.hint)
 
-    def _network(self, session: Session, wish: Wish) -> tuple[Decision, Question, str]:
-        if not wish.host or wish.port is None or not 0 < wish.port < 65536:
+    def _network(self, session: SandboxSession, query: PermissionQuery) -> tuple[Decision, Question, str]:
+        if not query.host or query.port is None or not 0 < query.port < 65536:
             raise CallerError("question_invalid", "a question about the network needs a host and a port")
-        host = parse_host(wish.host)
-        running = next((c for c in session.commands() if wish.command_id and c.command_id == wish.command_id), None)
+        host = parse_host(query.host)
+        running = next((c for c in session.commands() if query.command_id and c.command_id == query.command_id), None)
         asker = _nobody() if running is None else running.wrap_id
         decision = decide_host(
-            session.policy.network, host, wish.port, session.grants.host_rules(asker), self._own_addresses()
+            session.policy.network, host, query.port, session.grants.host_rules(asker), self._own_addresses()
         )
-        command = wish.command if running is None else running.text
+        command = query.command if running is None else running.text
         question = host_question(
-            host, wish.port, session.cwd, text=wish.why or decision.text, command=command, command_id=wish.command_id
+            host, query.port, session.cwd, text=query.why or decision.text, command=command, command_id=query.command_id
         )
         if running is None:
-            question = replace(question, scopes=(Scope.ONCE, Scope.SESSION, Scope.ALWAYS))
+            question = replace(question, scopes=(GrantScope.ONCE, GrantScope.SESSION, GrantScope.ALWAYS))
         return decision, question, asker
 
-    async def _path(self, session: Session, wish: Wish) -> tuple[Decision, Question, str]:
-        path = wish.path or ""
+    async def _path(self, session: SandboxSession, query: PermissionQuery) -> tuple[Decision, Question, str]:
+        path = query.path or ""
         if not path.startswith("/") or len(path) > LONGEST or _PATTERN.intersection(path):
             raise CallerError(
                 "question_invalid",
                 "a question about a path needs one absolute path, not a pattern",
                 hint="send the path of one file or directory",
             )
-        explained = await self._questions.explain_path(path, session.id, None, write=wish.write)
+        explained = await self._questions.explain_path(path, session.id, None, write=query.write)
         decision, path = explained.decision, explained.subject
         if decision.behavior is Behavior.DENY and decision.reason not in _EXPLICIT:
             if session.policy.allow_overrides:
@@ -175,22 +193,22 @@ class Permissions:
             else:
                 text = f"{decision.text}, and sandbox.allowOverrides lets nobody widen the rules"
                 decision = Decision(Behavior.DENY, decision.reason, text)
-        opens = wide_path(path, self._home, real_path, write=wish.write)
-        wide = (f"this lets commands {'write' if wish.write else 'read'} {neutralise(opens)}",) if opens else ()
-        kind, opposite = ("allowWrite", "denyWrite") if wish.write else ("allowRead", "denyRead")
-        scopes = [Scope.ONCE, Scope.SESSION, Scope.ALWAYS]
-        if wish.command_id:
-            scopes.insert(1, Scope.COMMAND)
+        opens = wide_path(path, self._home, real_path, write=query.write)
+        wide = (f"this lets commands {'write' if query.write else 'read'} {neutralise(opens)}",) if opens else ()
+        kind, opposite = ("allowWrite", "denyWrite") if query.write else ("allowRead", "denyRead")
+        scopes = [GrantScope.ONCE, GrantScope.SESSION, GrantScope.ALWAYS]
+        if query.command_id:
+            scopes.insert(1, GrantScope.COMMAND)
         question = Question(
-            kind=Kind.PATH,
-            key=(Kind.PATH, kind, path),
+            kind=QuestionKind.PATH,
+            key=(QuestionKind.PATH, kind, path),
             subject=neutralise(path),
             project=session.cwd,
             path=path,
-            write=wish.write,
-            command=None if wish.command is None else neutralise(wish.command),
-            command_id=wish.command_id,
-            text=neutralise(wish.why or decision.text),
+            write=query.write,
+            command=None if query.command is None else neutralise(query.command),
+            command_id=query.command_id,
+            text=neutralise(query.why or decision.text),
             warnings=wide,
             wide=bool(wide),
             suggestions=(
@@ -199,10 +217,12 @@ class Permissions:
             ),
             scopes=tuple(scopes),
         )
-        return decision, question, wish.command_id or _nobody()
+        return decision, question, query.command_id or _nobody()
 
-    async def _override(self, session: Session, wish: Wish, uid: int) -> tuple[Decision, Question, str]:
-        command = wish.command or ""
+    async def _override(
+        self, session: SandboxSession, query: PermissionQuery, uid: int
+    ) -> tuple[Decision, Question, str]:
+        command = query.command or ""
         if not command.strip() or len(command) > LONGEST_COMMAND:
             raise CallerError(
                 "question_invalid",
@@ -224,15 +244,15 @@ class Permissions:
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)
         shown = neutralise(command, LONGEST_COMMAND)
         question = Question(
-            kind=Kind.SANDBOX_OVERRIDE,
-            key=(Kind.SANDBOX_OVERRIDE, command),
+            kind=QuestionKind.SANDBOX_OVERRIDE,
+            key=(QuestionKind.SANDBOX_OVERRIDE, command),
             subject=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…",
             project=session.cwd,
             command=shown,
-            command_id=None if wish.command_id is None else neutralise(wish.command_id),
-            text=neutralise(wish.why or "the program asks to run this outside the sandbox"),
-            warnings=("outside the sandbox it can read, change and send whatever you can", *_blocked(session, wish)),
-            scopes=(Scope.ONCE,),
+            command_id=None if query.command_id is None else neutralise(query.command_id),
+            text=neutralise(query.why or "the program asks to run this outside the sandbox"),
+            warnings=("outside the sandbox it can read, change and send whatever you can", *_blocked(session, query)),
+            scopes=(GrantScope.ONCE,),
         )
         return decision, question, _nobody()
 
@@ -250,9 +270,9 @@ def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
     return write
 
 
-def _blocked(session: Session, wish: Wish) -> tuple[str, ...]:
+def _blocked(session: SandboxSession, query: PermissionQuery) -> tuple[str, ...]:
     """What the sandbox blocked in the command before: known to us, not claimed by the program."""
-    found = session.violations.list(wish.command_id) if wish.command_id else []
+    found = session.violations.list(query.command_id) if query.command_id else []
     lines = list(dict.fromkeys(f"{one.operation} {one.target}" for one in found))
     more = f", and {len(lines) - SHOWN_BLOCKED} more" if len(lines) > SHOWN_BLOCKED else ""
     return (f"blocked in the sandbox: {', '.join(lines[:SHOWN_BLOCKED])}{more}",) if lines else ()

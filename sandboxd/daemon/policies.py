@@ -21,21 +21,21 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.named_files import is_below, literal_part, why_doubtful
+from sandboxd.daemon.settings.named_files import is_below, literal_part, why_doubtful
 from sandboxd.errors import SettingsError
-from sandboxd.host.changes import is_remote
+from sandboxd.host.watch.directory_changes import is_remote
 from sandboxd.policy.build import build_policy, check_settings
-from sandboxd.policy.policy import Policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.model import Policy
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
+from sandboxd.settings.files.locations import Location, SettingsLocations, find_locations
+from sandboxd.settings.files.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
+from sandboxd.settings.files.states import FileStates, State, look_at_file, look_at_files
+from sandboxd.settings.files.trust import OpenedPlaces, TrustStore, real_path, trust_directory
 from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, layer_from_values
 from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
-from sandboxd.sources.locations import Location, SettingsLocations, find_locations
-from sandboxd.sources.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
-from sandboxd.sources.states import FileStates, State, look_at_file, look_at_files
-from sandboxd.sources.trust import OpenedPlaces, TrustStore, real_path, trust_directory
 
 PROJECTS_KEPT = 64
 """Projects that stay read although no session is open in them."""
@@ -138,12 +138,12 @@ class SettingsPlaces:
             managed_root=self.managed_root,
         )
 
-    def scope(self, directory: str | None) -> Scope:
-        return Scope(self.home, directory or self.home, self.environment, self.platform, self.own_paths)
+    def scope(self, directory: str | None) -> PathScope:
+        return PathScope(self.home, directory or self.home, self.environment, self.platform, self.own_paths)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PolicySnapshot:
     """What holds, in one piece: the merged settings, the policy they mean."""
 
     settings: Settings
@@ -178,7 +178,7 @@ class Project:
         self.error: SettingsError | None = None
         self.plain: SessionPolicy | None = None
         """That of sessions without settings of their own: the same for all of them."""
-        self.now = Snapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
+        self.now = PolicySnapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
         places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
@@ -213,10 +213,10 @@ class Project:
                 return ()
         changed = changed_keys(before.settings, settings)
         if policy != before.policy:
-            self.now = Snapshot(settings, replace(policy, generation=self._next_generation()))
+            self.now = PolicySnapshot(settings, replace(policy, generation=self._next_generation()))
             self.places.note_policy(policy)
         elif changed:
-            self.now = Snapshot(settings, before.policy)
+            self.now = PolicySnapshot(settings, before.policy)
         return changed
 
     def _without_broken_files(self, before: Settings) -> Settings:
@@ -247,7 +247,7 @@ class Project:
         broken = () if self.error is None else (_last_good(self.error),)
         return (*broken, *self.now.policy.warnings)
 
-    def with_layers(self, layers: tuple[Layer, ...], variables: Mapping[str, str] = NO_VARIABLES) -> Snapshot:
+    def with_layers(self, layers: tuple[Layer, ...], variables: Mapping[str, str] = NO_VARIABLES) -> PolicySnapshot:
         """What holds with settings of a session or a call on top, and a caller's variables. Raises SettingsError, also
         for an entry that a file would lose with a warning: whoever names one in a call is there to correct it."""
         merged = merge((*layers, *self.now.settings.layers))
@@ -255,7 +255,7 @@ class Project:
         for problem in check_settings(merged, scope):
             if problem.severity is Severity.ERROR and problem.origin.source is Source.CLI:
                 raise problem.as_error()
-        return Snapshot(merged, build_policy(merged, scope, self.now.policy.generation))
+        return PolicySnapshot(merged, build_policy(merged, scope, self.now.policy.generation))
 
 
 class SessionPolicy:
@@ -275,8 +275,8 @@ class SessionPolicy:
         self._restricted = restricted
         self._log = log
         self._base = project.now
-        self._variants: OrderedDict[_Variant, Snapshot] = OrderedDict()
-        self._last_good: Mapping[_Variant, Snapshot] = {}
+        self._variants: OrderedDict[_Variant, PolicySnapshot] = OrderedDict()
+        self._last_good: Mapping[_Variant, PolicySnapshot] = {}
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """Raises SettingsError when the settings on top cannot hold, and could not before either."""
@@ -284,7 +284,7 @@ class SessionPolicy:
             return self.project.now.policy
         return self.snapshot(overrides).policy
 
-    def snapshot(self, overrides: Overrides = NO_OVERRIDES) -> Snapshot:
+    def snapshot(self, overrides: Overrides = NO_OVERRIDES) -> PolicySnapshot:
         """The settings with their policy. Raises as above."""
         if self._base is not self.project.now:
             self._base, self._last_good, self._variants = self.project.now, self._variants, OrderedDict()
@@ -310,7 +310,7 @@ class SessionPolicy:
         except SettingsError:
             return ()
 
-    def _build(self, key: _Variant) -> Snapshot:
+    def _build(self, key: _Variant) -> PolicySnapshot:
         try:
             found = self.project.with_layers(self._layers(key[0]), dict(key[0].variables))
             self.project.places.note_policy(found.policy)
@@ -353,7 +353,7 @@ def _last_good(fault: SettingsError) -> str:
     return f"{fault.message}; the last good settings stay in force{hint}"
 
 
-def _trust(now: Snapshot, restricted: bool) -> tuple[bool, str]:
+def _trust(now: PolicySnapshot, restricted: bool) -> tuple[bool, str]:
     """Whether settings of a caller may widen, and why not: neither where settings forbid it nor from an agent."""
     if restricted:
         return False, "a connection with the role agent may only tighten"
@@ -478,7 +478,7 @@ class Policies:
             return policy.project, policy
         return self.own if directory is None else self.project(directory), None
 
-    def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, Snapshot]:
+    def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, PolicySnapshot]:
         """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
         project, policy = self.view(session_id, directory)
         return project, project.now if policy is None else policy.snapshot()

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
-from sandboxd.policy.exclusion import Lead, Resolve
+from sandboxd.policy.commands.exclusion import Lead, Resolve
 
 MOST_ROUNDS = 16
 MOST_STEPS = 256

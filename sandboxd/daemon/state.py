@@ -9,29 +9,29 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sandboxd.daemon.settings_news import SettingsNews
+from sandboxd.daemon.settings.settings_notices import SettingsNotices
 from sandboxd.daemon.startup import StartUp
 from sandboxd.errors import CallerError, HostError
-from sandboxd.host.resolve import NoNames, resolve
+from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
-from sandboxd.policy.ways_out import actual_layers, describe_ways_out
+from sandboxd.policy.hosts.egress import actual_layers, describe_egress
+from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sandboxd.backends.base import Backend
-    from sandboxd.daemon.audit import Audit
-    from sandboxd.daemon.blocked import Blocked
+    from sandboxd.daemon.audit.audit_recorder import AuditRecorder
     from sandboxd.daemon.lifecycle import StopRequest
     from sandboxd.daemon.metrics import Metrics
-    from sandboxd.daemon.permissions import Permissions
+    from sandboxd.daemon.permissions import PermissionQueries
     from sandboxd.daemon.policies import Policies
-    from sandboxd.daemon.questions import Questions
-    from sandboxd.daemon.reload import Reloading
-    from sandboxd.daemon.restarting import Restarted, Restarting
-    from sandboxd.daemon.subscriptions import SettingsSubscriptions
-    from sandboxd.daemon.trusting import Trusting
+    from sandboxd.daemon.policy_queries import PolicyQueries
+    from sandboxd.daemon.restart.restarting import Restarted, Restarting
+    from sandboxd.daemon.settings.reload import Reloading
+    from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
+    from sandboxd.daemon.settings.trusting import Trusting
+    from sandboxd.daemon.violation_queries import ViolationQueries
     from sandboxd.handover.document import Outgoing
     from sandboxd.runtime.events import Events
     from sandboxd.runtime.sessions import Sessions
@@ -70,13 +70,13 @@ class Daemon:
     reloading: Reloading
     subscriptions: SettingsSubscriptions
     sessions: Sessions
-    questions: Questions
-    permissions: Permissions
+    questions: PolicyQueries
+    permissions: PermissionQueries
     trusting: Trusting
-    blocked: Blocked
+    blocked: ViolationQueries
     backend: Backend
     events: Events
-    audit: Audit
+    audit: AuditRecorder
     metrics: Metrics
     steps: Callable[[], Awaitable[Sequence[Step]]]
     """Tries everything a sandbox needs on this host."""
@@ -92,7 +92,7 @@ class Daemon:
     restarting: Restarting = field(kw_only=True)
     hand_over: Callable[[], Awaitable[Outgoing]] = field(kw_only=True, repr=False)
     """Let go of everything, for the next daemon; then the only thing left to do is to end."""
-    news: SettingsNews = field(default_factory=SettingsNews)
+    news: SettingsNotices = field(default_factory=SettingsNotices)
     restarts: int = 0
     restarted: Restarted | None = None
     """What came of the last of them."""
@@ -117,9 +117,9 @@ class Daemon:
         """The layers of the back end, as far as the settings leave them in force."""
         return actual_layers(self.policies.own.now.policy.network, self.layers())
 
-    def ways_out(self) -> tuple[str, ...]:
+    def egress(self) -> tuple[str, ...]:
         """Who decides about connections, and through which proxy they go: a sentence each."""
-        return describe_ways_out(self.policies.own.now.policy.network, self.proxies)
+        return describe_egress(self.policies.own.now.policy.network, self.proxies)
 
     async def bring_settings_up_to_date(self, session_id: str | None, cwd: str | None) -> None:
         """Read the settings files again that have changed: those of a session's project, else of a directory's, else
@@ -143,7 +143,7 @@ class Daemon:
         try:
             # Text alone cannot tell what `link/..` means.
             climbs = "/../" in path + "/"
-            path = resolve(path, NoNames()).real if climbs else "/" + os.path.normpath(path).lstrip("/")
+            path = resolve(path, NullNameRecorder()).real if climbs else "/" + os.path.normpath(path).lstrip("/")
             found = stat.S_ISDIR(os.stat(path).st_mode)
         except (OSError, ValueError):
             found = False

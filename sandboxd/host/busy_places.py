@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 
-from sandboxd.host.owed_looks import is_below
-from sandboxd.plan.facts import Territory
+from sandboxd.host.git.pending_cleanups import is_below
+from sandboxd.plan.host_facts import Territory
 
 _MOST_INTERVALS = 5_000
 _MOST_GONE = 1_000

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Sequence
 from fnmatch import fnmatchcase, translate
 
-from sandboxd.host.directory_index import Budget, Deadline, Directory, DirectoryIndex
-from sandboxd.host.placeholder import is_absent
+from sandboxd.host.placeholders.placeholder import is_absent
+from sandboxd.host.watch.directory_index import Budget, Deadline, Directory, DirectoryIndex
 
 MOST_DIRECTORIES = 20_000
 """Of one cache. Looking at so many takes a tenth of a second for each command."""

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from sandboxd.errors import HostError, PolicyError
-from sandboxd.host.git_obeyed import configuration_of_user
-from sandboxd.host.resolve import NoNames
+from sandboxd.host.git.config_targets import configuration_of_user
+from sandboxd.host.resolve import NullNameRecorder
 from sandboxd.host.tools import Bwrap, find_bwrap
 
 _PATIENCE = 20.0
@@ -149,7 +149,7 @@ def check_platform(system: str = sys.platform, kernel: str | None = None) -> Non
 
 class SandboxProbe:
     """Whether a sandbox can be started, tried once for each bubblewrap. `options` are those of a minimal sandbox with
-    everything a real one needs (`backends.linux.bwrap.probe_options`)."""
+    everything a real one needs (`backends.linux.bwrap.bwrap_options.probe_options`)."""
 
     def __init__(self, options: Sequence[str]) -> None:
         self._options = tuple(options)
@@ -271,7 +271,7 @@ class CheckStep:
 
 
 Parts = Sequence[tuple[str, Sequence[str]]]
-"""What a sandbox is made of, each alone, by name (`backends.linux.bwrap.PROBE_PARTS`)."""
+"""What a sandbox is made of, each alone, by name (`backends.linux.bwrap.bwrap_options.PROBE_PARTS`)."""
 
 
 def check_host(
@@ -310,7 +310,7 @@ def check_git() -> CheckStep:
     run. Blocks."""
     name, setting = "bare repositories", "safe.bareRepository"
     try:
-        value = configuration_of_user(os.path.expanduser("~"), NoNames()).get(setting.lower())
+        value = configuration_of_user(os.path.expanduser("~"), NullNameRecorder()).get(setting.lower())
     except PolicyError as error:
         return CheckStep(name, False, error.message, error.hint, required=False, slug="advice_bare_repository")
     if value == "explicit":

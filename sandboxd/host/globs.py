@@ -23,12 +23,12 @@ from functools import lru_cache
 from itertools import count
 
 from sandboxd.errors import PolicyError
-from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.placeholder import is_absent
-from sandboxd.host.resolve import Names, resolve
+from sandboxd.host.placeholders.placeholder import is_absent
+from sandboxd.host.resolve import NameRecorder, resolve
 from sandboxd.host.scan import found_at
-from sandboxd.plan.facts import Found, Kind, Link
-from sandboxd.plan.needs import literal_name, split_pattern
+from sandboxd.host.watch.directory_changes import Changes, Interest
+from sandboxd.plan.host_facts import Found, PathKind, Symlink
+from sandboxd.plan.host_queries import literal_name, split_pattern
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
@@ -38,13 +38,13 @@ each directory is remembered for each pattern."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _PartialMatch:
     """A canonical path that begins with what has been matched, the parts still to match, and the symlinks that it was
     reached through."""
 
     path: str
     rest: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[Symlink, ...]
 
 
 @dataclass(slots=True)
@@ -76,23 +76,23 @@ class GlobScan:
         self._directories = 0
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
-        self._passed_by: list[_Way] = []
+        self._passed_by: list[_PartialMatch] = []
         """Links to directories that `**` has not gone through."""
 
-    def expand(self, seen: Names) -> tuple[Found, ...]:
+    def expand(self, seen: NameRecorder) -> tuple[Found, ...]:
         """Raises `PolicyError` when there is more than can be enforced or looked at."""
         beginning, parts = split_pattern(self.pattern)
         top = resolve(beginning, seen)
         if top.kind is not None:
-            self._walk(_Way(top.real, parts, top.links), seen)
+            self._walk(_PartialMatch(top.real, parts, top.links), seen)
         elif top.is_closed:
             self._close_off(top.existing, top.links, seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
-    def passed_by(self) -> tuple[Link, ...]:
+    def passed_by(self) -> tuple[Symlink, ...]:
         """After `expand`: the symlinks that `**` has not gone through, and that lead out of where it has looked. Each
         with the directory that it leads to."""
-        return tuple(Link(way.path, os.path.realpath(way.path)) for way in self._passed_by)
+        return tuple(Symlink(way.path, os.path.realpath(way.path)) for way in self._passed_by)
 
     def close(self) -> None:
         for interest in (*self._interests, *self.slow):
@@ -101,11 +101,11 @@ class GlobScan:
     def _told(self, _: str) -> None:
         self._on_change()
 
-    def _walk(self, start: _Way, seen: Names) -> None:
+    def _walk(self, start: _PartialMatch, seen: NameRecorder) -> None:
         """Ways through fewer links come first. What can be reached without any must not count as reached through one:
         a rule that opens is not followed through every link."""
         done: set[tuple[str, tuple[str, ...]]] = set()
-        later: list[tuple[int, list[str], int, _Way]] = []
+        later: list[tuple[int, list[str], int, _PartialMatch]] = []
         turns = count()
         todo = [start]
         while todo:
@@ -124,7 +124,7 @@ class GlobScan:
                 todo.append(heapq.heappop(later)[-1])
         self._passed_by = [way for way in self._passed_by if self._leads_out(way, done)]
 
-    def _step(self, way: _Way, seen: Names) -> Iterator[_Way]:
+    def _step(self, way: _PartialMatch, seen: NameRecorder) -> Iterator[_PartialMatch]:
         if not way.rest or way.path in self._apart:
             return
         part, after = way.rest[0], way.rest[1:]
@@ -149,7 +149,7 @@ class GlobScan:
             else:
                 self._passed_by.append(replace(way, path=entry.path))
 
-    def _enter(self, way: _Way, is_link: bool, seen: Names) -> Iterator[_Way]:
+    def _enter(self, way: _PartialMatch, is_link: bool, seen: NameRecorder) -> Iterator[_PartialMatch]:
         """What has matched a part: taken as it is by the last one, otherwise gone into."""
         if not is_link or not way.rest:
             yield way
@@ -158,11 +158,13 @@ class GlobScan:
         links = (*way.links, *led_to.links)
         if led_to.is_closed:
             self._close_off(led_to.existing, links, seen)
-        elif led_to.kind is Kind.DIRECTORY and not self._is_apart(led_to.real):
+        elif led_to.kind is PathKind.DIRECTORY and not self._is_apart(led_to.real):
             yield replace(way, path=led_to.real, links=links)
 
     @contextlib.contextmanager
-    def _as_far_as_it_can_be_searched(self, directory: str, links: tuple[Link, ...], seen: Names) -> Iterator[None]:
+    def _as_far_as_it_can_be_searched(
+        self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder
+    ) -> Iterator[None]:
         """For a look at a name in a directory: nothing may be there, or this user may not see it for the moment."""
         try:
             yield
@@ -172,14 +174,14 @@ class GlobScan:
             if _is_ours(directory):
                 self._close_off(directory, links, seen)
 
-    def _close_off(self, directory: str, links: tuple[Link, ...], seen: Names) -> None:
+    def _close_off(self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder) -> None:
         """What is in there, whoever it belongs to can get at again: a command in a sandbox too."""
         seen.access(directory)
         if os.access(directory, os.X_OK):  # before anybody watched it
             self._on_change()
         self._found.setdefault(directory, Found(directory, directory, None, links=links, closed=directory))
 
-    def _leads_out(self, way: _Way, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
+    def _leads_out(self, way: _PartialMatch, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
         """Whether a link leads to a directory that has not been looked at by another way."""
         real = os.path.realpath(way.path)
         return (real, way.rest) not in done and not self._is_apart(real)
@@ -187,7 +189,9 @@ class GlobScan:
     def _is_apart(self, path: str) -> bool:
         return any(path == apart or path.startswith(apart + "/") for apart in self._apart)
 
-    def _entries(self, way: _Way, pattern: re.Pattern[str] | None, seen: Names) -> list[os.DirEntry[str]]:
+    def _entries(
+        self, way: _PartialMatch, pattern: re.Pattern[str] | None, seen: NameRecorder
+    ) -> list[os.DirEntry[str]]:
         """The entries that match and fit: directories where something is to be matched in them, for None all of these.
         Links to directories are among them. Registered before they are listed."""
         path = way.path
@@ -231,7 +235,7 @@ class GlobScan:
                 data={"pattern": self.pattern, "path": path},
             ) from error
 
-    def _match(self, way: _Way, seen: Names) -> None:
+    def _match(self, way: _PartialMatch, seen: NameRecorder) -> None:
         with self._as_far_as_it_can_be_searched(os.path.dirname(way.path), way.links, seen):
             found = found_at(way.path, seen)
             self._found[way.path] = replace(found, links=(*way.links, *found.links)) if way.links else found

@@ -7,8 +7,8 @@ import os
 import stat
 from typing import Protocol
 
-from sandboxd.host.placeholder import is_placeholder
-from sandboxd.plan.facts import Kind, Link, Obstacle, Resolved
+from sandboxd.host.placeholders.placeholder import is_placeholder
+from sandboxd.plan.host_facts import PathKind, PathObstacle, ResolvedPath, Symlink
 
 MAX_LINKS = 40
 """As the kernel has it (path_resolution(7))."""
@@ -16,8 +16,8 @@ OF_A_PROCESS = "it belongs to a process, and a sandbox has processes of its own"
 """proc(5): `/proc/self`, `/dev/fd` and `/dev/stdin` mean the process that looks, which here would be the daemon."""
 
 
-class Names(Protocol):
-    """Is told what an answer depends on. `host.names.NameWatch`, or nothing in particular in a test."""
+class NameRecorder(Protocol):
+    """Is told what an answer depends on. `host.watch.name_watch.NameWatch`, or nothing in particular in a test."""
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
         """A name in a canonical directory, before it is looked at; with `contents` when a file is read."""
@@ -29,7 +29,7 @@ class Names(Protocol):
         """Who may look and make something in a directory, before that is asked."""
 
 
-class NoNames:
+class NullNameRecorder:
     """For an answer that is not kept."""
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
@@ -42,21 +42,21 @@ class NoNames:
         return
 
 
-def kind_of(mode: int) -> Kind:
+def kind_of(mode: int) -> PathKind:
     if stat.S_ISDIR(mode):
-        return Kind.DIRECTORY
+        return PathKind.DIRECTORY
     if stat.S_ISREG(mode):
-        return Kind.FILE
-    return Kind.DEVICE if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else Kind.OTHER
+        return PathKind.FILE
+    return PathKind.DEVICE if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else PathKind.OTHER
 
 
-def resolve(path: str, names: Names) -> Resolved:
+def resolve(path: str, names: NameRecorder) -> ResolvedPath:
     """Where an absolute path leads. Never raises: what stands in the way is in `problem`."""
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     at = "/"
-    kind: Kind | None = Kind.DIRECTORY
+    kind: PathKind | None = PathKind.DIRECTORY
     hard_links = 1
-    links: list[Link] = []
+    links: list[Symlink] = []
     while todo:
         name = todo.pop()
         if name == "..":
@@ -64,44 +64,46 @@ def resolve(path: str, names: Names) -> Resolved:
             continue
         if at == "/proc" and (name.isdecimal() or name in ("self", "thread-self")):
             rest = os.path.normpath("/".join([at, name, *reversed(todo)]))
-            return Resolved(rest, None, at, tuple(links), OF_A_PROCESS)
+            return ResolvedPath(rest, None, at, tuple(links), OF_A_PROCESS)
         names.visit(at, name)
         here = at + name if at == "/" else f"{at}/{name}"
         try:
             state = os.lstat(here)
             target = os.readlink(here) if stat.S_ISLNK(state.st_mode) else ""
         except ValueError:
-            return Resolved(here, None, at, tuple(links), "no name holds a zero byte")
+            return ResolvedPath(here, None, at, tuple(links), "no name holds a zero byte")
         except OSError as error:
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
             if error.errno == errno.EACCES:
-                closed = _obstacle(at, names) or Obstacle.OWN  # opened up in this moment: what is in it was not seen
-                return Resolved(rest, None, at, tuple(links), _problem(error), obstacle=closed)
+                closed = (
+                    _obstacle(at, names) or PathObstacle.OWN
+                )  # opened up in this moment: what is in it was not seen
+                return ResolvedPath(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
-                return Resolved(rest, None, at, tuple(links), _problem(error))
+                return ResolvedPath(rest, None, at, tuple(links), _problem(error))
             names.absent(here)
-            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
+            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if stat.S_ISLNK(state.st_mode):
-            links.append(Link(here, target))
+            links.append(Symlink(here, target))
             if len(links) > MAX_LINKS:
-                return Resolved(here, None, at, tuple(links), "a loop of symlinks")
+                return ResolvedPath(here, None, at, tuple(links), "a loop of symlinks")
             todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
             if target.startswith("/"):
                 at = "/"
-            kind = Kind.DIRECTORY
+            kind = PathKind.DIRECTORY
             continue
         if state.st_mode & stat.S_ISVTX and is_placeholder(here, state):
             names.absent(here)
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
-            return Resolved(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
+            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if todo and not stat.S_ISDIR(state.st_mode):
             problem = f"{here} is not a directory"
-            return Resolved(here, None, at, tuple(links), problem, obstacle=Obstacle.ENTRY)
+            return ResolvedPath(here, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)
         at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink
-    return Resolved(at, kind, at, tuple(links), "", hard_links if kind is Kind.FILE else 1)
+    return ResolvedPath(at, kind, at, tuple(links), "", hard_links if kind is PathKind.FILE else 1)
 
 
-def _obstacle(directory: str, names: Names) -> Obstacle | None:
+def _obstacle(directory: str, names: NameRecorder) -> PathObstacle | None:
     names.access(directory)
     if os.access(directory, os.W_OK | os.X_OK):
         return None
@@ -110,7 +112,7 @@ def _obstacle(directory: str, names: Names) -> Obstacle | None:
     except OSError:
         return None
     own = state.st_uid == os.geteuid() and not system.f_flag & os.ST_RDONLY
-    return Obstacle.OWN if own else Obstacle.FOREIGN
+    return PathObstacle.OWN if own else PathObstacle.FOREIGN
 
 
 def _problem(error: OSError) -> str:

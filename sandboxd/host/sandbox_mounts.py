@@ -40,7 +40,7 @@ def in_use(paths: Iterable[str], sandboxes: Mapping[int, frozenset[str]]) -> fro
     return frozenset(path for path in paths if path.rstrip("/") in above)
 
 
-class Ends:
+class ProcessEnds:
     """Tells once when one of some processes has ended (pidfd_open(2)). To be used in the event loop."""
 
     def __init__(self) -> None:

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from fnmatch import translate
 
 from sandboxd.errors import PolicyError
-from sandboxd.host.changes import Changes, Interest
-from sandboxd.host.placeholder import is_absent
-from sandboxd.host.resolve import Names, kind_of, resolve
-from sandboxd.plan.facts import Found, Kind
+from sandboxd.host.placeholders.placeholder import is_absent
+from sandboxd.host.resolve import NameRecorder, kind_of, resolve
+from sandboxd.host.watch.directory_changes import Changes, Interest
+from sandboxd.plan.host_facts import Found, PathKind
 
 MAX_DIRECTORIES = 100_000
 _BARE = frozenset({"HEAD", "refs", "objects"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScanTarget:
     """What to look for: protected names by their first part, and the names of directories not to enter."""
 
     literal: frozenset[str]
@@ -40,7 +40,7 @@ class Wanted:
     apart: frozenset[str]
 
     @classmethod
-    def of(cls, names: tuple[str, ...], skipped: frozenset[str], apart: tuple[str, ...]) -> Wanted:
+    def of(cls, names: tuple[str, ...], skipped: frozenset[str], apart: tuple[str, ...]) -> ScanTarget:
         tails: dict[str, tuple[str, ...]] = {}
         for name in names:
             first, _, rest = name.partition("/")
@@ -50,7 +50,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Record:
+class ScanRecord:
     """What one directory holds that matters."""
 
     depth: int
@@ -68,15 +68,15 @@ class Record:
 class TreeScan:
     """The scan of one canonical root."""
 
-    def __init__(self, root: str, depth: int, wanted: Wanted, changes: Changes) -> None:
+    def __init__(self, root: str, depth: int, wanted: ScanTarget, changes: Changes) -> None:
         self.root = root
         self._depth = depth
         self._wanted = wanted
         self._changes = changes
         self._tails = {first: re.compile("|".join(map(translate, rest))) for first, rest in wanted.tails.items()}
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ScanRecord] = {}
         self._dirty: dict[str, None] = {root: None}
-        self._notable: dict[str, Record] = {}
+        self._notable: dict[str, ScanRecord] = {}
         self._identity: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self.slow: dict[Interest, None] = {}
@@ -110,7 +110,7 @@ class TreeScan:
                     self._list(path, record.depth, record.tail)
             return version
 
-    def notable(self) -> dict[str, Record]:
+    def notable(self) -> dict[str, ScanRecord]:
         """The directories in which there is something to report, by path."""
         with self._lock:
             return dict(self._notable)
@@ -150,9 +150,11 @@ class TreeScan:
                     self._dirty.pop(below, None)
                     todo.append((below, depth + 1, self._tails.get(name)))
 
-    def _read(self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None) -> Record | None:
+    def _read(
+        self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None
+    ) -> ScanRecord | None:
         """One directory; None when it is no longer there."""
-        record = Record(depth, tail, interest=interest)
+        record = ScanRecord(depth, tail, interest=interest)
         try:
             if interest is None:
                 record.interest = self._register(path, record)
@@ -174,8 +176,8 @@ class TreeScan:
             record.unreadable = _can_be_opened_up(path)
         return record
 
-    def _register(self, path: str, record: Record, *, attributes: bool = False) -> Interest:
-        matters = _Matters(path, self._records, self._wanted, record.tail, record.depth < self._depth)
+    def _register(self, path: str, record: ScanRecord, *, attributes: bool = False) -> Interest:
+        matters = _RecordFilter(path, self._records, self._wanted, record.tail, record.depth < self._depth)
         interest = self._changes.register(path, matters, self._changed, attributes=attributes)
         if interest.slow:
             self.slow[interest] = None
@@ -186,7 +188,7 @@ class TreeScan:
             self.slow.pop(interest, None)
             self._changes.cancel(interest)
 
-    def _can_be_searched(self, path: str, record: Record) -> bool:
+    def _can_be_searched(self, path: str, record: ScanRecord) -> bool:
         """Where not, the names in it are no use, and its mode is what has to be watched too."""
         if os.access(path, os.X_OK):
             return True
@@ -195,7 +197,7 @@ class TreeScan:
         self._cancel(names_only)
         return os.access(path, os.X_OK)
 
-    def _fill(self, record: Record, path: str) -> None:
+    def _fill(self, record: ScanRecord, path: str) -> None:
         wanted = self._wanted
         names, below, bare = [], [], 0
         deeper = record.depth < self._depth
@@ -249,12 +251,12 @@ class TreeScan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matters:
+class _RecordFilter:
     """Whether the coming or going of a name changes what a directory's record says."""
 
     directory: str
-    records: Mapping[str, Record]
-    wanted: Wanted
+    records: Mapping[str, ScanRecord]
+    wanted: ScanTarget
     tail: re.Pattern[str] | None
     deeper: bool
 
@@ -282,11 +284,13 @@ class _Matters:
         )
 
 
-def found_at(path: str, seen: Names) -> Found:
+def found_at(path: str, seen: NameRecorder) -> Found:
     """A name with what it is, its link followed."""
     state = os.lstat(path)
     if not os.path.islink(path):
-        return Found(path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is Kind.FILE else 1)
+        return Found(
+            path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is PathKind.FILE else 1
+        )
     resolved = resolve(path, seen)
     closed = resolved.existing if resolved.is_closed else ""
     return Found(path, resolved.real, resolved.kind, resolved.hard_links, resolved.links, closed)
@@ -318,4 +322,4 @@ def _join(directory: str, name: str) -> str:
     return directory + name if directory == "/" else f"{directory}/{name}"
 
 
-__all__ = ["MAX_DIRECTORIES", "Record", "TreeScan", "Wanted", "found_at"]
+__all__ = ["MAX_DIRECTORIES", "ScanRecord", "ScanTarget", "TreeScan", "found_at"]

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from sandboxd.host.without_links import opened
-from sandboxd.plan.facts import FoundSocket, SocketFile, SocketsAtStart
+from sandboxd.host.nofollow import opened
+from sandboxd.plan.host_facts import FoundSocket, SocketFile, SocketsAtStart
 
 MOST_ENTRIES, MOST_SOCKETS, MOST_SECONDS = 200_000, 1_000, 3.0
 """Of all places together. Shallow ones come first."""

@@ -2,5 +2,5 @@
 
     needs  ->  facts (answered by `host/`)  ->  view (mounts) + environment  ->  Plan
 
-Nothing here touches the file system: `needs` lists the questions, `host.facts` answers them, the rest computes.
+Nothing here touches the file system: `needs` lists the questions, `host.fact_source` answers them, the rest computes.
 """

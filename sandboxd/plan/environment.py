@@ -1,4 +1,4 @@
-"""The environment of a sandboxed command: what is set and what is removed, on top of what the caller has (design 5.5).
+"""The environment of a sandboxed command: what is set and what is removed, on top of what the caller has.
 Pure, and a table.
 
 No value here is a secret: the environment of a process can be read by its user.
@@ -13,9 +13,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from sandboxd.plan.request import Place
-from sandboxd.policy.control_sockets import canonical_socket_path
-from sandboxd.policy.socket_decisions import OpenSockets, decide_socket
-from sandboxd.policy.socket_variables import SOCKET_VARIABLES, named_sockets
+from sandboxd.policy.sockets.control_sockets import canonical_socket_path
+from sandboxd.policy.sockets.socket_decisions import OpenSockets, decide_socket
+from sandboxd.policy.sockets.socket_variables import SOCKET_VARIABLES, named_sockets
 
 NO_PROXY = "localhost,127.0.0.1,::1,*.local"
 _JAVA_NO_PROXY = "localhost|127.0.0.1|[::1]|*.local"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandboxd.policy.policy import NetworkPolicy
+from sandboxd.policy.model import NetworkPolicy
 
 USUAL_PORTS = (22, 80, 443)
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
-from sandboxd.plan.facts import Facts, Kind, session_directory
-from sandboxd.plan.mounts import FileView, Shows, arrange, settled_at
-from sandboxd.plan.needs import files_in
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.filesystem.mounts import FileView, Visibility, arrange, settled_at
+from sandboxd.plan.filesystem.path_entries import make_path_table
+from sandboxd.plan.filesystem.path_table import PathTable
+from sandboxd.plan.filesystem.socket_entries import add_sockets
+from sandboxd.plan.host_facts import Facts, PathKind, session_directory
+from sandboxd.plan.host_queries import files_in
 from sandboxd.plan.network import NetworkPlan, network_plan
-from sandboxd.plan.point_map import PointMap
-from sandboxd.plan.points import make_points
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
-from sandboxd.plan.socket_points import add_sockets
-from sandboxd.policy.policy import FilePolicy, Missing, PathRule, Policy
-from sandboxd.policy.socket_decisions import OpenSockets
+from sandboxd.policy.model import FilePolicy, Missing, PathRule, Policy
+from sandboxd.policy.sockets.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
 
 LAYERS = ("filesystem", "namespaces")
@@ -90,7 +90,7 @@ class Layout:
     """(name, canonical path) of the shells that exist and can be seen."""
     session_tmp: str
     warnings: tuple[str, ...]
-    points: PointMap
+    entries: PathTable
     attribution: Attribution
     supervision: Supervision = Supervision()
     network: NetworkPlan = field(default_factory=NetworkPlan)
@@ -115,7 +115,7 @@ def _denials(files: FilePolicy) -> tuple[PathRule, ...]:
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
     """Raises `PolicyError` for a policy that cannot be enforced in this place."""
     files = files_in(policy.files, place)
-    found = make_points(_without_unseen(files, facts), place, facts)
+    found = make_path_table(_without_unseen(files, facts), place, facts)
     for path, why in facts.unseen.items():
         patterns = ", ".join(dict.fromkeys(rule.text for rule in _denials(files) if rule.bounded == path))
         found.warn(
@@ -124,9 +124,9 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         )
     cwd = facts.paths[place.cwd].real
     _require_visible_cwd(found, place, cwd)
-    busiest = _busiest(found) if len(found.points) > _WORTH_NAMING else ""
+    busiest = _busiest(found) if len(found.entries) > _WORTH_NAMING else ""
     sockets = add_sockets(found, policy.network, place, facts)
-    view = arrange(found.points, place.mask_file, watched=tuple(found.watched))
+    view = arrange(found.entries, place.mask_file, watched=tuple(found.watched))
     view = replace(view, busiest=busiest, facts=facts)
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
@@ -139,7 +139,10 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     visible = []
     for shell in shells:
         resolved = facts.paths[shell]
-        if resolved.kind is Kind.FILE and settled_at(found.points, resolved.real)[-1].shows is not Shows.NOTHING:
+        if (
+            resolved.kind is PathKind.FILE
+            and settled_at(found.entries, resolved.real)[-1].shows is not Visibility.NOTHING
+        ):
             visible.append((shell, resolved.real))
     warnings = _first_of(tuple(found.warnings))
     return Layout(
@@ -214,7 +217,7 @@ def _first_of(warnings: tuple[str, ...]) -> tuple[str, ...]:
     return (*warnings[:MOST_WARNINGS], f"and {more:,} more warnings about paths") if more > 0 else warnings
 
 
-def _busiest(found: PointMap) -> str:
+def _busiest(found: PathTable) -> str:
     """The rule that names the most paths, as its author wrote it, or the list whose entries together name more."""
     every = [reason for reasons in found.reasons.values() for reason in reasons]
     rule, paths = Counter(reason.text for reason in every).most_common(1)[0]
@@ -225,18 +228,18 @@ def _busiest(found: PointMap) -> str:
     return rule
 
 
-def _require_visible_cwd(found: PointMap, place: Place, cwd: str) -> None:
-    end = settled_at(found.points, cwd)[-1]
-    if end.shows is not Shows.NOTHING:
+def _require_visible_cwd(found: PathTable, place: Place, cwd: str) -> None:
+    end = settled_at(found.entries, cwd)[-1]
+    if end.shows is not Visibility.NOTHING:
         return
-    if end.point.shows is Shows.NOTHING:
+    if end.entry.shows is Visibility.NOTHING:
         raise PolicyError(
             "cwd_denied",
-            f"the working directory {place.cwd} lies in {end.point.path}, which belongs to the daemon",
+            f"the working directory {place.cwd} lies in {end.entry.path}, which belongs to the daemon",
             hint="start the command elsewhere; no rule opens that directory",
             data={"path": place.cwd},
         )
-    reasons = found.reasons.get(end.point.path, [])
+    reasons = found.reasons.get(end.entry.path, [])
     rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
     because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
     raise PolicyError(

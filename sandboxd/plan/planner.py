@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sandboxd.plan.environment import certificates_of
-from sandboxd.plan.facts import Facts, FactSource, Resolved
-from sandboxd.plan.needs import Needs, list_needs
+from sandboxd.plan.filesystem.effective_access import effective_access_at
+from sandboxd.plan.host_facts import Facts, FactSource, ResolvedPath
+from sandboxd.plan.host_queries import HostQueries, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
-from sandboxd.plan.standing import standing_at
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.hints import Symptom, hint_for
-from sandboxd.policy.path_decisions import decide_path
-from sandboxd.policy.policy import Policy
-from sandboxd.policy.socket_decisions import by_place, decide_socket, open_sockets, with_condition
+from sandboxd.policy.explain.hints import Symptom, hint_for
+from sandboxd.policy.model import Policy
+from sandboxd.policy.paths.path_decisions import decide_path
+from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, open_sockets, with_condition
 from sandboxd.policy.violation import ViolationKind
 
 KEPT = 64
@@ -49,7 +49,7 @@ class Planner:
         self,
         facts: FactSource,
         *,
-        needs: Callable[[Policy, Place, tuple[str, ...]], Needs] = list_needs,
+        needs: Callable[[Policy, Place, tuple[str, ...]], HostQueries] = list_needs,
         make: Callable[[Policy, Place, Facts, tuple[str, ...]], Layout] = make_layout,
     ) -> None:
         self._facts = facts
@@ -103,7 +103,7 @@ class Planner:
         return await self._decide(await self.layout(policy, place), path, write=write)
 
     async def _decide(self, layout: Layout, path: str, *, write: bool) -> Decision:
-        return decide_path(standing_at(layout.points, path, await self._facts.resolve(path)), write=write)
+        return decide_path(effective_access_at(layout.entries, path, await self._facts.resolve(path)), write=write)
 
     async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
         """May a command in that place connect to the Unix socket at this absolute path, and why."""
@@ -121,7 +121,7 @@ class Planner:
         hint = hint_for(Symptom(ViolationKind.UNIX_SOCKET, "connect", real, place.home, decision))
         return decision if decision.allowed else replace(decision, hint=hint)
 
-    async def resolve(self, path: str) -> Resolved:
+    async def resolve(self, path: str) -> ResolvedPath:
         """Where an absolute path leads on the host, now."""
         return await self._facts.resolve(path)
 

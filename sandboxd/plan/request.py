@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sandboxd.policy.policy import PathRule
+from sandboxd.policy.model import PathRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,32 +13,25 @@ from dataclasses import replace
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build_files import AMBIGUOUS, FileBuilder
 from sandboxd.policy.build_network import NetworkBuilder
-from sandboxd.policy.command_patterns import parse_command_pattern, parse_exclusion
-from sandboxd.policy.exclusion import head_of
-from sandboxd.policy.opening_checks import check_openings, why_writable
-from sandboxd.policy.policy import (
-    AuditPolicy,
-    CommandPolicy,
-    CommandRule,
-    FilePolicy,
-    PlatformPolicy,
-    Policy,
-)
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.commands.command_patterns import parse_command_pattern, parse_exclusion
+from sandboxd.policy.commands.exclusion import head_of
+from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
+from sandboxd.policy.commands.wide_programs import runs_others
+from sandboxd.policy.model import AuditPolicy, CommandPolicy, CommandRule, FilePolicy, PlatformPolicy, Policy
+from sandboxd.policy.paths.opening_checks import check_openings, why_writable
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.policy.settings_reader import SettingsReader
-from sandboxd.policy.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
-from sandboxd.policy.wide_programs import runs_others
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
 from sandboxd.settings.problems import Problem, Severity, error, first_fatal
-from sandboxd.settings.tools import Feeds, Kind
+from sandboxd.settings.tools import Feeds, RuleList
 
 RUNS_ANYTHING = "exclusion_runs_anything"
 """Slug of an exclusion that covers a shell or interpreter. It counts: a person wrote it."""
 
 
-def build_policy(settings: Settings, scope: Scope, generation: int = 0) -> Policy:
+def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> Policy:
     """The policy these settings mean in this scope.
 
     Raises `SettingsError` with the place of the first fault that makes them unusable: a file that could not be read or
@@ -58,13 +51,13 @@ def build_policy(settings: Settings, scope: Scope, generation: int = 0) -> Polic
     return replace(policy, generation=generation)
 
 
-def check_settings(settings: Settings, scope: Scope) -> tuple[Problem, ...]:
+def check_settings(settings: Settings, scope: PathScope) -> tuple[Problem, ...]:
     """Everything that is wrong or doubtful in these settings, files and rules alike, in order of file and line."""
     _, problems = evaluate(settings, scope)
     return tuple(sorted(problems, key=lambda p: (p.origin.file or "", p.origin.line or 0, p.origin.column or 0)))
 
 
-def evaluate(settings: Settings, scope: Scope) -> tuple[Policy, tuple[Problem, ...]]:
+def evaluate(settings: Settings, scope: PathScope) -> tuple[Policy, tuple[Problem, ...]]:
     """The policy and all problems. The policy must not be used when one of the problems is fatal."""
     reader = SettingsReader(settings, scope)
     policy = _Builder(reader).policy()
@@ -117,15 +110,15 @@ class _Builder:
     # --- commands ---
 
     def commands(self) -> CommandPolicy:
-        def bash(kind: Kind) -> tuple[CommandRule, ...]:
+        def bash(kind: RuleList) -> tuple[CommandRule, ...]:
             return tuple(
                 self._reader.collect(
-                    tuple(self._reader.rules(kind, Feeds.COMMAND)), self.command_rule, opens=kind is Kind.ALLOW
+                    tuple(self._reader.rules(kind, Feeds.COMMAND)), self.command_rule, opens=kind is RuleList.ALLOW
                 )
             )
 
         value, unsandboxed = self._reader.value, "sandbox.allowUnsandboxedCommands"
-        forbidden = next(self._reader.rules(Kind.DENY, Feeds.SANDBOXED_ONLY), None)
+        forbidden = next(self._reader.rules(RuleList.DENY, Feeds.SANDBOXED_ONLY), None)
         return CommandPolicy(
             auto_allow=value("sandbox.autoAllowBashIfSandboxed"),
             auto_allow_origin=self._reader.origin("sandbox.autoAllowBashIfSandboxed"),
@@ -136,9 +129,9 @@ class _Builder:
             excluded=tuple(
                 self._reader.collect(self._reader.entries("sandbox.excludedCommands"), self.exclusion, opens=True)
             ),
-            allow=bash(Kind.ALLOW),
-            ask=bash(Kind.ASK),
-            deny=bash(Kind.DENY),
+            allow=bash(RuleList.ALLOW),
+            ask=bash(RuleList.ASK),
+            deny=bash(RuleList.DENY),
         )
 
     def command_rule(self, text: str | None, origin: Origin) -> CommandRule:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from sandboxd.policy.policy import FilePolicy, Missing, PathRule
-from sandboxd.policy.rule_paths import (
-    Scope,
+from sandboxd.policy.hosts.parent_proxies import without_password
+from sandboxd.policy.model import FilePolicy, Missing, PathRule
+from sandboxd.policy.paths.rule_paths import (
+    PathScope,
     doubt,
     expand_permission_path,
     expand_rule_path,
@@ -17,12 +18,11 @@ from sandboxd.policy.rule_paths import (
     unanchored_pattern,
 )
 from sandboxd.policy.settings_reader import BadEntry, SettingsReader
-from sandboxd.policy.upstream import without_password
 from sandboxd.settings.layer import Placed
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import error
-from sandboxd.settings.tools import Feeds, Kind
+from sandboxd.settings.tools import Feeds, RuleList
 
 _F = "sandbox.filesystem."
 _HOMES_AND_VOLUMES = ("/home", "/root", "/Users", "/mnt", "/media", "/run/media", "/Volumes")
@@ -64,7 +64,7 @@ class FileBuilder:
         )
 
     def opened(self, key: str, feeds: Feeds | None) -> tuple[PathRule, ...]:
-        rules = () if feeds is None else tuple(self._reader.rules(Kind.ALLOW, feeds))
+        rules = () if feeds is None else tuple(self._reader.rules(RuleList.ALLOW, feeds))
         return (
             *self._reader.collect(self._reader.entries(key), self.path_rule, opens=True),
             *self._reader.collect(rules, self.allowed_path, opens=True),
@@ -73,7 +73,7 @@ class FileBuilder:
 
     def closed_by_rules(self, feeds: Feeds) -> Iterator[PathRule]:
         """Of permission rules that deny, and of those that ask: nobody can be asked about each file."""
-        for kind in (Kind.DENY, Kind.ASK):
+        for kind in (RuleList.DENY, RuleList.ASK):
             rules = tuple(self._reader.rules(kind, feeds))
             yield from chain.from_iterable(self._reader.collect(rules, self.denied_paths, opens=False))
 
@@ -148,7 +148,7 @@ class FileBuilder:
         """A pattern that begins in no directory holds below all that are opened, unless a project says it: that has no
         say in other places."""
 
-        def read(scope: Scope) -> PathRule:
+        def read(scope: PathScope) -> PathRule:
             rule = expand_rule_path(text, scope)
             deep = unanchored_pattern(text, scope) if rule.glob else ""
             if deep:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
-from sandboxd.policy.control_sockets import canonical_socket_path, control_socket
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.host_decisions import is_local_name
-from sandboxd.policy.hosts import HostPattern
-from sandboxd.policy.policy import HostRule, NetworkPolicy, PortRange, SocketRule
-from sandboxd.policy.rule_paths import expand_rule_path
+from sandboxd.policy.hosts.host_decisions import is_local_name
+from sandboxd.policy.hosts.host_patterns import HostPattern
+from sandboxd.policy.hosts.parent_proxies import ParentProxy, UpstreamError, parse_parent
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, SocketRule
+from sandboxd.policy.paths.rule_paths import expand_rule_path
 from sandboxd.policy.settings_reader import BadEntry, SettingsReader
-from sandboxd.policy.socket_variables import ABSTRACT, named_sockets
+from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
+from sandboxd.policy.sockets.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
-from sandboxd.policy.upstream import ParentProxy, UpstreamError, parse_parent
 from sandboxd.settings.origins import Origin
-from sandboxd.settings.tools import Feeds, Kind
+from sandboxd.settings.tools import Feeds, RuleList
 
 _N = "sandbox.network."
 MAX_REASON = 500
@@ -31,12 +31,12 @@ class NetworkBuilder:
         value = self._reader.value
         allowed = [*self._reader.entries(_N + "allowedDomains")]
         if value(_N + "useWebFetchRules"):
-            allowed += self._reader.rules(Kind.ALLOW, Feeds.ALLOWED_HOST)
+            allowed += self._reader.rules(RuleList.ALLOW, Feeds.ALLOWED_HOST)
         denied = (
             *self._reader.entries(_N + "deniedDomains"),
-            *self._reader.rules(Kind.DENY, Feeds.DENIED_HOST),
+            *self._reader.rules(RuleList.DENY, Feeds.DENIED_HOST),
         )
-        asked = tuple(self._reader.rules(Kind.ASK, Feeds.ASKED_HOST))
+        asked = tuple(self._reader.rules(RuleList.ASK, Feeds.ASKED_HOST))
         no_questions = value("permissions.denyInsteadOfPrompting")
         allowed_rules = tuple(self._reader.collect(tuple(allowed), self.allowed_host, opens=True))
         denied_rules = tuple(self._reader.collect(denied, self.denied_host, opens=False))

@@ -19,7 +19,7 @@ class Behavior(StrEnum):
 class Reason(StrEnum):
     """Why. A fixed list: used in replies, logs, violations and tests, so a name here never changes its meaning."""
 
-    # commands (design 6.3)
+    # commands
     SANDBOX_DISABLED = "sandboxDisabled"
     PLATFORM_NOT_ENABLED = "platformNotEnabled"
     SANDBOX_OVERRIDE = "sandboxOverride"
@@ -31,7 +31,7 @@ class Reason(StrEnum):
     PERMISSION_MODE = "permissionMode"
     ROOT_REFUSED = "rootRefused"
     RULE = "rule"
-    # hosts (design 6.4)
+    # hosts
     HOST_ALLOWED = "hostAllowed"
     HOST_DENIED = "hostDenied"
     HOST_NOT_LISTED = "hostNotListed"
@@ -42,7 +42,7 @@ class Reason(StrEnum):
     GRANTED = "granted"
     PROMPT_DENIED = "promptDenied"
     PROMPT_UNANSWERED = "promptUnanswered"
-    # paths (design 5.2)
+    # paths
     PATH_ALLOWED = "pathAllowed"
     PATH_NOT_WRITABLE = "pathNotWritable"
     PATH_DENIED = "pathDenied"
@@ -51,7 +51,7 @@ class Reason(StrEnum):
     READ_DEFAULT = "readDefault"
     WORKING_DIRECTORY = "workingDirectory"
     SESSION_TMP = "sessionTmp"
-    # Unix sockets (design 7)
+    # Unix sockets
     SOCKET_ALLOWED = "socketAllowed"
     SOCKET_NOT_LISTED = "socketNotListed"
     SOCKET_CONTROL = "socketControl"

@@ -1,4 +1,4 @@
-"""Text that came from inside a sandbox, made safe to show (design 7): it is data, never instructions to a terminal.
+"""Text that came from inside a sandbox, made safe to show: it is data, never instructions to a terminal.
 
 Control characters could move the cursor or set the clipboard (OSC 52), bidirectional marks could reorder what a person
 reads, and tag characters (U+E0000…) are invisible to people and visible to models. Each becomes a visible escape.

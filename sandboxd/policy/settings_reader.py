@@ -12,15 +12,15 @@ import posixpath
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from sandboxd.policy.command_patterns import CommandPatternError
-from sandboxd.policy.hosts import HostPatternError
-from sandboxd.policy.rule_paths import RulePathError, Scope, expand_rule_path, variables_in
+from sandboxd.policy.commands.command_patterns import CommandPatternError
+from sandboxd.policy.hosts.host_patterns import HostPatternError
+from sandboxd.policy.paths.rule_paths import PathScope, RulePathError, expand_rule_path, variables_in
 from sandboxd.settings.layer import Entries, Placed
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
 from sandboxd.settings.rules import parse_rule
-from sandboxd.settings.tools import Feeds, Kind
+from sandboxd.settings.tools import Feeds, RuleList
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class SettingsReader:
     """`problems` grows with what is read."""
 
-    def __init__(self, settings: Settings, scope: Scope) -> None:
+    def __init__(self, settings: Settings, scope: PathScope) -> None:
         self.settings = settings
         self.scope = scope
         self.problems: list[Problem] = list(settings.problems)
@@ -37,14 +37,14 @@ class SettingsReader:
         for ignored in settings.ignored:
             self.warn("settings_ignored", f"{ignored.key} is ignored: {ignored.reason}", ignored.origin)
 
-    def scope_that_opens(self, text: str, origin: Origin) -> Scope:
+    def scope_that_opens(self, text: str, origin: Origin) -> PathScope:
         """What a path that is to be opened is read against. The caller's variables count where the caller could as well
         name the path in a call: not in managed settings, nor in files of the project, nor where that is forbidden."""
         if not self._mentions(text) or not self._is_the_callers(origin):
             return self.scope
         return self.scope.of_caller()
 
-    def scopes_that_close(self, text: str) -> tuple[Scope, ...]:
+    def scopes_that_close(self, text: str) -> tuple[PathScope, ...]:
         """What a path that is to be closed is read against: both environments, where they differ. A variable that one
         of them lacks is read in the other."""
         if not self._mentions(text):
@@ -79,7 +79,7 @@ class SettingsReader:
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(entry.value for entry in self.settings.entries(key))
 
-    def rules(self, kind: Kind, feeds: Feeds) -> Iterator[Placed]:
+    def rules(self, kind: RuleList, feeds: Feeds) -> Iterator[Placed]:
         """The contents of the permission rules that become what `feeds` says."""
         for entry in self.settings.entries(f"permissions.{kind.value}"):
             for meaning, content in dict.fromkeys(parse_rule(entry.value).meanings(kind)):

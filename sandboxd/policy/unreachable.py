@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from sandboxd.policy.hosts import HostPattern
-from sandboxd.policy.policy import HostRule
+from sandboxd.policy.hosts.host_patterns import HostPattern
+from sandboxd.policy.model import HostRule
 from sandboxd.settings.problems import Problem, warning
 
 

@@ -1,4 +1,4 @@
-"""The one record of something that was blocked, whoever blocked it (design 7)."""
+"""The one record of something that was blocked, whoever blocked it."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sandboxd.policy.addresses import refuse_address
-from sandboxd.policy.command_patterns import parse_command_pattern
-from sandboxd.policy.control_sockets import control_socket
-from sandboxd.policy.hosts import Host
-from sandboxd.policy.policy import PathRule, Policy, PortRange
-from sandboxd.policy.rule_paths import Scope
-from sandboxd.policy.upstream import METADATA_NAMES
-from sandboxd.policy.wide_places import why_wide_place
-from sandboxd.policy.wide_programs import why_wide_program
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.wide_programs import why_wide_program
+from sandboxd.policy.hosts.addresses import refuse_address
+from sandboxd.policy.hosts.host_patterns import Host
+from sandboxd.policy.hosts.parent_proxies import METADATA_NAMES
+from sandboxd.policy.model import PathRule, Policy, PortRange
+from sandboxd.policy.paths.rule_paths import PathScope
+from sandboxd.policy.paths.wide_places import why_wide_place
+from sandboxd.policy.sockets.control_sockets import control_socket
 
 METADATA: Final = "serves metadata of cloud machines, which includes credentials"
 MOST_PORTS: Final = 16
@@ -41,7 +41,7 @@ CONTROL_PORTS: Final = {
 class Ground:
     """`real_path` tells where links lead."""
 
-    scope: Scope
+    scope: PathScope
     real_path: Callable[[str], str] = str
 
     @property
@@ -63,10 +63,10 @@ class WideGrant:
     sentences: Sentences
 
 
-def wide_grants(policy: Policy, keys: frozenset[str], ground: Ground) -> tuple[str, ...]:
+def wide_grants(policy: Policy, keys: frozenset[str], context: Ground) -> tuple[str, ...]:
     """A sentence for each rule that gives very much away, of a policy made of a change that says `keys`."""
     rows = (row for row in WIDE_GRANTS if not keys.isdisjoint(row.keys))
-    return tuple(dict.fromkeys(sentence for row in rows for sentence in row.sentences(policy, ground)))
+    return tuple(dict.fromkeys(sentence for row in rows for sentence in row.sentences(policy, context)))
 
 
 def wide_path(path: str, home: str, real_path: Callable[[str], str], *, write: bool) -> str:
@@ -81,23 +81,23 @@ def serves_metadata(host: Host) -> bool:
     return host.name in METADATA_NAMES or by_address
 
 
-def _paths(policy: Policy, ground: Ground) -> Iterator[str]:
+def _paths(policy: Policy, context: Ground) -> Iterator[str]:
     for rules, verb in ((policy.files.allow_write, "write"), (policy.files.allow_read, "read")):
         for rule in rules:
-            if text := _of_path(rule, verb, ground):
+            if text := _of_path(rule, verb, context):
                 yield text
 
 
-def _of_path(rule: PathRule, verb: str, ground: Ground) -> str:
+def _of_path(rule: PathRule, verb: str, context: Ground) -> str:
     shown, write = rule.text or rule.path, verb == "write"
-    if why := why_wide_place(rule.path, ground.home, write=write, glob=rule.glob):
+    if why := why_wide_place(rule.path, context.home, write=write, glob=rule.glob):
         return f"{shown} lets commands {verb} {why}"
-    target = rule.path if rule.glob else ground.real_path(rule.path)
-    why = "" if target == rule.path else why_wide_place(target, ground.home, write=write)
+    target = rule.path if rule.glob else context.real_path(rule.path)
+    why = "" if target == rule.path else why_wide_place(target, context.home, write=write)
     return f"{shown} leads to {target}, and lets commands {verb} {why}" if why else ""
 
 
-def _hosts(policy: Policy, ground: Ground) -> Iterator[str]:
+def _hosts(policy: Policy, context: Ground) -> Iterator[str]:
     for rule in policy.network.allowed:
         host = rule.pattern.host
         if host is None:
@@ -106,23 +106,23 @@ def _hosts(policy: Policy, ground: Ground) -> Iterator[str]:
             yield f"{rule.pattern.text} {METADATA}"
 
 
-def _exclusions(policy: Policy, ground: Ground) -> Iterator[str]:
+def _exclusions(policy: Policy, context: Ground) -> Iterator[str]:
     for rule in policy.commands.excluded:
         if why := why_wide_program(parse_command_pattern(rule.pattern)):
             yield f"{rule.pattern} excludes a program that {why}, so commands do anything outside the sandbox with it"
 
 
-def _sockets(policy: Policy, ground: Ground) -> Iterator[str]:
+def _sockets(policy: Policy, context: Ground) -> Iterator[str]:
     for rule in policy.network.allow_unix_sockets:
-        for path in dict.fromkeys((rule.path, ground.real_path(rule.path))):
-            gives = control_socket(path, ground.scope.environment)
-            wide = why_wide_place(path, ground.home, write=False)
+        for path in dict.fromkeys((rule.path, context.real_path(rule.path))):
+            gives = control_socket(path, context.scope.environment)
+            wide = why_wide_place(path, context.home, write=False)
             if gives or (wide and not path.startswith(("/dev/", "/run/"))) or path in policy.network.control_sockets:
                 yield f"{rule.path} {gives or f'lets commands use every socket of {wide or path}'}"
                 break
 
 
-def _ports(policy: Policy, ground: Ground) -> Iterator[str]:
+def _ports(policy: Policy, context: Ground) -> Iterator[str]:
     for ports in policy.network.allow_local_ports:
         if text := _of_ports(ports):
             yield text
@@ -137,14 +137,14 @@ def _of_ports(ports: PortRange) -> str:
 
 
 def _switch(is_wide: Callable[[Policy], bool], sentence: str) -> Sentences:
-    def sentences(policy: Policy, ground: Ground) -> Iterator[str]:
+    def sentences(policy: Policy, context: Ground) -> Iterator[str]:
         if is_wide(policy):
             yield sentence
 
     return sentences
 
 
-def _proxy(policy: Policy, ground: Ground) -> Iterator[str]:
+def _proxy(policy: Policy, context: Ground) -> Iterator[str]:
     proxy = policy.network.parent_proxy
     if proxy is not None and proxy.host is not None:
         yield f"the proxy {proxy.host.uri} hears of every connection of commands, and can change what is not encrypted"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.fair_share import CONNECTION, Share
+from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.stream import Stream, hurry, send_at_once
-from sandboxd.proxy.turns import CONNECTION, Share
 
-Serve = Callable[[Stream, Outbound, Limits], Awaitable[None]]
+Serve = Callable[[Stream, Outbound, ProxyLimits], Awaitable[None]]
 """Serves one client connection until it ends, and closes it."""
 
 ACCEPTS_AT_ONCE: Final = 64
@@ -47,7 +47,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerRecord:
+class ProxyListenerRecord:
     """`protocol` is how its connections are served."""
 
     protocol: str
@@ -97,12 +97,12 @@ class Acceptor:
         return self._listener.fileno() < 0
 
     @property
-    def record(self) -> ListenerRecord:
-        return ListenerRecord(self._protocol, Descriptor(self._listener.fileno()))
+    def record(self) -> ProxyListenerRecord:
+        return ProxyListenerRecord(self._protocol, Descriptor(self._listener.fileno()))
 
-    def hand_over(self) -> ListenerRecord:
+    def hand_over(self) -> ProxyListenerRecord:
         """After `close`, with the socket still listening."""
-        return ListenerRecord(self._protocol, Descriptor(self._listener.detach()))
+        return ProxyListenerRecord(self._protocol, Descriptor(self._listener.detach()))
 
     def _pause(self) -> None:
         if self._accepting:

@@ -18,8 +18,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
 from sandboxd.errors import CallerError, HostError
-from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host
-from sandboxd.proxy.limits import DEFAULT, Limits
+from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host
+from sandboxd.proxy.limits import DEFAULT, ProxyLimits
 from sandboxd.proxy.stream import hurry, keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
@@ -49,7 +49,7 @@ class SystemResolver:
     must hold up neither the event loop nor the end of the daemon. `lookups` bounds the threads, `each` those of one
     share."""
 
-    def __init__(self, limits: Limits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
+    def __init__(self, limits: ProxyLimits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
         self._timeout = limits.resolve_s
         self._slots = asyncio.Semaphore(lookups)
         self._each = each
@@ -193,7 +193,7 @@ async def _connected(sock: socket.socket) -> None:
 class Dialer:
     """Connects to the first of some addresses that answers, in the manner of RFC 8305 (Happy Eyeballs)."""
 
-    def __init__(self, connector: Connector = connect_socket, limits: Limits = DEFAULT) -> None:
+    def __init__(self, connector: Connector = connect_socket, limits: ProxyLimits = DEFAULT) -> None:
         self._connector = connector
         self._limits = limits
 

@@ -1,16 +1,16 @@
 """What the filter means.
 
 A connection leaves the sandbox only through this gate. For host H and port P, as the program named them and as
-`policy.hosts` read them (one canonical form; what is ambiguous never gets here):
+`policy.hosts.host_patterns` read them (one canonical form; what is ambiguous never gets here):
 
-1. H:P is denied by a rule, or is allowed by a rule or a grant, or is open (`policy.host_decisions.decide_host`). A deny
-   wins. An empty or absent list allows nothing.
+1. H:P is denied by a rule, or is allowed by a rule or a grant, or is open (`policy.hosts.host_decisions.decide_host`).
+A deny    wins. An empty or absent list allows nothing.
 2. What is open becomes a question, if somebody can be asked; every other outcome of a question than a plain yes is a
    deny. An explicit deny, an address of this machine and `localhost` are never asked about. Nothing is resolved before
    the answer: a look-up would already carry data out.
 3. A name is resolved once, off the event loop. Every answer is checked (`decide_address`); the ones that are refused
    are left out. When none is left the connection is denied. A name that goes to a parent proxy is not resolved here at
-   all (`policy.upstream`): what it leads to is seen by that proxy only.
+   all (`policy.hosts.parent_proxies`): what it leads to is seen by that proxy only.
 4. Only the checked addresses are dialled. Nothing resolves the name again, so an answer that changes between check and
    connect changes nothing.
 5. The policy is read anew for each of these steps and once more after the connection stands, so a change made in the
@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.host_decisions import decide_address, decide_host, decide_name
-from sandboxd.policy.hosts import Host, IPAddress
-from sandboxd.policy.policy import HostRule, NetworkPolicy
-from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
+from sandboxd.policy.hosts.host_decisions import decide_address, decide_host, decide_name
+from sandboxd.policy.hosts.host_patterns import Host, IPAddress
+from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
+from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError, Resolver
 
 Ask = Callable[[Host, int, Decision], Awaitable[Decision]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from sandboxd.proxy.turns import Turns
+from sandboxd.proxy.fair_share import Turns
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProxyLimits:
     """Times in seconds."""
 
     head_s: float = 30.0
@@ -41,7 +41,7 @@ class Limits:
     """After running out of descriptors."""
 
 
-DEFAULT = Limits()
+DEFAULT = ProxyLimits()
 
 
 class Room:

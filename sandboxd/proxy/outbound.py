@@ -11,21 +11,21 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import DaemonError
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
-from sandboxd.policy.upstream import ParentProxy, Protocol
+from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
+from sandboxd.policy.hosts.parent_proxies import ParentProxy, Protocol
 from sandboxd.proxy.client_watch import ClientWatch
 from sandboxd.proxy.dial import Dialer, DialError
+from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
 from sandboxd.proxy.gate import Admission, Gate
-from sandboxd.proxy.inside import InsideServers
-from sandboxd.proxy.limits import Limits
-from sandboxd.proxy.names import NO_NAMES, Names
+from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.relay import Inspect
-from sandboxd.proxy.server_names import ServerNameCheck
+from sandboxd.proxy.sandbox_servers import SandboxServers
 from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.transparent.server_names import ServerNameCheck
 from sandboxd.proxy.tunnel import TunnelRecord, Tunnels
-from sandboxd.proxy.upstream import ParentDialer
+from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class BlockedConnection:
 Report = Callable[[BlockedConnection], None]
 
 
-class Refused(SandboxdError):
+class Refused(DaemonError):
     """Policy said no. Already reported."""
 
     def __init__(self, host: Host, port: int, decision: Decision) -> None:
@@ -53,7 +53,7 @@ class Refused(SandboxdError):
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class OutboundConnection:
     """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection.
     `address` is None where only the parent proxy knows it. `parent` is the proxy it goes through; with `forward` it
     ends there, and the proxy is to be sent whole URLs."""
@@ -74,9 +74,9 @@ class Connection:
         return self.host == host and self.port == port
 
 
-Opened = Callable[[Connection], None]
+Opened = Callable[[OutboundConnection], None]
 """Hears of each connection that stands."""
-Closed = Callable[[Connection, int, int], None]
+Closed = Callable[[OutboundConnection, int, int], None]
 """Hears of each connection that has been closed, with the bytes that a tunnel sent and received."""
 
 
@@ -93,7 +93,7 @@ class Outbound:
         parents: ParentDialer | None = None,
         opened: Opened = ignore,
         closed: Closed = ignore,
-        names: Names = NO_NAMES,
+        names: SyntheticNames = NO_NAMES,
     ) -> None:
         """`parents` connects through parent proxies; needed where the gate may choose one. `names` knows the addresses
         that stand for names: programs look up by themselves, and then ask a proxy for the address."""
@@ -103,15 +103,15 @@ class Outbound:
         self._dialer = dialer
         self._parents = parents
         self._report = report
-        self._open: set[Connection] = set()
+        self._open: set[OutboundConnection] = set()
         self._names = names
-        self.inside: InsideServers | None = None
+        self.inside: SandboxServers | None = None
         """Where the network of the sandbox can be reached from here."""
         self.tunnels = Tunnels(self)
 
     async def open(
         self, operation: str, host: Host, port: int, *, plain: bool = False, captured: bool = False
-    ) -> Connection:
+    ) -> OutboundConnection:
         """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. An address
         that stands for a name means that name. `plain` is for a request of a plain `http://` URL: it may end at a
         parent proxy that is to be sent the whole URL. `captured`: nothing inside listens there, or it were not here.
@@ -130,7 +130,7 @@ class Outbound:
             sock.close()
             raise self._refused(operation, host, port, verdict)
         owner = asyncio.current_task()
-        connection = Connection(
+        connection = OutboundConnection(
             operation, host, port, admission.decision, address, sock, owner, admission.parent, forward
         )
         self._open.add(connection)
@@ -143,14 +143,16 @@ class Outbound:
 
     def _opened_inside(
         self, operation: str, host: Host, port: int, sock: socket.socket, address: IPAddress
-    ) -> Connection:
+    ) -> OutboundConnection:
         decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.authority(port)} is a server in the sandbox")
-        return Connection(operation, host, port, decision, address, sock, asyncio.current_task(), is_inside=True)
+        return OutboundConnection(
+            operation, host, port, decision, address, sock, asyncio.current_task(), is_inside=True
+        )
 
-    def resume(self, record: TunnelRecord, sock: socket.socket) -> Connection:
+    def resume(self, record: TunnelRecord, sock: socket.socket) -> OutboundConnection:
         """The connection of a tunnel that another process had opened through its gate; it is watched like any other."""
         sock.setblocking(False)
-        connection = Connection(
+        connection = OutboundConnection(
             record.operation,
             record.host,
             record.port,
@@ -182,7 +184,7 @@ class Outbound:
     async def open_for(
         self,
         client: Stream,
-        limits: Limits,
+        limits: ProxyLimits,
         operation: str,
         host: Host,
         port: int,
@@ -190,7 +192,7 @@ class Outbound:
         plain: bool = False,
         captured: bool = False,
         known: bytes = b"",
-    ) -> Connection:
+    ) -> OutboundConnection:
         """`open` for a client that waits. While people are asked the client is watched, and the question ends with it;
         `known` is how the answer begins in any case. Raises ClientGone as well."""
         if not self._gate.may_ask(self._meant(host), port):
@@ -198,7 +200,7 @@ class Outbound:
         async with ClientWatch(client, limits.half_closed_s, known=known):
             return await self.open(operation, host, port, plain=plain, captured=captured)
 
-    def inspect(self, connection: Connection) -> Inspect | None:
+    def inspect(self, connection: OutboundConnection) -> Inspect | None:
         """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""
         mode = self._gate.server_names
         if mode == "off" or connection.is_inside:
@@ -219,7 +221,7 @@ class Outbound:
         """Whether this port of the loopback addresses stands for the host's."""
         return self._gate.is_local_port(port)
 
-    def may_reuse(self, connection: Connection) -> bool:
+    def may_reuse(self, connection: OutboundConnection) -> bool:
         """Whether another request may go over it. When not, `open` will say why."""
         if connection.is_inside:
             return True
@@ -229,11 +231,11 @@ class Outbound:
             connection.host, connection.port, connection.decision, connection.address
         ).allowed
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: OutboundConnection) -> None:
         """Somebody else goes on with it: it is not closed."""
         self._open.discard(connection)
 
-    def release(self, connection: Connection, sent: int = 0, received: int = 0) -> None:
+    def release(self, connection: OutboundConnection, sent: int = 0, received: int = 0) -> None:
         """It is closed. The bytes are those of a tunnel."""
         if connection.is_inside:
             return

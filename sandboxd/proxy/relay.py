@@ -1,4 +1,4 @@
-"""Two connected sockets joined into one (design 5.6): splice() through a pipe on Linux, recv() and send() elsewhere.
+"""Two connected sockets joined into one: splice() through a pipe on Linux, recv() and send() elsewhere.
 
 Promises:
 - every byte that one side sent before its end reaches the other side, whoever closes first and how fast;
@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from sandboxd.proxy.fair_share import STEP, Share
 from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.stream import reset
-from sandboxd.proxy.turns import STEP, Share
 
 Inspect = Callable[[bytes], bool | None]
 """Is given bytes as they come: True lets everything through, False ends the tunnel, None waits for more."""
@@ -53,7 +53,7 @@ class DirectionRecord:
     taken: int = 0
 
 
-class Relay:
+class SocketRelay:
     """`run()` returns when both directions have ended, and closes both sockets; when it is cancelled, with a reset:
     whoever is cut off must not take a part for the whole."""
 
@@ -74,8 +74,8 @@ class Relay:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._detached = False
         self._directions = (
-            _Direction(self, left, right, pipes if splice else None),
-            _Direction(self, right, left, pipes if splice else None),
+            _SocketDirection(self, left, right, pipes if splice else None),
+            _SocketDirection(self, right, left, pipes if splice else None),
         )
 
     @property
@@ -176,7 +176,7 @@ def _unsent(sock: socket.socket) -> int:
     return 0
 
 
-class _Direction:
+class _SocketDirection:
     """From one socket to the other. Bytes in flight are in `_held` (read by us) and then in `_pipe` (`_in_pipe` of
     them). Either the source is watched for reading or the sink for writing, never both."""
 
@@ -201,7 +201,7 @@ class _Direction:
         "taken",
     )
 
-    def __init__(self, relay: Relay, source: socket.socket, sink: socket.socket, pipes: PipePool | None) -> None:
+    def __init__(self, relay: SocketRelay, source: socket.socket, sink: socket.socket, pipes: PipePool | None) -> None:
         self._relay = relay
         self._loop = relay._loop
         self._source = source

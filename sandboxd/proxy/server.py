@@ -17,28 +17,28 @@ from functools import partial
 from itertools import count
 
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.acceptor import Acceptor, ListenerRecord, Serve
-from sandboxd.proxy.capture import Captures
-from sandboxd.proxy.credentials import Check
+from sandboxd.proxy.acceptor import Acceptor, ProxyListenerRecord, Serve
 from sandboxd.proxy.dial import Dialer
-from sandboxd.proxy.dns_answers import DnsAnswers
-from sandboxd.proxy.dns_server import DatagramServer, serve_dns
+from sandboxd.proxy.dns.dns_answers import DnsAnswers
+from sandboxd.proxy.dns.dns_server import DatagramServer, serve_dns
+from sandboxd.proxy.dns.synthetic_names import NameTable
+from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.http_server import serve_http
-from sandboxd.proxy.inside import Inside, InsideServers
-from sandboxd.proxy.limits import DEFAULT, Limits, Room
-from sandboxd.proxy.names import NameTable
+from sandboxd.proxy.http.credentials import Check
+from sandboxd.proxy.http.http_server import serve_http
+from sandboxd.proxy.limits import DEFAULT, ProxyLimits, Room
 from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
-from sandboxd.proxy.own_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
-from sandboxd.proxy.socks_server import serve_socks
+from sandboxd.proxy.sandbox_servers import SandboxServers, ServerNetwork
+from sandboxd.proxy.socks.socks_server import serve_socks
 from sandboxd.proxy.stream import Stream, reset
+from sandboxd.proxy.transparent.captured_connections import Captures
 from sandboxd.proxy.tunnel import TunnelRecord
-from sandboxd.proxy.turns import CONNECTION, Share, Turns
-from sandboxd.proxy.upstream import ParentDialer
+from sandboxd.proxy.upstream.parent_dialer import ParentDialer
+from sandboxd.proxy.upstream.user_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 
 __all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
 
-Ours = Callable[[Stream, Outbound, Limits, Check | None], Awaitable[None]]
+Ours = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ProxyRecord:
     """The proxies of one command between two processes. `names` are those that addresses stand for, in order;
     `families` as in `DnsAnswers`."""
 
-    listeners: tuple[ListenerRecord, ...] = ()
+    listeners: tuple[ProxyListenerRecord, ...] = ()
     datagrams: tuple[Descriptor, ...] = ()
     families: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class ProxyServer:
         report: Report,
         label: str = "",
         *,
-        limits: Limits = DEFAULT,
+        limits: ProxyLimits = DEFAULT,
         room: Room | None = None,
         parents: ParentDialer | None = None,
         own_http: OwnPort = lambda: None,
@@ -129,16 +129,16 @@ class ProxyServer:
             "socks": self._or_own(serve_socks, self._own_socks, serve_own_socks, check),
         }
 
-    def reach(self, inside: Inside, own_name: Callable[[], str] = str) -> None:
+    def reach(self, inside: ServerNetwork, own_name: Callable[[], str] = str) -> None:
         """Requests for the sandbox's own servers go to them. `inside` stays its owner's."""
-        self._outbound.inside = InsideServers(
+        self._outbound.inside = SandboxServers(
             inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=self._own_ports()
         )
 
     def _own_ports(self) -> frozenset[int]:
         return frozenset(acceptor.port for acceptor in self._acceptors)
 
-    def capture(self, listeners: Sequence[socket.socket], inside: Inside | None = None) -> None:
+    def capture(self, listeners: Sequence[socket.socket], inside: ServerNetwork | None = None) -> None:
         """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
         self._captures = Captures(self._outbound, self.names, self._limits, inside, self._own_ports)
         self._protocols["captured"] = self._captures.serve
@@ -146,7 +146,8 @@ class ProxyServer:
             self._acceptors.append(Acceptor(self, listener, "captured", self._captures.serve))
 
     def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
-        """A connect() inside waits to be answered with an error number, or 0: go on. See `proxy/capture.py`."""
+        """A connect() inside waits to be answered with an error number, or 0: go on. See
+        `proxy/transparent/captured_connections.py`."""
         if self._captures is None:
             answer(0)
             return
@@ -175,7 +176,7 @@ class ProxyServer:
         self._families = tuple(sorted(families))
         answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
 
-        async def serve(client: Stream, outbound: Outbound, limits: Limits) -> None:
+        async def serve(client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
             await serve_dns(client, limits, answers.respond)
 
         self._protocols["dns"] = serve
@@ -189,7 +190,7 @@ class ProxyServer:
     def _or_own(ours: Ours, own: OwnPort, theirs: ServeOwn, check: Check | None) -> Serve:
         """Ask for each connection anew who serves it."""
 
-        def serve(client: Stream, outbound: Outbound, limits: Limits) -> Awaitable[None]:
+        def serve(client: Stream, outbound: Outbound, limits: ProxyLimits) -> Awaitable[None]:
             port = own()
             if port is not None:
                 return theirs(client, port, limits, check)
@@ -285,7 +286,9 @@ class ProxyServer:
         self._acceptors = [acceptor for acceptor in self._acceptors if not acceptor.has_failed]
         self._datagrams = [datagrams for datagrams in self._datagrams if not datagrams.has_failed]
 
-    def resume(self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: Inside | None = None) -> None:
+    def resume(
+        self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: ServerNetwork | None = None
+    ) -> None:
         """Go on where another process was. A protocol that is not known here is not served: its sockets are closed."""
         self._protocols = self._serving(None)
         if any(one.protocol == "captured" for one in record.listeners):

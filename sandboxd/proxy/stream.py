@@ -13,7 +13,7 @@ import struct
 from functools import cache
 from typing import Final
 
-from sandboxd.proxy.turns import STEP, Share
+from sandboxd.proxy.fair_share import STEP, Share
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from sandboxd.handover.record import Descriptor
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.hosts import Host, IPAddress
-from sandboxd.policy.upstream import ParentProxy
-from sandboxd.proxy.relay import DirectionRecord, Inspect, Relay
+from sandboxd.policy.hosts.host_patterns import Host, IPAddress
+from sandboxd.policy.hosts.parent_proxies import ParentProxy
+from sandboxd.proxy.relay import DirectionRecord, Inspect, SocketRelay
 from sandboxd.proxy.stream import Stream
 
 if TYPE_CHECKING:
-    from sandboxd.proxy.outbound import Connection, Outbound
+    from sandboxd.proxy.outbound import Outbound, OutboundConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class Tunnels:
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
-        self._open: dict[Stream, tuple[Relay, Connection, Stream | None]] = {}
+        self._open: dict[Stream, tuple[SocketRelay, OutboundConnection, Stream | None]] = {}
 
     async def run(
         self,
         client: Stream,
-        connection: Connection,
+        connection: OutboundConnection,
         to_client: bytes,
         inspect: Inspect | None = None,
         origin: Stream | None = None,
     ) -> None:
         """Join both until both directions have ended. `to_client` goes first that way. `origin` owns the connection's
         socket, when something does."""
-        relay = Relay(client.socket, connection.socket, share=client.share)
+        relay = SocketRelay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, origin
         try:
             await relay.run(client.take_pending(), to_client, inspect)
@@ -63,7 +63,7 @@ class Tunnels:
         """Go on with one that another process had."""
         connection = self._outbound.resume(record, socket.socket(fileno=record.origin))
         inspect = None if record.outward.inspected else self._outbound.inspect(connection)
-        relay = Relay(client.socket, connection.socket, share=client.share)
+        relay = SocketRelay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, None
         try:
             await relay.resume(record.outward, record.inward, inspect)

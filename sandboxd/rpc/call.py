@@ -8,9 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sandboxd.errors import CallerError
-from sandboxd.host.resolve import NoNames, resolve
+from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.wide_places import why_wide_project
+from sandboxd.policy.paths.wide_places import why_wide_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sandboxd.rpc.peer import Caller
 
 
-class Client(Protocol):
+class ConnectedClient(Protocol):
     """The caller's connection as handlers see it. The object itself owns the sessions opened over it."""
 
     @property
@@ -33,9 +33,9 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MethodCall:
     daemon: Daemon
-    client: Client
+    client: ConnectedClient
     methods: Mapping[str, Route]
 
     @property
@@ -47,7 +47,7 @@ class Call:
         more than a project: commands could write there."""
         if not self.caller.restricted:
             return
-        real = resolve(directory, NoNames()).real
+        real = resolve(directory, NullNameRecorder()).real
         if why_wide_project(real, self.daemon.policies.places.home):
             raise CallerError(
                 "not_permitted",
@@ -74,7 +74,7 @@ class Call:
         self.daemon.subscriptions.remove(self.client)
 
 
-class Access(Enum):
+class MethodAccess(Enum):
     """Powers that a method needs of its caller. A connection begins with all of them and can give some up."""
 
     ASK = "ask"
@@ -87,12 +87,12 @@ class Access(Enum):
     """Answer questions, and change what holds for every client: settings, and whether there is a daemon."""
 
 
-EVERYTHING = frozenset(Access)
-AGENT = frozenset({Access.ASK, Access.RUN})
+EVERYTHING = frozenset(MethodAccess)
+AGENT = frozenset({MethodAccess.ASK, MethodAccess.RUN})
 """What the role `agent` keeps, and that for its own sessions only."""
 
 
-Handler = Callable[["Call", Any], Awaitable[Any]]
+Handler = Callable[["MethodCall", Any], Awaitable[Any]]
 """Takes the call and the record of its parameters, and returns a record of the wire."""
 
 
@@ -102,4 +102,4 @@ class Route:
 
     params: type[Any]
     handler: Handler
-    access: Access
+    access: MethodAccess

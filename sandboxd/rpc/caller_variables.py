@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sandboxd.rpc.peer import Caller, start_time
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 MOST = 100
 """Variables that rules may mention. A project may have sent thousands of them."""
@@ -25,7 +25,7 @@ _LONGEST = 4096
 
 
 async def caller_variables(
-    call: Call, names: Collection[str], given: Mapping[str, str] | None
+    call: MethodCall, names: Collection[str], given: Mapping[str, str] | None
 ) -> tuple[tuple[str, str], ...]:
     """Name and value of each of `names` that the caller has with another value than the daemon. `given` is what the
     call itself says of the environment. Empty for a restricted caller, who may not choose what a rule opens."""
@@ -40,7 +40,7 @@ async def caller_variables(
     return tuple((name, value) for name, value in found if value and value != own.get(name) and _is_usable(value))
 
 
-async def caller_search_path(call: Call) -> str:
+async def caller_search_path(call: MethodCall) -> str:
     """The PATH that the caller's process was started with, else the daemon's own."""
     found = dict(await caller_variables(call, ("PATH",), None))
     return found.get("PATH") or call.daemon.policies.places.environment.get("PATH", "")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.turns import STEP, Share
+from sandboxd.proxy.fair_share import STEP, Share
 from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
@@ -90,7 +90,7 @@ class Held:
     size: int = 0
 
 
-class Connection(asyncio.Protocol):
+class RpcConnection(asyncio.Protocol):
     """`admit` settles who calls (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an admitted
     one. The object itself is the owner of the sessions that are opened over it."""
 
@@ -99,8 +99,8 @@ class Connection(asyncio.Protocol):
         dispatcher: Dispatcher,
         admit: Callable[[socket.socket], Caller],
         log: FilteringBoundLogger,
-        opened: Callable[[Connection], None],
-        lost: Callable[[Connection], None],
+        opened: Callable[[RpcConnection], None],
+        lost: Callable[[RpcConnection], None],
         share_of: Callable[[Caller], Share],
         hurry: Callable[[], None],
         held: Held,

@@ -8,18 +8,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.errors import (
-    CallerError,
-    HostError,
-    InternalError,
-    LaunchError,
-    PolicyError,
-    SandboxdError,
-    SettingsError,
-)
+from sandboxd.errors import CallerError, DaemonError, HostError, InternalError, LaunchError, PolicyError, SettingsError
 from sandboxd.policy.display import neutralise
-from sandboxd.proxy.turns import Share
-from sandboxd.rpc.call import Access, Call, Client, Handler, Route
+from sandboxd.proxy.fair_share import Share
+from sandboxd.rpc.call import ConnectedClient, Handler, MethodAccess, MethodCall, Route
 from sandboxd.rpc.handlers import (
     check,
     decisions,
@@ -50,10 +42,10 @@ if TYPE_CHECKING:
 
     from sandboxd.daemon.state import Daemon
 
-ASK, RUN, ANSWER, CONTROL = Access.ASK, Access.RUN, Access.ANSWER, Access.CONTROL
+ASK, RUN, ANSWER, CONTROL = MethodAccess.ASK, MethodAccess.RUN, MethodAccess.ANSWER, MethodAccess.CONTROL
 
 # Handler and required access of each method. Parameters and results are those of `wire.messages.methods`.
-_HANDLERS: dict[str, tuple[Handler, Access]] = {
+_HANDLERS: dict[str, tuple[Handler, MethodAccess]] = {
     "hello": (hello.hello, ASK),
     "status": (status.status, ASK),
     "check": (check.check, ASK),
@@ -101,7 +93,7 @@ FRESH = frozenset(
 """Those whose answers rest on settings: files that have changed are read again first."""
 
 # Whose fault an error is, by class: the number of a slug that the table of codes does not have.
-_NUMBERS: dict[type[SandboxdError], int] = {
+_NUMBERS: dict[type[DaemonError], int] = {
     CallerError: codes.CALLER,
     SettingsError: codes.SETTINGS,
     PolicyError: codes.POLICY,
@@ -132,17 +124,17 @@ class Dispatcher:
         self._methods = Methods({name: self._bound(name, route) for name, route in methods.items()})
 
     async def respond(
-        self, message: object, client: Client, share: Share | None = None
+        self, message: object, client: ConnectedClient, share: Share | None = None
     ) -> Json | list[Json] | None:
         """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError.
         What it takes is counted to `share`."""
-        return await respond(message, self._methods, Call(self._daemon, client, self._table), share)
+        return await respond(message, self._methods, MethodCall(self._daemon, client, self._table), share)
 
     def _bound(self, name: str, route: Route) -> Any:
-        async def call(context: Call, params: object) -> Result:
+        async def call(context: MethodCall, params: object) -> Result:
             return await charged(answered(context, params))
 
-        async def answered(context: Call, params: object) -> Result:
+        async def answered(context: MethodCall, params: object) -> Result:
             try:
                 if route.access not in context.caller.access:
                     raise CallerError(
@@ -164,14 +156,14 @@ class Dispatcher:
                 return failure(codes.INVALID_PARAMS, error.message, data)
             except InternalError as error:
                 return self._internal(name, error, error.message)
-            except SandboxdError as error:
+            except DaemonError as error:
                 return failure(number_of(error), neutralise(error.message), data_of(error))
             except Exception as error:
                 return self._internal(name, error, "the daemon failed at this call")
 
         return call
 
-    async def _work(self, name: str, route: Route, context: Call, record: Any) -> object:
+    async def _work(self, name: str, route: Route, context: MethodCall, record: Any) -> object:
         if name in FRESH:
             session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
             await self._daemon.bring_settings_up_to_date(session_id, cwd)
@@ -186,7 +178,7 @@ class Dispatcher:
         return failure(codes.INTERNAL_ERROR, message, {"slug": slug, "hint": hint, "incident": incident})
 
 
-def _check_session(call: Call, record: object) -> None:
+def _check_session(call: MethodCall, record: object) -> None:
     """Raises CallerError `not_permitted` where a restricted connection names a session that another one opened."""
     session_id = getattr(record, "session_id", None)
     if session_id is not None and not call.owns(session_id):
@@ -197,17 +189,17 @@ def _check_session(call: Call, record: object) -> None:
         )
 
 
-def number_of(error: SandboxdError) -> int:
+def number_of(error: DaemonError) -> int:
     by_class = next((_NUMBERS[kind] for kind in type(error).__mro__ if kind in _NUMBERS), codes.INTERNAL_ERROR)
     return codes.number_of(error.slug, by_class)
 
 
-def data_of(error: SandboxdError) -> Json:
+def data_of(error: DaemonError) -> Json:
     # Names of files, keys and rules may come from a project, that is, from a file an agent has written.
     return {"slug": error.slug, "hint": neutralise(error.hint), **error.data}
 
 
-def answer_to(error: SandboxdError) -> Json:
+def answer_to(error: DaemonError) -> Json:
     """An error as a whole answer to no request in particular."""
     return {
         "jsonrpc": "2.0",

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
-from sandboxd.proxy.turns import Share
+from sandboxd.proxy.fair_share import Share
 from sandboxd_client.wire import codes
 
 with warnings.catch_warnings():

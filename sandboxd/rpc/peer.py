@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.errors import CallerError
-from sandboxd.rpc.call import EVERYTHING, Access
+from sandboxd.rpc.call import EVERYTHING, MethodAccess
 from sandboxd.rpc.peer_macos import check_peer
 
 _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
@@ -54,7 +54,7 @@ class Caller:
     uid: int
     gid: int
     pid: int
-    access: frozenset[Access] = EVERYTHING
+    access: frozenset[MethodAccess] = EVERYTHING
     more_groups: tuple[int, ...] = ()
     """Those that the daemon is not in."""
     started: int = field(default=0, compare=False)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from sandboxd.errors import CallerError
-from sandboxd.proxy.turns import CONNECTION, Share, Turns
-from sandboxd.rpc.connection import Connection, ConnectionRecord, Held
+from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
+from sandboxd.rpc.connection import ConnectionRecord, Held, RpcConnection
 from sandboxd.rpc.peer import Identity, identify
 from sandboxd.rpc.shares import BUDGET, ClientShare
 
@@ -45,7 +45,7 @@ class Connections:
         """By process."""
         self.admitted = 0
         """How many there have been."""
-        self._open: set[Connection] = set()
+        self._open: set[RpcConnection] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._joining: set[asyncio.Task[None]] = set()
         self._acceptor: _Acceptor | None = None
@@ -54,7 +54,7 @@ class Connections:
         return len(self._open)
 
     @property
-    def open(self) -> tuple[Connection, ...]:
+    def open(self) -> tuple[RpcConnection, ...]:
         return tuple(self._open)
 
     def _share_of(self, caller: Caller) -> Share:
@@ -63,7 +63,7 @@ class Connections:
             share = self._shares[caller.pid] = ClientShare(self._turns)
         return share
 
-    def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: RpcConnection) -> None:
         self.admitted += 1
         self._open.add(connection)
 
@@ -85,7 +85,7 @@ class Connections:
             self._acceptor.close()
             self._acceptor = None
 
-    async def hand_over(self) -> list[tuple[Connection, ConnectionRecord]]:
+    async def hand_over(self) -> list[tuple[RpcConnection, ConnectionRecord]]:
         """Let go of every connection. To be called after `stop_accepting`."""
         # All at once: one that is lost while others are waited for has no socket any more.
         given = {one: one.give_away() for one in self._open}
@@ -100,27 +100,27 @@ class Connections:
         self,
         dispatcher: Dispatcher,
         log: FilteringBoundLogger,
-        lost: Callable[[Connection], Awaitable[None]],
+        lost: Callable[[RpcConnection], Awaitable[None]],
         admit: Callable[[socket.socket], Caller],
-    ) -> Connection:
+    ) -> RpcConnection:
         """A connection that is not connected yet. `lost` is awaited when it has gone, after the last of its calls."""
 
-        def forget(connection: Connection) -> None:
+        def forget(connection: RpcConnection) -> None:
             self._open.discard(connection)
             ending = asyncio.get_running_loop().create_task(end(connection), name=f"gone-{connection.caller.pid}")
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-        async def end(connection: Connection) -> None:
+        async def end(connection: RpcConnection) -> None:
             await connection.calls_ended()
             try:
                 await lost(connection)
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
-        return Connection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._held)
+        return RpcConnection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._held)
 
-    async def connect(self, connection: Connection, record: ConnectionRecord) -> None:
+    async def connect(self, connection: RpcConnection, record: ConnectionRecord) -> None:
         """Go on with a client of an earlier daemon."""
         sock = socket.socket(fileno=record.socket)
         sock.setblocking(False)
@@ -133,7 +133,7 @@ class Connections:
         listening: ListeningSocket,
         dispatcher: Dispatcher,
         log: FilteringBoundLogger,
-        lost: Callable[[Connection], Awaitable[None]],
+        lost: Callable[[RpcConnection], Awaitable[None]],
     ) -> AsyncIterator[None]:
         """Serve on `listening` as long as the context lasts. `lost` is awaited for each connection that has gone, after
         the last of its calls has ended."""
@@ -157,7 +157,7 @@ class Connections:
 
 
 def _settled(sock: socket.socket, own: Identity) -> Callable[[socket.socket], Caller]:
-    """Who calls, as of now: what `Connection` asks later."""
+    """Who calls, as of now: what `RpcConnection` asks later."""
     try:
         caller = identify(sock, own)
     except CallerError as error:
@@ -170,7 +170,7 @@ def _settled(sock: socket.socket, own: Identity) -> Callable[[socket.socket], Ca
     return lambda _: caller
 
 
-async def _join(connection: Connection, sock: socket.socket) -> None:
+async def _join(connection: RpcConnection, sock: socket.socket) -> None:
     try:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
     except OSError:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from sandboxd.proxy.turns import STEP, Share, Timed, Turns
+from sandboxd.proxy.fair_share import STEP, Share, Timed, Turns
 
 T = TypeVar("T")
 

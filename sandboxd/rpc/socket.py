@@ -153,7 +153,7 @@ def _holder(descriptor: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerRecord:
+class ListeningSocketRecord:
     """`made`: the file at `path` is to be removed at the end."""
 
     socket: Descriptor
@@ -171,14 +171,14 @@ class ListeningSocket:
     own: bool = True
     _made: os.stat_result | None = None
 
-    def hand_over(self) -> ListenerRecord:
+    def hand_over(self) -> ListeningSocketRecord:
         """Let go of the socket. Who connects from now on waits in its backlog."""
-        record = ListenerRecord(Descriptor(self.socket.detach()), self.path, self._made is not None, self.own)
+        record = ListeningSocketRecord(Descriptor(self.socket.detach()), self.path, self._made is not None, self.own)
         self._made = None
         return record
 
     @classmethod
-    def resumed(cls, record: ListenerRecord) -> ListeningSocket:
+    def resumed(cls, record: ListeningSocketRecord) -> ListeningSocket:
         """The same socket in the next daemon."""
         listener = socket.socket(fileno=record.socket)
         listener.setblocking(False)

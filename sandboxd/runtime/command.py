@@ -16,23 +16,23 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from sandboxd.backends.base import Answer, ConnectAttempt, Inside, LaunchHandle, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Refusal, SandboxNetwork
 from sandboxd.errors import LaunchError, PolicyError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
-from sandboxd.plan.attribution import Attribution
-from sandboxd.plan.facts import SocketFile
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.inference import paths_said_to_be_denied
-from sandboxd.policy.publication import Publication
+from sandboxd.policy.explain.inference import paths_said_to_be_denied
+from sandboxd.policy.hosts.publication import Publication
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import RunEnded, RunStarted
-from sandboxd.runtime.not_resumed import close_descriptors
 from sandboxd.runtime.published_ports import PublishedPorts
-from sandboxd.runtime.rate import RateBound
-from sandboxd.runtime.sightings import of_connection, of_output, of_refusal, of_socket
-from sandboxd.runtime.sockets import SocketConnects, SocketGate
-from sandboxd.runtime.violations import Sighting, ViolationStore
+from sandboxd.runtime.rate_bound import RateBound
+from sandboxd.runtime.socket_gate import SocketConnects, SocketGate
+from sandboxd.runtime.violations.denial_events import of_connection, of_output, of_refusal, of_socket
+from sandboxd.runtime.violations.violation_store import DenialEvent, ViolationStore
 from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
@@ -80,7 +80,7 @@ class Command:
         self.pid: int | None = None
         self.claimed_at: float | None = None
         self.proxies: ProxyServer | None = None
-        self._inside: Inside | None = None
+        self._inside: SandboxNetwork | None = None
         self.published: PublishedPorts | None = None
         """The ports that the host reaches, once there are some. Closed with the command."""
         self._violations = violations
@@ -189,7 +189,7 @@ class Command:
         self._inside.close()
         return Descriptor(descriptor)
 
-    def resume(self, record: CommandRecord, handle: LaunchHandle | None, inside: Inside | None) -> None:
+    def resume(self, record: CommandRecord, handle: LaunchHandle | None, inside: SandboxNetwork | None) -> None:
         """Go on where an earlier daemon was. Without a `handle` the command is over. `inside` is its network."""
         self._inside = inside
         if record.published is not None:
@@ -294,15 +294,15 @@ class Command:
         self._reason = SETTINGS_CHANGED if self._settings.have_changed else reason
 
     def refused(self, refusal: Refusal) -> None:
-        sighting = of_refusal(refusal, self.attribution, self._home, self._generation)
-        if sighting is not None:
-            self._record(sighting)
+        denial = of_refusal(refusal, self.attribution, self._home, self._generation)
+        if denial is not None:
+            self._record(denial)
 
     def lost(self, count: int) -> None:
         self._bound.lost += count
         self._violations.add_lost(count)
 
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         """Internet: the way out is opened first, so that the program sees how that ends. Unix sockets: decided by the
         policy of this moment."""
         if attempt.family != socket.AF_UNIX and self.proxies is not None:
@@ -317,12 +317,12 @@ class Command:
     def _socket_refused(self, attempt: ConnectAttempt, decision: Decision) -> None:
         self._record(of_socket(attempt, decision, self._home, self._generation_now()))
 
-    def _record(self, sighting: Sighting) -> None:
+    def _record(self, denial: DenialEvent) -> None:
         self._violations.add(
             self.command_id,
-            sighting,
+            denial,
             self._bound,
-            lambda: self._is_hidden(self.text, sighting.operation, sighting.target),
+            lambda: self._is_hidden(self.text, denial.operation, denial.target),
         )
 
     def ended(self, status: int | None) -> None:

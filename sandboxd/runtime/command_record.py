@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
-from sandboxd.plan.facts import SocketsAtStart
+from sandboxd.plan.host_facts import SocketsAtStart
 from sandboxd.proxy.server import ProxyRecord
 from sandboxd.runtime.published_ports import PublishedRecord
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest

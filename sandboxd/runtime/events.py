@@ -1,7 +1,7 @@
 """What happens in a daemon, as records, and who hears of it: the audit log and the figures.
 
-A question, an answer and a violation have records of their own (`runtime.questions`, `policy.violation`) and are told
-as they are.
+A question, an answer and a violation have records of their own (`runtime.prompts.prompt_records`, `policy.violation`)
+and are told as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.violation import Violation
-from sandboxd.runtime.questions import Asked, Resolved
+from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChanged:
+class PolicyChanged:
     """Another policy holds since now."""
 
     generation: int
@@ -131,10 +131,10 @@ Event = (
     | Disconnected
     | CommandDecided
     | Fallback
-    | SettingsChanged
+    | PolicyChanged
     | Controlled
     | Asked
-    | Resolved
+    | ResolvedQuestion
     | Violation
 )
 Listener = Callable[[Event], None]

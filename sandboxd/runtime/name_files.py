@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from sandboxd.errors import HostError
-from sandboxd.policy.hosts import HostSyntaxError, parse_host
+from sandboxd.policy.hosts.host_patterns import HostSyntaxError, parse_host
 
 RESOLV_CONF: Final = "/etc/resolv.conf"
 HOSTS: Final = "/etc/hosts"

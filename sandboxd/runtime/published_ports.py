@@ -21,14 +21,14 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from sandboxd.backends.base import Inside
+from sandboxd.backends.base import SandboxNetwork
 from sandboxd.errors import CallerError, HostError, LaunchError
 from sandboxd.handover.record import Descriptor
-from sandboxd.policy.hosts import quote
-from sandboxd.policy.publication import MOST, Publication
-from sandboxd.proxy.relay import Relay
+from sandboxd.policy.hosts.host_patterns import quote
+from sandboxd.policy.hosts.publication import MOST, Publication
+from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
+from sandboxd.proxy.relay import SocketRelay
 from sandboxd.proxy.stream import hurry, reset, send_at_once
-from sandboxd.proxy.turns import CONNECTION, Share, Turns
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024
@@ -55,7 +55,7 @@ class PublishedPorts:
 
     def __init__(self, wanted: Iterable[Publication], label: str = "") -> None:
         self._label = label
-        self._inside: Inside | None = None
+        self._inside: SandboxNetwork | None = None
         self._listeners: list[socket.socket] = []
         self._files: list[tuple[int, int]] = []
         self._tasks: dict[asyncio.Task[None], socket.socket] = {}
@@ -107,7 +107,7 @@ class PublishedPorts:
             ports._resume(listener, publication.inner)
         return ports
 
-    def serve(self, inside: Inside, turns: Turns | None = None) -> None:
+    def serve(self, inside: SandboxNetwork, turns: Turns | None = None) -> None:
         """From now on connections reach the network `inside`, which stays its owner's, in `turns` of the daemon."""
         self._inside, self._turns = inside, turns or Turns()
         self._shares.clear()
@@ -208,7 +208,7 @@ class PublishedPorts:
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("published port of %s: a connection ended by a fault", self._label, exc_info=fault)
 
-    async def _join(self, client: socket.socket, inner: int, inside: Inside, share: Share) -> None:
+    async def _join(self, client: socket.socket, inner: int, inside: SandboxNetwork, share: Share) -> None:
         try:
             server = await _connect(inside, inner)
         except BaseException as error:
@@ -219,10 +219,10 @@ class PublishedPorts:
         for sock in (client, server):
             send_at_once(sock)  # as `hurry`, without effect on a Unix socket
             hurry(sock)
-        await Relay(client, server, share=share).run()
+        await SocketRelay(client, server, share=share).run()
 
 
-async def _connect(inside: Inside, port: int) -> socket.socket:
+async def _connect(inside: SandboxNetwork, port: int) -> socket.socket:
     """The server inside, on whichever loopback address it listens. Raises OSError, LaunchError."""
     for address in LOOPBACK[:-1]:
         try:

@@ -10,29 +10,29 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sandboxd.backends.base import Backend, Inside, LaunchHandle, Observer
-from sandboxd.errors import CallerError, HostError, SandboxdError
-from sandboxd.plan.attribution import Attribution
+from sandboxd.backends.base import Backend, LaunchHandle, Observer, SandboxNetwork
+from sandboxd.errors import CallerError, DaemonError, HostError
 from sandboxd.plan.environment import session_variables
-from sandboxd.plan.facts import Resolved, SocketFile, SocketsAtStart
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.host_facts import ResolvedPath, SocketFile, SocketsAtStart
 from sandboxd.plan.plan import Plan, UnixSockets
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
-from sandboxd.policy.ignored import is_ignored
-from sandboxd.policy.policy import Policy
-from sandboxd.policy.publication import check_publications
-from sandboxd.policy.upstream import NO_PROXIES, EnvironmentProxies
-from sandboxd.policy.ways_out import actual_layers, way_out_warnings
+from sandboxd.policy.hosts.egress import actual_layers, way_out_warnings
+from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
+from sandboxd.policy.hosts.publication import check_publications
+from sandboxd.policy.ignored_violations import is_ignored
+from sandboxd.policy.model import Policy
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
-from sandboxd.runtime.grants import Grants
-from sandboxd.runtime.not_resumed import close_descriptors
+from sandboxd.runtime.prompts.grants import Grants
 from sandboxd.runtime.published_ports import PublishedPorts
-from sandboxd.runtime.session_records import SessionInfo, SessionRecord, SessionSpec
-from sandboxd.runtime.sockets import FindSockets, SocketGate, SocketsInside
-from sandboxd.runtime.temporary import TemporaryRoot
-from sandboxd.runtime.violations import ViolationFeed, ViolationStore
+from sandboxd.runtime.session_records import SessionInfo, SessionSpec, SessionState
+from sandboxd.runtime.socket_gate import FindSockets, SocketGate, SocketsInside
+from sandboxd.runtime.temporary_directories import TemporaryRoot
+from sandboxd.runtime.violations.violation_store import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, Wrapped, WrapRequest, check_restrictions
 
 STOP_GRACE_S = 1.0
@@ -50,13 +50,13 @@ class Inherited:
     network of a sandbox by its descriptor."""
 
     resume: Callable[[str, Observer], LaunchHandle | None]
-    inside: Callable[[int], Inside]
+    inside: Callable[[int], SandboxNetwork]
 
 
-class Planner(Protocol):
+class LaunchPlanner(Protocol):
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
 
-    async def resolve(self, path: str) -> Resolved:
+    async def resolve(self, path: str) -> ResolvedPath:
         """Where a path leads on the host, now."""
         ...
 
@@ -83,10 +83,10 @@ class SessionParts:
     what the daemon knows of itself and its user; `make_proxies` builds the proxy server of one command."""
 
     backend: Backend
-    planner: Planner
+    planner: LaunchPlanner
     temporary: TemporaryRoot
     place: Callable[[str, str, str, str], Place]
-    make_proxies: Callable[[Callable[[], Policy], Command, Session], ProxyServer]
+    make_proxies: Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]
     violations: ViolationFeed = field(default_factory=ViolationFeed)
     session_ended: Callable[[str], None] = lambda session_id: None
     """Called once for each session that ends, when its commands are about to."""
@@ -99,7 +99,7 @@ class SessionParts:
     find_sockets: FindSockets = lambda places: SocketsAtStart()
 
 
-class Session:
+class SandboxSession:
     """Owned by `Sessions`, which opens and closes it."""
 
     def __init__(self, session_id: str, spec: SessionSpec, policy: PolicyOf, parts: SessionParts) -> None:
@@ -115,7 +115,7 @@ class Session:
         self._places: dict[tuple[str, bool], Place] = {}
         self._temporary = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_idle: Callable[[Session], None] | None = None
+        self.on_idle: Callable[[SandboxSession], None] | None = None
 
     @property
     def cwd(self) -> str:
@@ -164,7 +164,7 @@ class Session:
         begun = time.perf_counter()
         try:
             wrapped, command = await self._wrap(request)
-        except SandboxdError as error:
+        except DaemonError as error:
             what = self.id, request.cwd, request.text, error.slug, error.message
             self._parts.events.tell(RunRefused(*what))
             raise
@@ -182,7 +182,7 @@ class Session:
                     seconds=time.perf_counter() - begun,
                 )
             )
-        except SandboxdError:
+        except DaemonError:
             command.expire()  # nobody has its argv
             raise
         return wrapped
@@ -329,17 +329,17 @@ class Session:
 
     # from one daemon to the next (docs/restarts.md)
 
-    def kept(self, settings: Any, command: Command | None = None) -> SessionRecord:
+    def kept(self, settings: Any, command: Command | None = None) -> SessionState:
         """What another daemon needs when this one is gone without a word: how the session is, or one of its commands
         (`joined`). Lets go of nothing."""
-        record = SessionRecord(
+        record = SessionState(
             self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
         )
         if command is not None:
             return replace(record, commands=(command.kept,))
         return replace(record, grants=self.grants.record(), violations=self.violations.record())
 
-    async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionRecord, int]:
+    async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionState, int]:
         """Let go of everything, as it is; `ended` are the commands that are over. The record, and how many connections
         had to be reset."""
         records, cut = [], 0
@@ -349,7 +349,7 @@ class Session:
             cut += lost
         while self._tasks:
             await asyncio.wait(self._tasks)
-        record = SessionRecord(
+        record = SessionState(
             session_id=self.id,
             spec=self.spec,
             opened_at=self.opened_at,
@@ -365,7 +365,7 @@ class Session:
         self.grants.close()
         return record, cut
 
-    def resume(self, record: SessionRecord, inherited: Inherited) -> list[Command]:
+    def resume(self, record: SessionState, inherited: Inherited) -> list[Command]:
         """Go on where an earlier daemon was; its commands, also those that are over. When this raises, what it has not
         come to is closed."""
         rest = list(record.commands)
@@ -376,7 +376,7 @@ class Session:
                 close_descriptors(one)
             raise
 
-    def _resume(self, record: SessionRecord, rest: list[CommandRecord], inherited: Inherited) -> Iterator[Command]:
+    def _resume(self, record: SessionState, rest: list[CommandRecord], inherited: Inherited) -> Iterator[Command]:
         """`rest` are those of its commands that are still to come."""
         self.opened_at = record.opened_at
         self.violations.resume(record.violations)
@@ -400,7 +400,7 @@ class Session:
 
     async def _attribute(self, command: Command, place: Place, record: CommandRecord) -> None:
         """Find out again which rule refuses what to a command that was taken over, by the policy of now."""
-        with contextlib.suppress(SandboxdError):  # then its violations name no rule
+        with contextlib.suppress(DaemonError):  # then its violations name no rule
             policy = self._policy(record.overrides)
             plan = await self._parts.planner.plan(policy, PlanRequest(place, Argv(("true",)), {}))
             command.attribution = plan.attribution

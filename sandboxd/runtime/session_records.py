@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sandboxd.runtime.command_record import CommandRecord
-from sandboxd.runtime.grants import GrantsRecord
-from sandboxd.runtime.violations import ViolationsRecord
+from sandboxd.runtime.prompts.grants import GrantsRecord
+from sandboxd.runtime.violations.violation_store import ViolationsRecord
 
 
 class PermissionMode(enum.StrEnum):
@@ -50,7 +50,7 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionState:
     """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
     ends with, empty when that is gone. A closed one is only known by what became of its commands; an `orphaned` one
     ends with its last command, since its connection ended with the daemon."""
@@ -67,10 +67,10 @@ class SessionRecord:
     orphaned: bool = False
 
 
-def joined(records: Iterable[SessionRecord]) -> list[SessionRecord]:
+def joined(records: Iterable[SessionState]) -> list[SessionState]:
     """One record for each session, where its commands were kept one by one, each with a record that says only to which
     session it belongs. What has no commands says how the session is."""
-    found: dict[str, SessionRecord] = {}
+    found: dict[str, SessionState] = {}
     for record in sorted(records, key=lambda record: bool(record.commands)):
         known = found.setdefault(record.session_id, record)
         if known is not record:

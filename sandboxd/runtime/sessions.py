@@ -13,8 +13,8 @@ from sandboxd.errors import CallerError
 from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, Session, SessionParts
-from sandboxd.runtime.session_records import SessionRecord, SessionSpec
+from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, SandboxSession, SessionParts
+from sandboxd.runtime.session_records import SessionSpec, SessionState
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 512
@@ -34,7 +34,7 @@ class _Wrap:
     """`owner` is the connection whose session it is, None when that has gone. A command may outlive its session."""
 
     command: Command
-    session: Session
+    session: SandboxSession
     owner: object
 
 
@@ -45,9 +45,9 @@ class Sessions:
         """`changed` hears of each session that there is (True) or is no more."""
         self._parts = parts
         self._changed = changed
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, SandboxSession] = {}
         self._owners: dict[str, object] = {}
-        self._implicit: dict[tuple[object, str], Session] = {}
+        self._implicit: dict[tuple[object, str], SandboxSession] = {}
         self._commands: OrderedDict[str, _Wrap] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         self.grace_s = STOP_GRACE_S
@@ -69,17 +69,17 @@ class Sessions:
         """Whether a session was opened by the connection `owner` and has not ended."""
         return owner is not None and self._owners.get(session_id) is owner
 
-    def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> Session:
+    def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> SandboxSession:
         """A new session of the connection `owner`. Raises CallerError `sessions_too_many`."""
         self._check_room(spec, owner)
-        session = Session(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
+        session = SandboxSession(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
         self._sessions[session.id] = session
         self._owners[session.id] = owner
         if self._changed is not None:
             self._changed(session.id, True)
         return session
 
-    def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> Session:
+    def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> SandboxSession:
         """The session of a connection that wraps without having opened one: one for each project directory."""
         session = self._implicit.get((owner, cwd))
         if session is None or session.closed:
@@ -107,7 +107,7 @@ class Sessions:
                 self._end_later(self._implicit.pop(key))
                 return
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str) -> SandboxSession:
         """Raises CallerError `session_unknown`."""
         session = self._sessions.get(session_id)
         if session is None:
@@ -118,7 +118,7 @@ class Sessions:
             )
         return session
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[SandboxSession]:
         return list(self._sessions.values())
 
     @property
@@ -127,7 +127,7 @@ class Sessions:
         proxies = (command.proxies for session in self.all() for command in session.commands())
         return sum(one.connections for one in proxies if one is not None)
 
-    async def wrap(self, session: Session, request: WrapRequest) -> Wrapped:
+    async def wrap(self, session: SandboxSession, request: WrapRequest) -> Wrapped:
         wrapped = await session.wrap(request)
         command = session.command(wrapped.wrap_id)
         if command is not None:
@@ -151,7 +151,7 @@ class Sessions:
         command, session = self.wrapped(wrap_id)
         return await command.settled_outcome(), session.violations.list(command.command_id)
 
-    def wrapped(self, wrap_id: str) -> tuple[Command, Session]:
+    def wrapped(self, wrap_id: str) -> tuple[Command, SandboxSession]:
         """The command of a wrap, also one that has ended. Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None:
@@ -178,11 +178,11 @@ class Sessions:
                     command.proxies.pause()
 
     async def hand_over(
-        self, outgoing: Outgoing, owner: Callable[[object], str], settings: Callable[[Session], object]
+        self, outgoing: Outgoing, owner: Callable[[object], str], settings: Callable[[SandboxSession], object]
     ) -> None:
         """Let go of every session. `owner` names a connection (empty for one that is gone), `settings` are those that a
         session was opened with."""
-        known: dict[Session, list[Command]] = {session: [] for session in self.all()}
+        known: dict[SandboxSession, list[Command]] = {session: [] for session in self.all()}
         owners = {session: self._owners.get(session.id) for session in known}
         for one in self._commands.values():
             known.setdefault(one.session, []).append(one.command)
@@ -197,9 +197,9 @@ class Sessions:
         self._commands.clear()
         self._implicit.clear()
 
-    def resume(self, record: SessionRecord, policy: PolicyOf, owner: object, inherited: Inherited) -> None:
+    def resume(self, record: SessionState, policy: PolicyOf, owner: object, inherited: Inherited) -> None:
         """Go on with a session of an earlier daemon; `owner` is its connection, None when that is gone."""
-        session = Session(record.session_id, record.spec, policy, self._parts)
+        session = SandboxSession(record.session_id, record.spec, policy, self._parts)
         if not record.closed:
             self._sessions[session.id] = session
             self._owners[session.id] = owner
@@ -243,18 +243,18 @@ class Sessions:
         for session in self._sessions.values():
             session.recheck()
 
-    def _end_later(self, session: Session) -> None:
+    def _end_later(self, session: SandboxSession) -> None:
         task = asyncio.get_running_loop().create_task(self._end(session), name=f"end-{session.id}")
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _end_all(self, sessions: Iterable[Session]) -> None:
+    async def _end_all(self, sessions: Iterable[SandboxSession]) -> None:
         """Each of them, also when the end of another one fails; raises what was the first to go wrong."""
         outcomes = await asyncio.gather(*map(self._end, sessions), return_exceptions=True)
         for fault in filter(None, outcomes):
             raise fault
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: SandboxSession) -> None:
         """Raises OSError when its temporary directory cannot be removed; it has ended all the same."""
         self._owners.pop(session.id, None)
         try:
@@ -264,7 +264,7 @@ class Sessions:
             raise
         self._ended(session)
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: SandboxSession) -> None:
         self._sessions.pop(session.id, None)
         if self._changed is not None:
             self._changed(session.id, False)

@@ -7,15 +7,15 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sandboxd.errors import CallerError, LaunchError, PolicyError, SandboxdError
-from sandboxd.policy.policy import AuditPolicy, CommandPolicy, NetworkPolicy, Policy
-from sandboxd.policy.publication import Publication
+from sandboxd.errors import CallerError, DaemonError, LaunchError, PolicyError
+from sandboxd.policy.hosts.publication import Publication
+from sandboxd.policy.model import AuditPolicy, CommandPolicy, NetworkPolicy, Policy
 from sandboxd.settings.origins import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller adds to the policy for one command (design 4, `wrap`). The settings they form are the CLI source:
+    """What a caller adds to the policy for one command. The settings they form are the CLI source:
     highest, except that managed policy is never loosened. `settings` is the path of a further settings file."""
 
     allow_domains: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class HeldSettings:
         try:
             now = self._now()
             self.have_changed = now is not self._made_under and not self._are_alike(now)
-        except SandboxdError:
+        except DaemonError:
             self.have_changed = True
         if self.have_changed:
             raise LaunchError("settings_changed", SETTINGS_CHANGED, hint="run the command again")

@@ -49,7 +49,7 @@ class JsoncError(SettingsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """One value and its place: `text[start:end]` is how it is written. `value` is the plain Python value; an object has
     `members`, an array has `items`."""
 
@@ -57,7 +57,7 @@ class Node:
     end: int
     value: Any
     members: tuple[Member, ...] = ()
-    items: tuple[Node, ...] = ()
+    items: tuple[JsonNode, ...] = ()
     _by_key: dict[str, Member] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of the members, made when one is first asked for: a project may have sent a hundred thousand of them."""
 
@@ -77,8 +77,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    key: Node
-    node: Node
+    key: JsonNode
+    node: JsonNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Document:
     """A parsed text. `text` has no byte-order mark; `had_mark` remembers that the file did."""
 
     text: str
-    root: Node
+    root: JsonNode
     had_mark: bool = False
     _lines: tuple[int, ...] = field(default=(), repr=False)
 
@@ -94,9 +94,9 @@ class Document:
         """Line and column of an offset, both from 1, columns counted in characters."""
         return _position(self._lines, offset)
 
-    def find(self, *path: str | int) -> Node | None:
+    def find(self, *path: str | int) -> JsonNode | None:
         """The node at a path of keys and indexes, or None."""
-        node: Node | None = self.root
+        node: JsonNode | None = self.root
         for step in path:
             if node is None:
                 return None
@@ -211,7 +211,7 @@ class _Parser:
     def at_string(self) -> bool:
         return self.token is not None and self.token.kind == "string"
 
-    def value(self, depth: int) -> Node:
+    def value(self, depth: int) -> JsonNode:
         token = self.token
         if token is None:
             raise self.syntax("a value is missing")
@@ -226,17 +226,17 @@ class _Parser:
             self.brackets.pop()
             return node
         self.take()
-        return Node(token.start, token.end, self.scalar(token))
+        return JsonNode(token.start, token.end, self.scalar(token))
 
-    def object(self, depth: int) -> Node:
+    def object(self, depth: int) -> JsonNode:
         start = self.take().start
         members: list[Member] = []
-        seen: dict[str, Node] = {}
+        seen: dict[str, JsonNode] = {}
         while self.mark() != "}":
             if not self.at_string():
                 raise self.syntax('expected a key in double quotes or "}"')
             token = self.take()
-            key = Node(token.start, token.end, self.scalar(token))
+            key = JsonNode(token.start, token.end, self.scalar(token))
             if key.value in seen:
                 line, column = _position(self.lines, seen[key.value].start)
                 raise self.error(
@@ -257,11 +257,11 @@ class _Parser:
             elif self.mark() != "}":
                 raise self.syntax("expected ',' or '}'")
         end = self.take().end
-        return Node(start, end, {str(m.key.value): m.node.value for m in members}, members=tuple(members))
+        return JsonNode(start, end, {str(m.key.value): m.node.value for m in members}, members=tuple(members))
 
-    def array(self, depth: int) -> Node:
+    def array(self, depth: int) -> JsonNode:
         start = self.take().start
-        items: list[Node] = []
+        items: list[JsonNode] = []
         while self.mark() != "]":
             items.append(self.value(depth + 1))
             if self.mark() == ",":
@@ -269,7 +269,7 @@ class _Parser:
             elif self.mark() != "]":
                 raise self.syntax("expected ',' or ']'")
         end = self.take().end
-        return Node(start, end, [item.value for item in items], items=tuple(items))
+        return JsonNode(start, end, [item.value for item in items], items=tuple(items))
 
     def scalar(self, token: Token) -> Any:
         written = self.text[token.start : token.end]

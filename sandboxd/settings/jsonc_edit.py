@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from sandboxd.errors import InternalError, SettingsError
-from sandboxd.settings.jsonc import Document, Node, is_trivia, parse_jsonc, tokens
+from sandboxd.settings.jsonc import Document, JsonNode, is_trivia, parse_jsonc, tokens
 
 KeyPath = tuple[str, ...]
 
@@ -68,7 +68,7 @@ def remove_key(text: str, path: KeyPath) -> str:
     return edit.finish(edit.removed(parent, spans, index), wanted)
 
 
-def _list_at(node: Node, path: KeyPath) -> tuple[Node, ...]:
+def _list_at(node: JsonNode, path: KeyPath) -> tuple[JsonNode, ...]:
     if not node.is_array:
         raise SettingsError(
             "settings_wrong_type", f"{'.'.join(path)} is not a list", hint="correct the file by hand first"
@@ -106,7 +106,7 @@ class _Edit:
     def tree(self) -> Any:
         return self.document.root.value
 
-    def find(self, path: KeyPath) -> Node | None:
+    def find(self, path: KeyPath) -> JsonNode | None:
         return self.document.find(*path)
 
     def value(self, path: KeyPath) -> Any:
@@ -138,10 +138,10 @@ class _Edit:
         for step in reversed(path[depth + 1 :]):
             value = {step: value}
         last = container.members[-1] if container.members else None
-        place = Node(last.key.start, last.node.end, None) if last else None
+        place = JsonNode(last.key.start, last.node.end, None) if last else None
         return self.finish(self.inserted(container, place, value, path[depth]), wanted)
 
-    def inserted(self, container: Node, last: Node | None, value: Any, key: str | None) -> str:
+    def inserted(self, container: JsonNode, last: JsonNode | None, value: Any, key: str | None) -> str:
         """The text with one more entry at the end of an object or list."""
         outer = self.indent_at(container.start)
         closing = container.end - 1
@@ -170,7 +170,7 @@ class _Edit:
         text = self.text[:line_end] + added + self.text[line_end:]
         return text if comma is not None else text[: last.end] + "," + text[last.end :]
 
-    def removed(self, container: Node, spans: list[tuple[int, int]], index: int) -> str:
+    def removed(self, container: JsonNode, spans: list[tuple[int, int]], index: int) -> str:
         """The text without one entry, its comma and the comment behind it in its line."""
         start, end = spans[index]
         closing = container.end - 1

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from sandboxd.settings.table import TABLE, Effect
+from sandboxd.settings.key_table import TABLE, Effect
 
 
-class Kind(StrEnum):
+class UnknownKeyKind(StrEnum):
     """What a key that is not in the schema means for commands."""
 
     FOREIGN = "foreign"
@@ -62,10 +62,10 @@ _IN_PERMISSIONS = """blockWritesOutsideWorkingDirectories defaultMode disableAut
     skipDangerousModePermissionPrompt"""
 """About modes of that program, and about its file tools alone."""
 
-KNOWN: dict[str, Kind] = {
-    **dict.fromkeys(_AT_TOP.split(), Kind.FOREIGN),
-    **{f"permissions.{name}": Kind.FOREIGN for name in _IN_PERMISSIONS.split()},
-    **dict.fromkeys(("ignorePatterns", "permissions.ignorePatterns"), Kind.RESTRICTING),
+KNOWN: dict[str, UnknownKeyKind] = {
+    **dict.fromkeys(_AT_TOP.split(), UnknownKeyKind.FOREIGN),
+    **{f"permissions.{name}": UnknownKeyKind.FOREIGN for name in _IN_PERMISSIONS.split()},
+    **dict.fromkeys(("ignorePatterns", "permissions.ignorePatterns"), UnknownKeyKind.RESTRICTING),
     **dict.fromkeys(
         (
             "sandbox.allowNestedUserNamespaces",
@@ -78,7 +78,7 @@ KNOWN: dict[str, Kind] = {
             "sandbox.seccomp",
             "sandbox.socatPath",
         ),
-        Kind.UNSUPPORTED,
+        UnknownKeyKind.UNSUPPORTED,
     ),
 }
 """Keys that are known and not in the schema, those below one that is listed included."""
@@ -97,20 +97,22 @@ DEEPEST = 8
 """Levels below a key that are looked at for the name of a restriction."""
 
 
-def kind_of(path: tuple[str, ...], value: Any) -> Kind:
+def kind_of(path: tuple[str, ...], value: Any) -> UnknownKeyKind:
     """What a key that is not in the schema means, by its path in the file, its name and its value."""
     for length in range(1, len(path) + 1):
         known = KNOWN.get(".".join(path[:length]))
         if known is not None:
-            return known if known is not Kind.RESTRICTING or _says_something(value) else Kind.UNKNOWN
+            return (
+                known if known is not UnknownKeyKind.RESTRICTING or _says_something(value) else UnknownKeyKind.UNKNOWN
+            )
     if any(_is_misplaced(name, inner) for name, inner in ((path[-1], value), *_all_below(value, DEEPEST))):
-        return Kind.RESTRICTING
+        return UnknownKeyKind.RESTRICTING
     if not _says_something(value):
-        return Kind.UNKNOWN
+        return UnknownKeyKind.UNKNOWN
     if len(path) > 1 and path[0] in ("sandbox", "permissions"):
         names = (path[-1], *_names_below(value, DEEPEST))
-        return Kind.RESTRICTING if any(map(_RESTRICTS.search, names)) else Kind.UNKNOWN
-    return Kind.UNKNOWN
+        return UnknownKeyKind.RESTRICTING if any(map(_RESTRICTS.search, names)) else UnknownKeyKind.UNKNOWN
+    return UnknownKeyKind.UNKNOWN
 
 
 def restricts(key: str, value: Any) -> bool:

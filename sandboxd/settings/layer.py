@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from sandboxd.settings import known_keys
-from sandboxd.settings.jsonc import Document, JsoncError, Node, parse_jsonc
+from sandboxd.settings.jsonc import Document, JsoncError, JsonNode, parse_jsonc
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, Severity, error, warning
 from sandboxd.settings.rules import RuleSyntaxError, doubt_about, parse_rule
 from sandboxd.settings.schema import SettingsFile, all_keys, section_of
-from sandboxd.settings.tools import Kind
+from sandboxd.settings.tools import RuleList
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class _Places:
             member = parent.member(path[-1]) if parent else None
             if member is not None:
                 return member.key.start
-        node: Node | None = None
+        node: JsonNode | None = None
         length = len(path)
         while node is None and length >= 0:
             node, length = self.document.find(*path[:length]), length - 1
@@ -189,7 +189,7 @@ def _renamed(places: _Places, path: tuple[str, ...], key: str) -> Origin:
 def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
     """Report the permission rules that are none, and take the bad allow rules out: without them less is allowed."""
     problems = []
-    for kind in Kind:
+    for kind in RuleList:
         key = f"permissions.{kind.value}"
         entries = values.get(key)
         if not isinstance(entries, tuple):
@@ -199,12 +199,12 @@ def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
             try:
                 rule = parse_rule(entry.value)
             except RuleSyntaxError as fault:
-                fatal = kind is not Kind.ALLOW
+                fatal = kind is not RuleList.ALLOW
                 problems.append(error("rule_syntax", fault.message, entry.origin, hint=fault.hint, fatal=fatal))
                 continue
             good.append(entry)
             doubt = doubt_about(rule, kind)
-            if doubt is not None and doubt.restricts and kind is not Kind.ALLOW:
+            if doubt is not None and doubt.restricts and kind is not RuleList.ALLOW:
                 problems.append(error(RESTRICTION_UNKNOWN, doubt.message, entry.origin, hint=doubt.hint, fatal=False))
             elif doubt is not None:
                 problems.append(warning("rule_without_effect", doubt.message, entry.origin, hint=doubt.hint))
@@ -288,10 +288,10 @@ def _unknown_keys(
                 problems += _unknown_keys(value, inner, here, places)
             continue
         kind = known_keys.kind_of(here, value)
-        if kind is known_keys.Kind.FOREIGN:
+        if kind is known_keys.UnknownKeyKind.FOREIGN:
             continue
         dotted, origin = ".".join(here), places.origin(here, at_key=True)
-        if kind is known_keys.Kind.UNSUPPORTED:
+        if kind is known_keys.UnknownKeyKind.UNSUPPORTED:
             message = f"{dotted} is not supported, and has no effect: what it would open stays closed"
             problems.append(warning("settings_unsupported_key", message, origin))
             continue
@@ -299,7 +299,7 @@ def _unknown_keys(
         hint = f"did you mean {nearest}?" if nearest else ""
         ours = here[0] in ("sandbox", "permissions")
         misspelt = ours and nearest is not None and known_keys.restricts(nearest, value)
-        if misspelt or kind is known_keys.Kind.RESTRICTING:
+        if misspelt or kind is known_keys.UnknownKeyKind.RESTRICTING:
             message = f"{dotted} restricts commands by its name, and sandboxd does not know how to enforce it"
             problems.append(error(RESTRICTION_UNKNOWN, message, origin, hint=hint, fatal=False))
         else:

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandboxd.settings.key_table import MANAGED_LISTS, MANAGED_ONLY, TABLE, Combine, Effect, KeyRow
 from sandboxd.settings.layer import Entries, Layer, Placed
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
 from sandboxd.settings.schema import CredentialFile, CredentialVariable
-from sandboxd.settings.table import MANAGED_LISTS, MANAGED_ONLY, TABLE, Combine, Effect, Row
 
 PRECEDENCE = (
     Source.MANAGED,
@@ -152,7 +152,7 @@ def merge(layers: Iterable[Layer]) -> Settings:
     )
 
 
-def _may_set(row: Row, layer: Layer, ignored: list[Ignored], audit: Placed | Entries | None) -> bool:
+def _may_set(row: KeyRow, layer: Layer, ignored: list[Ignored], audit: Placed | Entries | None) -> bool:
     value = layer.values.get(row.key)
     if value is None:
         return False
@@ -170,7 +170,7 @@ def _may_set(row: Row, layer: Layer, ignored: list[Ignored], audit: Placed | Ent
     return False
 
 
-def _union(row: Row, layers: Sequence[Layer], merged: Mapping[str, Any], ignored: list[Ignored]) -> Entries | None:
+def _union(row: KeyRow, layers: Sequence[Layer], merged: Mapping[str, Any], ignored: list[Ignored]) -> Entries | None:
     """Entries of all layers, highest source first, each value once (its highest origin stays)."""
     entries: dict[Any, Placed] = {}
     for layer in layers:
@@ -185,7 +185,7 @@ def _union(row: Row, layers: Sequence[Layer], merged: Mapping[str, Any], ignored
     return tuple(entries.values()) if layers else None
 
 
-def tightens(row: Row, entry: Placed, layer: Layer) -> bool:
+def tightens(row: KeyRow, entry: Placed, layer: Layer) -> bool:
     """Whether an entry of a list closes something and opens nothing."""
     if row.effect is not Effect.BY_ENTRY:
         return row.effect is Effect.CLOSES
@@ -197,7 +197,7 @@ def tightens(row: Row, entry: Placed, layer: Layer) -> bool:
     return isinstance(denied, tuple) and entry.value[0] in {item.value for item in denied}
 
 
-def _scalar(row: Row, layers: Sequence[Layer], ignored: list[Ignored]) -> Placed | None:
+def _scalar(row: KeyRow, layers: Sequence[Layer], ignored: list[Ignored]) -> Placed | None:
     trusted = [layer for layer in layers if layer.may_widen]
     winner = _strictest(row, trusted) if row.combine is Combine.STRICTEST else _highest(row, trusted)
     for layer in trusted:
@@ -211,7 +211,7 @@ def _scalar(row: Row, layers: Sequence[Layer], ignored: list[Ignored]) -> Placed
     return winner
 
 
-def _tightened(row: Row, layer: Layer, winner: Placed | None, ignored: list[Ignored]) -> Placed | None:
+def _tightened(row: KeyRow, layer: Layer, winner: Placed | None, ignored: list[Ignored]) -> Placed | None:
     """The winner after a layer that may not widen has spoken."""
     value = _whole(row, layer)
     current = winner.value if winner is not None else row.default
@@ -230,13 +230,13 @@ def _tightened(row: Row, layer: Layer, winner: Placed | None, ignored: list[Igno
     return winner
 
 
-def _highest(row: Row, layers: Sequence[Layer]) -> Placed | None:
+def _highest(row: KeyRow, layers: Sequence[Layer]) -> Placed | None:
     if not layers:
         return None
     return _strictest(row, [layer for layer in layers if layer.source is layers[0].source])
 
 
-def _strictest(row: Row, layers: Sequence[Layer]) -> Placed | None:
+def _strictest(row: KeyRow, layers: Sequence[Layer]) -> Placed | None:
     """The strictest value; among equals, and where there is no strictness, the last in order of precedence and path."""
     winner: Placed | None = None
     for layer in reversed(layers) if row.combine is Combine.STRICTEST else layers:
@@ -247,7 +247,7 @@ def _strictest(row: Row, layers: Sequence[Layer]) -> Placed | None:
     return winner
 
 
-def _whole(row: Row, layer: Layer) -> Placed:
+def _whole(row: KeyRow, layer: Layer) -> Placed:
     """A layer's value of a key that is merged as a whole; a list is taken as one value."""
     value = layer.values[row.key]
     if isinstance(value, Placed):

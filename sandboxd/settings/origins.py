@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """The places settings come from, highest precedence first (design 6.1)."""
+    """The places settings come from, highest precedence first."""
 
     CLI = "cli"
     MANAGED = "managed"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from sandboxd.settings.tools import FOREIGN, TOOLS, Feeds, Kind, Parameter
+from sandboxd.settings.tools import FOREIGN, TOOLS, Feeds, Parameter, RuleList
 
 _TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.\-*]*")
 _ONE_SERVER = re.compile(r"mcp__[A-Za-z0-9_.\-]+?__.*")
@@ -41,7 +41,7 @@ class Rule:
     content: str | None
     text: str
 
-    def meanings(self, kind: Kind) -> Iterator[tuple[Feeds, str | None]]:
+    def meanings(self, kind: RuleList) -> Iterator[tuple[Feeds, str | None]]:
         """What this rule becomes in the list `kind`, and the content of each."""
         for rule in _of_each_tool(self, kind):
             tool = TOOLS.get(rule.tool)
@@ -50,7 +50,7 @@ class Rule:
             feeds = tool.feeds(kind, alone=rule.content is None)
             parameter = _parameter_of(rule)
             if parameter is not None:
-                if parameter is Parameter.OUTSIDE and kind is Kind.DENY:
+                if parameter is Parameter.OUTSIDE and kind is RuleList.DENY:
                     yield Feeds.SANDBOXED_ONLY, None
                 continue
             if rule.content is None:
@@ -59,7 +59,7 @@ class Rule:
             quoted = _QUOTED.fullmatch(rule.content)
             if quoted is None or feeds is Feeds.COMMAND:
                 yield feeds, rule.content
-            if quoted is not None and kind is not Kind.ALLOW:
+            if quoted is not None and kind is not RuleList.ALLOW:
                 yield feeds, quoted[2]
 
 
@@ -109,13 +109,13 @@ def _host_of(content: str, text: str) -> str:
     return f"{quoted[1]}{host.strip()}{quoted[1]}" if quoted else host.strip()
 
 
-def _of_each_tool(rule: Rule, kind: Kind) -> Iterator[Rule]:
+def _of_each_tool(rule: Rule, kind: RuleList) -> Iterator[Rule]:
     """The rule for each tool that its name matches as a whole. In `allow` a name with `*` is none: it would open what
     nobody named."""
     if "*" not in rule.tool:
         yield rule
         return
-    if kind is Kind.ALLOW:
+    if kind is RuleList.ALLOW:
         return
     for name in _matching(rule.tool, TOOLS):
         if name == "WebFetch" and rule.content is not None:
@@ -147,9 +147,9 @@ def _parameter_of(rule: Rule) -> Parameter | None:
 # --- what is said about a rule ---
 
 
-def doubt_about(rule: Rule, kind: Kind) -> Doubt | None:
+def doubt_about(rule: Rule, kind: RuleList) -> Doubt | None:
     """What is wrong with a rule in the list `kind`; None for one that is enforced, or about something else."""
-    return _doubt_about_allow(rule) if kind is Kind.ALLOW else _doubt_about_closing(rule, kind)
+    return _doubt_about_allow(rule) if kind is RuleList.ALLOW else _doubt_about_closing(rule, kind)
 
 
 def _doubt_about_allow(rule: Rule) -> Doubt | None:
@@ -167,7 +167,7 @@ def _doubt_about_allow(rule: Rule) -> Doubt | None:
     return None
 
 
-def _doubt_about_closing(rule: Rule, kind: Kind) -> Doubt | None:
+def _doubt_about_closing(rule: Rule, kind: RuleList) -> Doubt | None:
     known = _matching(rule.tool, TOOLS)
     if not known:
         return _doubt_about_unknown(rule)

@@ -1,7 +1,7 @@
 """Every settings key, its type and what it is for. The field names are the keys of the file.
 
 Each field defaults to None, which means *unset*: an empty list is a statement, an absent one is not. Defaults live in
-`settings.table`, beside the rule that says who may change them. `find_unknown_keys` and the JSON Schema for editors
+`settings.key_table`, beside the rule that says who may change them. `find_unknown_keys` and the JSON Schema for editors
 come from the same classes, so a key cannot exist in one and not in the other.
 """
 

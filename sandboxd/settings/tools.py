@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class RuleList(StrEnum):
     """The list of `permissions` that a rule stands in."""
 
     ALLOW = "allow"
@@ -56,8 +56,8 @@ class Tool:
     """`content` and `alone` are what rules with a content and bare ones become in each list; `whole` is the content
     that a bare one stands for."""
 
-    content: Mapping[Kind, Feeds]
-    alone: Mapping[Kind, Feeds] = field(default_factory=dict)
+    content: Mapping[RuleList, Feeds]
+    alone: Mapping[RuleList, Feeds] = field(default_factory=dict)
     whole: str | None = None
     own: str = ""
     """The parameter that the content is about."""
@@ -68,7 +68,7 @@ class Tool:
     def is_shell(self) -> bool:
         return self.own == "command"
 
-    def feeds(self, kind: Kind, *, alone: bool) -> Feeds:
+    def feeds(self, kind: RuleList, *, alone: bool) -> Feeds:
         return (self.alone if alone else self.content).get(kind, Feeds.NOTHING)
 
     def parameter(self, name: str) -> Parameter | None:
@@ -79,26 +79,26 @@ class Tool:
         return Parameter.CALL if name in self.others else None
 
 
-_WRITES = {Kind.ALLOW: Feeds.ALLOW_WRITE, Kind.DENY: Feeds.DENY_WRITE, Kind.ASK: Feeds.DENY_WRITE}
-_WRITES_ALL = {Kind.DENY: Feeds.DENY_WRITE, Kind.ASK: Feeds.COMMAND}
-_READS = {Kind.DENY: Feeds.DENY_READ, Kind.ASK: Feeds.DENY_READ}
+_WRITES = {RuleList.ALLOW: Feeds.ALLOW_WRITE, RuleList.DENY: Feeds.DENY_WRITE, RuleList.ASK: Feeds.DENY_WRITE}
+_WRITES_ALL = {RuleList.DENY: Feeds.DENY_WRITE, RuleList.ASK: Feeds.COMMAND}
+_READS = {RuleList.DENY: Feeds.DENY_READ, RuleList.ASK: Feeds.DENY_READ}
 # An allow for Read does not become allowRead: every path is readable unless denied, and re-opening a denied region is a
 # decision about the sandbox that deserves its own key.
 _SEARCHES = Tool(
     _READS,
-    {Kind.DENY: Feeds.TOLD, Kind.ASK: Feeds.TOLD},
+    {RuleList.DENY: Feeds.TOLD, RuleList.ASK: Feeds.TOLD},
     own="path",
     others=frozenset({"glob", "ignore", "limit", "multiline", "operation", "output_mode", "pattern", "type"}),
 )
-_COMMANDS = {Kind.ALLOW: Feeds.COMMAND, Kind.DENY: Feeds.COMMAND, Kind.ASK: Feeds.COMMAND}
+_COMMANDS = {RuleList.ALLOW: Feeds.COMMAND, RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}
 _CALLS = frozenset({"description", "run_in_background", "timeout", "timeout_ms", "persistent"})
-_OTHER_SHELL = Tool({Kind.DENY: Feeds.COMMAND, Kind.ASK: Feeds.COMMAND}, own="command", others=_CALLS)
+_OTHER_SHELL = Tool({RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}, own="command", others=_CALLS)
 """What its rules close is closed to commands too; the tool as a whole is not the shell's."""
 
 TOOLS: dict[str, Tool] = {
     "WebFetch": Tool(
-        {Kind.ALLOW: Feeds.ALLOWED_HOST, Kind.DENY: Feeds.DENIED_HOST, Kind.ASK: Feeds.ASKED_HOST},
-        {Kind.DENY: Feeds.DENIED_HOST, Kind.ASK: Feeds.ASKED_HOST},
+        {RuleList.ALLOW: Feeds.ALLOWED_HOST, RuleList.DENY: Feeds.DENIED_HOST, RuleList.ASK: Feeds.ASKED_HOST},
+        {RuleList.DENY: Feeds.DENIED_HOST, RuleList.ASK: Feeds.ASKED_HOST},
         "*",
         "url",
     ),
@@ -109,19 +109,19 @@ TOOLS: dict[str, Tool] = {
     "Write": Tool(_WRITES, _WRITES_ALL, "//**", "file_path"),
     "NotebookEdit": Tool(
         _WRITES,
-        {Kind.DENY: Feeds.DENY_WRITE, Kind.ASK: Feeds.DENY_WRITE},
+        {RuleList.DENY: Feeds.DENY_WRITE, RuleList.ASK: Feeds.DENY_WRITE},
         "*.ipynb",
         "notebook_path",
         frozenset({"cell_id", "cell_type", "edit_mode"}),
     ),
     "Read": Tool(
         _READS,
-        {Kind.DENY: Feeds.NO_COMMAND, Kind.ASK: Feeds.COMMAND},
+        {RuleList.DENY: Feeds.NO_COMMAND, RuleList.ASK: Feeds.COMMAND},
         own="file_path",
         others=frozenset({"limit", "offset", "pages"}),
     ),
     "NotebookRead": Tool(
-        _READS, {Kind.DENY: Feeds.DENY_READ, Kind.ASK: Feeds.DENY_READ}, "*.ipynb", "notebook_path"
+        _READS, {RuleList.DENY: Feeds.DENY_READ, RuleList.ASK: Feeds.DENY_READ}, "*.ipynb", "notebook_path"
     ),
     "Grep": _SEARCHES,
     "Glob": _SEARCHES,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sandboxd.settings.key_table import TABLE, Combine, Effect, KeyRow
 from sandboxd.settings.layer import Layer, Placed
 from sandboxd.settings.merge import plain, tightens
 from sandboxd.settings.origins import Origin, Source
-from sandboxd.settings.table import TABLE, Combine, Effect, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _of_layer(layer: Layer) -> Iterator[Widening]:
             )
 
 
-def _is_strictest(row: Row, value: Any) -> bool:
+def _is_strictest(row: KeyRow, value: Any) -> bool:
     if row.effect is Effect.SHAPES:
         return False
     if isinstance(value, bool):

@@ -10,7 +10,7 @@ import pytest
 
 from sandboxd_client import AsyncClient, Client, ConnectionLost, Notification, WrongVersion
 from sandboxd_client.testing import FakeDaemon
-from sandboxd_client.wire.messages.settings import SettingsChanged
+from sandboxd_client.wire.messages.settings import SettingsChangedNotification
 
 DENIED = "sandbox.network.deniedDomains"
 
@@ -21,7 +21,7 @@ def changed(generation: int) -> dict[str, Any]:
 
 
 def generations(found: list[Notification]) -> list[int]:
-    assert all(one.method == "settings_changed" and type(one.params) is SettingsChanged for one in found)
+    assert all(one.method == "settings_changed" and type(one.params) is SettingsChangedNotification for one in found)
     return [one.params.generation for one in found]
 
 

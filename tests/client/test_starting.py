@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.sources.trust import OpenedPlaces, TrustStore, opened_file, trust_directory
+from sandboxd.settings.files.trust import OpenedPlaces, TrustStore, opened_file, trust_directory
 from sandboxd_client import (
     AsyncClient,
     Client,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.app_machine import Ground, Machine
+from sandboxd.app.platform import BackendContext, Platform
 from sandboxd.errors import HostError
 from support.daemon import Surroundings, running_daemon, surroundings
 from support.fake_runtime import FakeMachine
@@ -94,8 +94,8 @@ async def test_an_idle_daemon_has_nothing_to_wake_up_for(around: Surroundings, r
 
 async def test_a_machine_that_cannot_be_assembled_leaves_nothing(around: Surroundings) -> None:
     @asynccontextmanager
-    async def broken(ground: Ground) -> AsyncIterator[Machine]:
-        if ground.directory:
+    async def broken(context: BackendContext) -> AsyncIterator[Platform]:
+        if context.directory:
             raise HostError("helper_missing", "our helper is missing")
         yield FakeMachine().machine
 
@@ -113,21 +113,21 @@ async def test_files_that_were_removed_by_others_do_not_matter(around: Surroundi
 
 
 async def test_the_machine_stands_on_the_daemon_s_directories(around: Surroundings) -> None:
-    grounds: list[Ground] = []
+    grounds: list[BackendContext] = []
     machine = FakeMachine()
 
     @asynccontextmanager
-    async def assemble(ground: Ground) -> AsyncIterator[Machine]:
-        grounds.append(ground)
-        async with machine.assemble(ground) as assembled:
+    async def assemble(context: BackendContext) -> AsyncIterator[Platform]:
+        grounds.append(context)
+        async with machine.assemble(context) as assembled:
             yield assembled
 
     async with running_daemon(around=around, assemble=assemble, settings={"sandbox": {"enabled": True}}):
-        (ground,) = grounds
-        assert ground.directory == str(around.directory)
-        assert stat.S_IMODE(os.stat(ground.kept).st_mode) == 0o700
-        assert ground.kept.startswith(str(around.base / "tmp"))
-        assert ground.policy().enabled is True
+        (context,) = grounds
+        assert context.directory == str(around.directory)
+        assert stat.S_IMODE(os.stat(context.kept).st_mode) == 0o700
+        assert context.kept.startswith(str(around.base / "tmp"))
+        assert context.policy().enabled is True
 
 
 async def test_a_temporary_place_that_cannot_be_used_is_replaced_and_told(around: Surroundings, tmp_path: Path) -> None:

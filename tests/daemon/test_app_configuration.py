@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.app_configuration import configure, parse_pins
-from sandboxd.cli.serve import ServeOptions
+from sandboxd.app.configuration import configure, parse_pins
+from sandboxd.cli.control.serve import ServeOptions
 from sandboxd.errors import CallerError, HostError
-from sandboxd.sources.trust import OpenedPlaces, TrustStore, opened_file, trust_directory
+from sandboxd.settings.files.trust import OpenedPlaces, TrustStore, opened_file, trust_directory
 from sandboxd_client import programs
 
 

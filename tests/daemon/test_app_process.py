@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandboxd import app_process
-from sandboxd.app_process import main
+from sandboxd.app import process
+from sandboxd.app.process import main
 from support.daemon import Surroundings, surroundings
 
 
@@ -38,7 +38,7 @@ def refused(
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(around.home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(around.base))
-    monkeypatch.setattr(app_process, "raise_descriptor_limit", lambda: 0)  # it would last beyond the test
+    monkeypatch.setattr(process, "raise_descriptor_limit", lambda: 0)  # it would last beyond the test
 
     def call(**options: Any) -> str:
         before = around.left()

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from sandboxd import app
-from sandboxd.app_machine import Machine, Succession
+from sandboxd.app import compose
+from sandboxd.app.platform import LaunchHandover, Platform
 from sandboxd.backends.base import ConnectAttempt, LaunchHandle, Observer
-from sandboxd.plan.facts import Resolved
-from sandboxd.runtime import temporary
-from sandboxd.runtime.removal import remove_tree
-from sandboxd.runtime.session import Inherited, Session
+from sandboxd.plan.host_facts import ResolvedPath
+from sandboxd.runtime import temporary_directories
+from sandboxd.runtime.session import Inherited, SandboxSession
+from sandboxd.runtime.tree_removal import remove_tree
 from support.daemon import Successive, successive_daemons
 from support.fake_runtime import FakeMachine
 from support.origin import serve_origin
@@ -58,7 +58,7 @@ class LastingMachine(FakeMachine):
     """One whose commands outlive the daemon."""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> Platform:
         made = super().machine
 
         def resume(launch_id: str, observer: Observer) -> LaunchHandle | None:
@@ -70,8 +70,8 @@ class LastingMachine(FakeMachine):
         async def prepared(patience_s: float) -> None:
             return
 
-        succession = Succession(prepared, lambda outgoing: None, Inherited(resume, _no_inside), list)
-        return Machine(made.backend, made.planner, made.steps, made.layers, succession=succession)
+        launch_handover = LaunchHandover(prepared, lambda outgoing: None, Inherited(resume, _no_inside), list)
+        return Platform(made.backend, made.planner, made.steps, made.layers, launch_handover=launch_handover)
 
 
 def _no_inside(descriptor: int) -> Any:
@@ -261,14 +261,14 @@ async def test_a_fault_in_one_session_leaves_the_others(monkeypatch: pytest.Monk
     async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
         for name in ("good", "bad"):
             await client.result("session.open", {"cwd": str(daemons.around.project), "name": name})
-        wrap = Session.resume
+        wrap = SandboxSession.resume
 
-        def resume(session: Session, record: Any, inherited: Inherited) -> Any:
+        def resume(session: SandboxSession, record: Any, inherited: Inherited) -> Any:
             if record.spec.name == "bad":
                 raise ZeroDivisionError
             return wrap(session, record, inherited)
 
-        monkeypatch.setattr(Session, "resume", resume)
+        monkeypatch.setattr(SandboxSession, "resume", resume)
         daemon = await daemons.restart()
         assert [session.spec.name for session in daemon.sessions.all()] == ["good"]
         assert daemon.restarted is not None
@@ -331,7 +331,7 @@ async def test_a_start_that_fails_half_way_leaves_no_command_without_its_protect
         def full(*_: Any, **__: Any) -> Any:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(app, "write_name_files", full)
+        monkeypatch.setattr(compose, "write_name_files", full)
         with pytest.raises(OSError, match="No space"):
             await daemons.restart()
         assert await ended(process) == "nothing more was said"
@@ -350,14 +350,14 @@ async def test_a_hand_over_that_fails_half_way_leaves_no_command_without_its_pro
             argv = ["sh", "-c", PLANTING]
             processes.append(await spawn(daemons, client, argv, session_id=session["session_id"]))
             assert await line_of(processes[-1]) == "up"
-        right = Session.hand_over
+        right = SandboxSession.hand_over
 
-        async def hand_over(session: Session, *what: Any) -> Any:
+        async def hand_over(session: SandboxSession, *what: Any) -> Any:
             if session.spec.name == "second":
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return await right(session, *what)
 
-        monkeypatch.setattr(Session, "hand_over", hand_over)
+        monkeypatch.setattr(SandboxSession, "hand_over", hand_over)
         commands = [one for session in daemons.daemon.sessions.all() for one in session.commands()]  # type: ignore[union-attr]
         with pytest.raises(OSError, match="Too many"):
             await daemons.daemon.hand_over()  # type: ignore[union-attr]
@@ -397,7 +397,7 @@ async def test_what_a_program_of_another_user_has_left_in_a_temporary_directory_
             remove_tree(path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(temporary, "remove_tree", remove)
+            patch.setattr(temporary_directories, "remove_tree", remove)
             assert "error" in await client.call("session.close", {"session_id": sessions[0]})
             assert len((await client.result("session.list"))["sessions"]) == 2
             for _ in range(2):
@@ -454,20 +454,20 @@ def open_inodes() -> set[int]:
 async def test_the_outcome_of_a_command_that_ends_meanwhile_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the sessions are handed over one after another; what it has left took long to look through, say."""
     machine = LastingMachine()
-    handing_over: list[Session] = []
+    handing_over: list[SandboxSession] = []
     decided = asyncio.Event()
 
-    async def resolve(path: str) -> Resolved:
+    async def resolve(path: str) -> ResolvedPath:
         await decided.wait()
-        return Resolved(path)
+        return ResolvedPath(path)
 
-    right = Session.hand_over
+    right = SandboxSession.hand_over
 
-    async def hand_over(session: Session, *what: Any) -> Any:
+    async def hand_over(session: SandboxSession, *what: Any) -> Any:
         handing_over.append(session)
         return await right(session, *what)
 
-    monkeypatch.setattr(Session, "hand_over", hand_over)
+    monkeypatch.setattr(SandboxSession, "hand_over", hand_over)
     machine.planner.resolve = resolve  # type: ignore[method-assign]
     async with successive_daemons(assemble=machine.assemble) as daemons, daemons.client() as client:
         cwd = str(daemons.around.project)

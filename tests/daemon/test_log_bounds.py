@@ -14,7 +14,7 @@ import structlog
 
 from sandboxd.daemon.log import LogFormat, StandardLogs, make_logger
 from sandboxd.daemon.log_bounds import EVENTS_KNOWN, LONGEST_TEXT, CappedFile, Repeats
-from sandboxd.runtime.rate import RateBound
+from sandboxd.runtime.rate_bound import RateBound
 
 
 def records(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.daemon.policies import Policies, SettingsPlaces
-from sandboxd.daemon.trusting import Trusting
-from sandboxd.errors import SandboxdError
-from sandboxd.policy.policy import Policy
+from sandboxd.daemon.settings.trusting import Trusting
+from sandboxd.errors import DaemonError
+from sandboxd.policy.model import Policy
 
 LOG = structlog.get_logger()
 DIRECTORIES = ("work", "work/sub", "work/.hidden/deep", "tree", "open", "open/.cache/x", "elsewhere")
@@ -124,7 +124,7 @@ class World:
         try:
             shown = self.trusting.show(str(self.base / directory))
             asyncio.run(self.trusting.trust(str(self.base / directory), shown.digests))
-        except SandboxdError:
+        except DaemonError:
             return
         for key in [key for key in self.trusted if key[0] == shown.directory]:
             del self.trusted[key]
@@ -139,7 +139,7 @@ class World:
             policy = self.policies.project(str(path)).now.policy
             self.policies.project(str(path)).refresh()
             policy = self.policies.project(str(path)).now.policy
-        except SandboxdError:
+        except DaemonError:
             return
         real = os.path.realpath(path)
         believed = []

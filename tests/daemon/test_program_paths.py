@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sandboxd.daemon.program_paths import ProgramPaths
-from sandboxd.policy.command_decisions import decide_command
-from sandboxd.policy.exclusion import decide_exclusion
-from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
+from sandboxd.policy.commands.command_decisions import decide_command
+from sandboxd.policy.commands.exclusion import decide_exclusion
+from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
 

@@ -269,10 +269,10 @@ with socket.create_connection(("localhost", {server.port})) as client:
 
 LIMITED = """
 import sys
-from sandboxd.backends.linux import capture_probe
-from sandboxd.backends.linux.capture import Reach
-from sandboxd.backends.linux.namespace_request import NamespaceError
-from sandboxd.backends.linux.netns import NamespaceWorker
+from sandboxd.backends.linux.network import capture_probe
+from sandboxd.backends.linux.network.capture import Reach
+from sandboxd.backends.linux.network.namespace_request import NamespaceError
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 
 begin = NamespaceWorker._begin
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sandboxd.backends.linux.seccomp_table import MACHINES, SYSCALLS
+from sandboxd.backends.linux.seccomp.syscall_table import MACHINES, SYSCALLS
 from support.daemons import DaemonProcess, StartDaemon
 from support.processes import descendants, is_alive
 from support.waiting import wait_until

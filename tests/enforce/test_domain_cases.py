@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from sandboxd.policy.hosts import IPAddress
+from sandboxd.policy.hosts.host_patterns import IPAddress
 from support.daemon import running_daemon
 from support.fake_runtime import FakeMachine
 from support.proxies import Proxies, running_proxies, scripted_origin

@@ -256,7 +256,7 @@ RUNS = {
         asyncio.run(main())
     """,
     "command line": """
-        from sandboxd.cli import run
+        from sandboxd.cli.execution import run
         once = run._spawn
         run._spawn = lambda wrapped, *more: once(changed(wrapped), *more)
         status = run.main(["-c", command])

@@ -24,10 +24,10 @@ import pytest
 
 from sandboxd.policy.build import build_policy
 from sandboxd.policy.decision import Behavior
-from sandboxd.policy.explanation import explain_host
-from sandboxd.policy.hosts import IPAddress
-from sandboxd.policy.policy import Policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.explain.explanation import explain_host
+from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.policy.model import Policy
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.proxy.dial import connect_socket
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
@@ -72,7 +72,7 @@ def random_settings(chance: random.Random, ports: tuple[int, ...]) -> dict[str, 
 
 def policy_of(settings: dict[str, Any]) -> Policy:
     layer = parse_layer(json.dumps(settings), Source.USER, "/home/u/.claude/settings.json")
-    return build_policy(merge([layer]), Scope("/home/u", "/home/u/p"))
+    return build_policy(merge([layer]), PathScope("/home/u", "/home/u/p"))
 
 
 async def connect_here(address: IPAddress, port: int) -> socket.socket:

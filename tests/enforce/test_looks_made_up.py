@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.host.git_obeyed import MOST_INCLUDED
+from sandboxd.host.git.config_targets import MOST_INCLUDED
 from support.daemons import DaemonProcess, StartDaemon
 from support.users import Identity
 from support.waiting import wait_until

@@ -146,7 +146,7 @@ def test_what_the_daemon_imports_cannot_be_written(identity: Identity) -> None:
         assert done.returncode not in (0, 125), (attempt, done)
     assert identity.run([own, "run", "-c", "echo x >src/free; echo x >free"]).returncode == 0
     assert "source_tree" in identity.run([own, "check", "--json"]).stdout
-    os.link(real / "sandboxd" / "app.py", identity.home / "another-name")  # as uv installs
+    os.link(real / "sandboxd" / "app/compose.py", identity.home / "another-name")  # as uv installs
     assert "code_linked" in identity.run([own, "check", "--json"]).stdout
     assert identity.run([own, "stop"]).returncode == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.policy.protected import Where, rows
+from sandboxd.policy.paths.protected_names import ProtectedIn, rows
 from support.lab import Lab, Rules
 from support.snapshot import describe_tree
 from support.users import Identity
@@ -33,7 +33,7 @@ for parent in {os.path.dirname(name) for name in sys.argv[2:]} - {""}:
     attempt(parent, os.rename, parent, parent + ".away")
 print(json.dumps(done))
 """
-NAMES = [row.name for where in (Where.HOME, Where.WORKSPACE) for row in rows(where) if "*" not in row.name]
+NAMES = [row.name for where in (ProtectedIn.HOME, ProtectedIn.WORKSPACE) for row in rows(where) if "*" not in row.name]
 
 
 def plant(lab: Lab, names: list[str]) -> list[list[str]]:
@@ -71,4 +71,4 @@ def test_nothing_at_home_that_programs_obey_can_be_planted(identity: Identity) -
 def test_the_table_knows_them(name: str) -> None:
     """FS-41."""
     parts = Path(name).parts
-    assert any(tuple(parts[: len(row.parts)]) == row.parts for row in rows(Where.HOME))
+    assert any(tuple(parts[: len(row.parts)]) == row.parts for row in rows(ProtectedIn.HOME))

@@ -111,11 +111,11 @@ def test_a_program_that_would_not_start_changes_nothing(start_daemon: StartDaemo
 SIGNALLING = """
 import os, signal, threading, time
 if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
-    from sandboxd.daemon.restarting import Program
+    from sandboxd.daemon.restart.restarting import DaemonProgram
     from sandboxd.runtime.sessions import Sessions
     from contextlib import asynccontextmanager
-    from sandboxd import app_process
-    leaving, execute, running = Sessions.__aexit__, Program.execute, app_process.run_daemon
+    from sandboxd.app import process as app_process
+    leaving, execute, running = Sessions.__aexit__, DaemonProgram.execute, app_process.run_daemon
     @asynccontextmanager
     async def run(*what, **more):
         async with running(*what, **more) as daemon: yield daemon
@@ -131,7 +131,7 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
         if os.environ["WHEN"].startswith("it has left"): os.kill(os.getpid(), signal.SIGTERM)
         if os.environ["WHEN"] == "it has hung up": os.kill(os.getpid(), signal.SIGHUP)
         execute(*what)
-    Sessions.__aexit__, Program.execute, app_process.run_daemon = leave, become, run
+    Sessions.__aexit__, DaemonProgram.execute, app_process.run_daemon = leave, become, run
 """
 
 

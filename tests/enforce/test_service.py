@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from sandboxd.backends.linux.systemd_units import SERVICE, SOCKET
+from sandboxd.cli.service.systemd_units import SERVICE, SOCKET
 from support.origin import Origin
 from support.systemd import UserManager, boot
 from support.users import CHECKOUT, SYSTEM_PATH, Identity

@@ -130,12 +130,12 @@ def test_f145_off_is_off_and_status_says_so(start_daemon: StartDaemon, identity:
 def test_f148_the_wish_to_run_outside_is_asked_about_or_refused(start_daemon: StartDaemon, identity: Identity) -> None:
     """F148: the wish to run outside is asked about or refused."""
     daemon = start_daemon(settings=sandbox())
-    wish = {"dangerously_disable_sandbox": True}
-    assert decided(daemon, "true", **wish)[:3] == [False, "ask", "sandboxOverride"]
+    query = {"dangerously_disable_sandbox": True}
+    assert decided(daemon, "true", **query)[:3] == [False, "ask", "sandboxOverride"]
     assert decided(daemon, "touch ~/x")[0] is True  # the next one is inside again
     write_user(identity, sandbox(allowUnsandboxedCommands=False))
-    wait_until(lambda: decided(daemon, "true", **wish)[1] != "ask", "the new settings are in force")
-    sandboxed, behavior, reason, out = decided(daemon, "touch ~/x", **wish)
+    wait_until(lambda: decided(daemon, "true", **query)[1] != "ask", "the new settings are in force")
+    sandboxed, behavior, reason, out = decided(daemon, "touch ~/x", **query)
     assert reason == "overrideForbidden" and (behavior == "deny" or sandboxed), (sandboxed, behavior, out)
     assert not (identity.home / "x").exists()
 

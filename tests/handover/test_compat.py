@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sandboxd.app_handover import DaemonRecord
-from sandboxd.backends.linux.bridge_protocol import EventDecoder
-from sandboxd.backends.linux.handed_over import BridgeRecord, LaunchRecord
-from sandboxd.backends.linux.launch_configuration import Configuration
+from sandboxd.app.handover import DaemonRecord
+from sandboxd.backends.linux.helper.bridge_protocol import EventDecoder
+from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
+from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LaunchRecord
 from sandboxd.handover.document import READABLE, VERSIONS, read_document
-from sandboxd.host.placeholders import PlaceholdersRecord
+from sandboxd.host.placeholders.placeholder_set import PlaceholdersRecord
 from sandboxd.rpc.connection import ConnectionRecord
 from sandboxd.runtime.command_record import State
-from sandboxd.runtime.prompts import QuestionsRecord
-from sandboxd.runtime.session_records import SessionRecord
+from sandboxd.runtime.prompts.open_prompts import QuestionsRecord
+from sandboxd.runtime.session_records import SessionState
 
 FILE = Path(__file__).resolve().parents[1] / "compat" / "handover-1.json"
 KINDS: dict[str, type[Any]] = {
@@ -25,7 +25,7 @@ KINDS: dict[str, type[Any]] = {
     "placeholders": PlaceholdersRecord,
     "bridge": BridgeRecord,
     "launch": LaunchRecord,
-    "session": SessionRecord,
+    "session": SessionState,
     "questions": QuestionsRecord,
     "connection": ConnectionRecord,
 }
@@ -46,7 +46,7 @@ def test_version_1_stays_readable(kind: str) -> None:
 
 def test_it_means_what_it_meant() -> None:
     incoming = read_document(FILE.read_bytes())
-    (session,) = incoming.take("session", SessionRecord)
+    (session,) = incoming.take("session", SessionState)
     assert (session.spec.name, session.owner, session.spec.detached) == ("mine", "c0", False)
     assert session.settings == {"sandbox": {"network": {"deniedDomains": ["no.test"]}}}
     assert session.grants.denied[0][0][0] == "network"
@@ -60,7 +60,7 @@ def test_it_means_what_it_meant() -> None:
     assert (connection.key, connection.questions, connection.violations) == ("c0", True, (None,))
     launches = incoming.take("launch", LaunchRecord)
     waiting = [launch for launch in launches if launch.link is None]
-    assert [Configuration.decode(launch.configuration).arguments for launch in waiting] == [(b"true",)]
+    assert [LaunchConfiguration.decode(launch.configuration).arguments for launch in waiting] == [(b"true",)]
     for launch in launches:
         if launch.link is not None:
             EventDecoder.resumed(launch.link.decoder_buffer, launch.link.decoder_last)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import (
+from sandboxd.backends.linux.helper.bridge_protocol import (
     DESCRIPTORS_MAX,
     INIT_WORDS,
     TICKET_SIZE,
@@ -28,9 +28,9 @@ from sandboxd.backends.linux.bridge_protocol import (
     Exited,
     decode_ticket,
 )
-from sandboxd.backends.linux.launch_configuration import Configuration, Flags, Listener
-from sandboxd.backends.linux.seccomp import build_filter
-from sandboxd.backends.linux.supervision import flags_of
+from sandboxd.backends.linux.helper.launch_configuration import Flags, LaunchConfiguration, Listener
+from sandboxd.backends.linux.helper.supervision import flags_of
+from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.plan.plan import Supervision
 from support.users import Identity
 from support.waiting import LIMIT_S
@@ -143,7 +143,7 @@ def configuration(
     processes: int | None = None,
 ) -> bytes:
     """The message of a configuration; without `program` with the filter that sandboxd itself uses."""
-    return Configuration(
+    return LaunchConfiguration(
         arguments=tuple(os.fsencode(word) for word in arguments),
         filter=(build_filter(MACHINE, watched) if program is None else program),
         listeners=tuple(ports),

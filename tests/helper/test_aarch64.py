@@ -11,8 +11,8 @@ import shutil
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, KILL, Descriptors, ExecFailed, Exited, Failed, Started
-from sandboxd.backends.linux.launch_configuration import Flags, Listener
+from sandboxd.backends.linux.helper.bridge_protocol import GO, KILL, Descriptors, ExecFailed, Exited, Failed, Started
+from sandboxd.backends.linux.helper.launch_configuration import Flags, Listener
 
 from .conftest import BWRAP, OPTIONS, TICKET, Launcher, Sandbox, configuration
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import ExecFailed, Exited, Started
+from sandboxd.backends.linux.helper.bridge_protocol import ExecFailed, Exited, Started
 
 from .conftest import OPTIONS, Launcher, configuration
 

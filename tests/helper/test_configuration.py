@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import (
+from sandboxd.backends.linux.helper.bridge_protocol import (
     GO,
     KILL,
     VERSION,
@@ -18,8 +18,8 @@ from sandboxd.backends.linux.bridge_protocol import (
     Started,
     encode_off,
 )
-from sandboxd.backends.linux.launch_configuration import MAX_ARGUMENTS, Configuration, Flags, Listener
-from sandboxd.backends.linux.seccomp import build_filter
+from sandboxd.backends.linux.helper.launch_configuration import MAX_ARGUMENTS, Flags, LaunchConfiguration, Listener
+from sandboxd.backends.linux.seccomp.filter import build_filter
 
 from .conftest import MACHINE, Launcher, configuration
 
@@ -218,7 +218,7 @@ class TestWaitingForGo:
     def test_the_daemon_dies_before_a_command_that_need_not_wait(self, launch: Launcher) -> None:
         """The configuration alone is not enough: without its daemon a sandbox does not start."""
         sandbox = launch.connect()
-        sandbox.send(Configuration((b"echo", b"ran"), build_filter(MACHINE)).encode())
+        sandbox.send(LaunchConfiguration((b"echo", b"ran"), build_filter(MACHINE)).encode())
         sandbox.hang_up()
         status, out, err = sandbox.finish()
         assert (status, out) == (125, "")

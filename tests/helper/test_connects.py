@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Exited, Failed, Started
-from sandboxd.backends.linux.notifications import AGAIN, Access, Connecting, RefusedCall, encode_answer
+from sandboxd.backends.linux.helper.bridge_protocol import Exited, Failed, Started
+from sandboxd.backends.linux.helper.notifications import AGAIN, Connecting, RefusedCall, ReportedAccess, encode_answer
 from sandboxd.host.socket_files import find_sockets
 from sandboxd.plan.plan import Supervision, UnixSockets
 from support.users import Identity
@@ -354,7 +354,7 @@ for kind in (2,):
         sandbox.expect(Started())
         event = sandbox.next_event()
         assert isinstance(event, RefusedCall)
-        assert (event.access, event.path) == (Access.UNIX_SOCKET, "@abstract")
+        assert (event.access, event.path) == (ReportedAccess.UNIX_SOCKET, "@abstract")
         assert finish(sandbox).split() == [
             *("ENOENT", "ENOTDIR", "ECONNREFUSED", "EACCES", "EINVAL", "EINVAL", "EFAULT", "EINVAL", "ENOTSOCK"),
             *("EBADF", "EPERM"),

@@ -8,9 +8,18 @@ import subprocess
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import GO, HARMLESS, KILL, PARTLY, Descriptors, Exited, Failed, Started
-from sandboxd.backends.linux.launch_configuration import Flags
-from sandboxd.backends.linux.stragglers import end_stragglers
+from sandboxd.backends.linux.bwrap.orphans import end_orphans
+from sandboxd.backends.linux.helper.bridge_protocol import (
+    GO,
+    HARMLESS,
+    KILL,
+    PARTLY,
+    Descriptors,
+    Exited,
+    Failed,
+    Started,
+)
+from sandboxd.backends.linux.helper.launch_configuration import Flags
 from support import processes
 from support.waiting import wait_until
 
@@ -39,7 +48,7 @@ def assert_all_gone(before: set[int]) -> None:
     """For a bubblewrap that was killed early: it may itself leave somebody behind, who is the daemon's to end."""
 
     def gone() -> bool:
-        end_stragglers()
+        end_orphans()
         return not [process for process in processes.descendants() if process.pid not in before]
 
     wait_until(gone, "end of everybody")

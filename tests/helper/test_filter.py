@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.launch_configuration import Flags
-from sandboxd.backends.linux.seccomp import build_filter, rows_for
-from sandboxd.backends.linux.seccomp_table import MACHINES, OPEN_ON_PURPOSE, SYSCALLS
+from sandboxd.backends.linux.helper.launch_configuration import Flags
+from sandboxd.backends.linux.seccomp.filter import build_filter, rows_for
+from sandboxd.backends.linux.seccomp.syscall_table import MACHINES, OPEN_ON_PURPOSE, SYSCALLS
 from sandboxd.plan.plan import Supervision, UnixSockets
 
 from .conftest import MACHINE, Launcher

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import KILL, Exited, Started
-from sandboxd.backends.linux.launch_configuration import Flags
+from sandboxd.backends.linux.helper.bridge_protocol import KILL, Exited, Started
+from sandboxd.backends.linux.helper.launch_configuration import Flags
 from support import processes
 from support.waiting import wait_until
 

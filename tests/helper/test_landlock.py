@@ -7,13 +7,13 @@ import os
 import struct
 from dataclasses import replace
 
-from sandboxd.backends.linux.bridge_protocol import Descriptors, Failed
-from sandboxd.backends.linux.landlock import TABLE, Access
-from sandboxd.backends.linux.landlock_probe import find_landlock
-from sandboxd.backends.linux.launch_configuration import Configuration, Confinement
-from sandboxd.backends.linux.notifications import RefusedCall
-from sandboxd.backends.linux.seccomp import build_filter
-from sandboxd.backends.linux.supervision import flags_of
+from sandboxd.backends.linux.helper.bridge_protocol import Descriptors, Failed
+from sandboxd.backends.linux.helper.launch_configuration import Confinement, LaunchConfiguration
+from sandboxd.backends.linux.helper.notifications import RefusedCall
+from sandboxd.backends.linux.helper.supervision import flags_of
+from sandboxd.backends.linux.landlock.confinement import TABLE, Access
+from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
+from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.plan.plan import Supervision
 
 from .conftest import MACHINE, Launcher, Sandbox
@@ -32,7 +32,7 @@ except OSError as error: print(error.strerror)
 
 
 def start(launch: Launcher, confinement: Confinement, **keywords: object) -> Sandbox:
-    message = Configuration(
+    message = LaunchConfiguration(
         (b"python3", b"-I", b"-S", b"-c", TRY.encode()),
         build_filter(MACHINE),
         removals=(b"AWS_*",),
@@ -87,7 +87,7 @@ def test_a_kernel_that_refuses(launch: Launcher) -> None:
 
 
 def test_roots_that_leave_no_command(launch: Launcher) -> None:
-    plain = Configuration((b"true",), build_filter(MACHINE), confinement=ALL).encode()
+    plain = LaunchConfiguration((b"true",), build_filter(MACHINE), confinement=ALL).encode()
     place = plain.rindex(b"true\0") - 4
     for number in (1, 0xFFFFFFFF):
         sandbox = launch.connect()
@@ -128,7 +128,7 @@ def test_a_refused_fifo_is_reported(launch: Launcher) -> None:
     program = build_filter(MACHINE, watched)
     sandbox = launch.start(launch.words())
     sandbox.accept()
-    sandbox.send(Configuration(argv, program, flags=flags_of(watched), confinement=confinement).encode())
+    sandbox.send(LaunchConfiguration(argv, program, flags=flags_of(watched), confinement=confinement).encode())
     refused = [event for event in sandbox.rest() if isinstance(event, RefusedCall)]
     assert [(event.path, event.errno) for event in refused] == [(str(places[0]), errno.EACCES)]
     assert sandbox.finish()[1].split() == ["refused", "outside", "written", "fifo", "refused", "closed"]

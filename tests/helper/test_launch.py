@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Descriptors, Failed, Started
+from sandboxd.backends.linux.helper.bridge_protocol import Descriptors, Failed, Started
 from support.processes import read_process
 
 from .conftest import BWRAP, OPTIONS, TICKET, Launcher, Sandbox, configuration

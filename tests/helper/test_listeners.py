@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import MAX_LISTENERS, Failed, Started
-from sandboxd.backends.linux.launch_configuration import Flags, Listener
+from sandboxd.backends.linux.helper.bridge_protocol import MAX_LISTENERS, Failed, Started
+from sandboxd.backends.linux.helper.launch_configuration import Flags, Listener
 
 from .conftest import Launcher, Sandbox, configuration
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Descriptors, ExecFailed, Exited, Started
-from sandboxd.backends.linux.notifications import Access, Lost, RefusedCall
-from sandboxd.backends.linux.seccomp_notified import call_name
+from sandboxd.backends.linux.helper.bridge_protocol import Descriptors, ExecFailed, Exited, Started
+from sandboxd.backends.linux.helper.notifications import Lost, RefusedCall, ReportedAccess
+from sandboxd.backends.linux.seccomp.notified_calls import call_name
 from sandboxd.host.features import closed_memory, why_unwatched
 from sandboxd.plan.plan import Supervision
 from support import processes
@@ -273,7 +273,7 @@ for mode in ("r", "w"):
     except OSError: pass"""
     text = f"import os; os.chdir({str(places.base)!r})\n{script}"
     found = reports(launch.python(text, watched=READS, options=places.options))
-    assert [(report.access, report.count) for report in found] == [(Access.READ, 1), (Access.WRITE, 1)]
+    assert [(report.access, report.count) for report in found] == [(ReportedAccess.READ, 1), (ReportedAccess.WRITE, 1)]
 
 
 def test_equal_ones_are_counted(launch: Launcher, places: Places) -> None:

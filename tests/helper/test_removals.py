@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Exited, Started
-from sandboxd.backends.linux.notifications import RefusedCall
-from sandboxd.backends.linux.seccomp_notified import call_name
+from sandboxd.backends.linux.helper.bridge_protocol import Exited, Started
+from sandboxd.backends.linux.helper.notifications import RefusedCall
+from sandboxd.backends.linux.seccomp.notified_calls import call_name
 from sandboxd.plan.plan import Supervision
 from support.users import Identity
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Descriptors, Exited, Failed, Started
-from sandboxd.backends.linux.launch_configuration import Flags
+from sandboxd.backends.linux.helper.bridge_protocol import Descriptors, Exited, Failed, Started
+from sandboxd.backends.linux.helper.launch_configuration import Flags
 from support import processes
 from support.users import Identity
 from support.waiting import LIMIT_S, wait_until

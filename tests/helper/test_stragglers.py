@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
-from sandboxd.backends.linux.bridge import Bridge, Expected
-from sandboxd.backends.linux.launch_configuration import Configuration, Flags, Listener
-from sandboxd.backends.linux.seccomp import build_filter
-from sandboxd.backends.linux.stragglers import end_stragglers
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.linux.bwrap.orphans import end_orphans
+from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
+from sandboxd.backends.linux.helper.launch_configuration import Flags, LaunchConfiguration, Listener
+from sandboxd.backends.linux.seccomp.filter import build_filter
 from support import processes
 from support.waiting import wait_until, wait_until_async
 
@@ -46,7 +46,7 @@ def test_what_is_stuck_is_ended(launch: Launcher) -> None:
         sandbox.close()
 
     def gone() -> bool:
-        end_stragglers()
+        end_orphans()
         return not left_below(before)
 
     wait_until(gone, "nobody left")
@@ -59,7 +59,7 @@ def test_nobody_else_is_harmed(launch: Launcher) -> None:
     waiting = launch.connect()
     held = launch(["true"], flags=Flags.WAIT)
     running = launch(["sleep", "1000"])
-    assert not set(end_stragglers()) & {p.pid for p in processes.descendants()}
+    assert not set(end_orphans()) & {p.pid for p in processes.descendants()}
     assert [one.process.poll() for one in (starting, waiting, held, running)] == [None] * 4
 
 
@@ -72,7 +72,7 @@ class Observer:
 
     def lost(self, count: int) -> None: ...
 
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
     def refused(self, refusal: Refusal) -> None:
@@ -120,12 +120,12 @@ async def test_the_bridge_sees_to_it(launch: Launcher) -> None:
     bridge.open()
     os.chown(launch.path, launch.identity.uid, -1)
     listeners = (Listener.tcp("127.0.0.1", 3128), Listener.tcp("127.0.0.1", 1080))
-    configuration = Configuration((b"sleep", b"1000"), build_filter(MACHINE), listeners)
+    configuration = LaunchConfiguration((b"sleep", b"1000"), build_filter(MACHINE), listeners)
     source, before = random.Random(2), {process.pid for process in processes.descendants()}
     try:
         for _ in range(TRIES):
             observer = Observer(source)
-            bridge.expect(TICKET, Expected(configuration, None, observer))
+            bridge.expect(TICKET, ExpectedLaunch(configuration, None, observer))
             sandbox = launch.start(launch.words())
             await wait_until_async(partial(has_ended, observer), "ended")
             sandbox.close()

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.linux.bridge_protocol import Descriptors, Started
+from sandboxd.backends.linux.helper.bridge_protocol import Descriptors, Started
 
 from .conftest import MACHINE, Launcher, configuration
 

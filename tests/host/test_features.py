@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.bwrap import PROBE_PARTS, probe_options
+from sandboxd.backends.linux.bwrap.bwrap_options import PROBE_PARTS, probe_options
 from sandboxd.errors import HostError
 from sandboxd.host.features import (
     FAILURES,

@@ -11,7 +11,7 @@ import pytest
 
 from sandboxd.host import socket_files
 from sandboxd.host.socket_files import find_sockets
-from sandboxd.plan.facts import SocketsAtStart
+from sandboxd.plan.host_facts import SocketsAtStart
 
 Listen = Callable[[str], os.stat_result]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.host import facts as facts_module
-from sandboxd.host import inotify
-from sandboxd.host.changes import Changes, WatchBudget
-from sandboxd.host.facts import HostFacts
-from sandboxd.host.names import NameWatch
-from sandboxd.plan.facts import Facts
-from sandboxd.plan.needs import Needs
+from sandboxd.host import fact_source as facts_module
+from sandboxd.host.fact_source import HostFacts
+from sandboxd.host.watch import inotify
+from sandboxd.host.watch.directory_changes import Changes, WatchBudget
+from sandboxd.host.watch.name_watch import NameWatch
+from sandboxd.plan.host_facts import Facts
+from sandboxd.plan.host_queries import HostQueries
 from support.waiting import wait_until
 
 LIMIT = 400
@@ -34,10 +34,10 @@ def host(limited: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostFacts]:
     made.close()
 
 
-def tree(top: Path, directories: int = 300) -> Needs:
+def tree(top: Path, directories: int = 300) -> HostQueries:
     for number in range(directories):
         (top / str(number)).mkdir(parents=True)
-    return Needs(globs=(f"{top}/**/.env",))
+    return HostQueries(globs=(f"{top}/**/.env",))
 
 
 def matches(facts: Facts) -> list[str]:

@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what would be tried")
     arguments = parser.parse_args()
 
-    from sandboxd.app_macos import Parts
+    from sandboxd.app.macos import MacosDependencies
     from support.mac_smoke import Outcome, facts, line_of, report, try_groups, write_tools
     from support.mac_smoke_cases import GROUPS
 
@@ -35,7 +35,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sandboxd-smoke-") as made:
         tools = write_tools(Path(made) / "bin")
         results = asyncio.run(
-            try_groups(GROUPS, Parts(), real=True, tools=tools, tell=lambda one: print(line_of(one), flush=True))
+            try_groups(
+                GROUPS, MacosDependencies(), real=True, tools=tools, tell=lambda one: print(line_of(one), flush=True)
+            )
         )
     Path(arguments.report).write_text(report(results, facts()))
     print(f"\nthe report is in {arguments.report}; please look through it and send it back")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from support.mac_stubs import MacStubs, install_stubs
 from support.waiting import wait_until
 

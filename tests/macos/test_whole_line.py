@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from support.mac_line import Line, stub_parts, whole_line
 from support.mac_stubs import MacStubs, install_stubs
 from support.origin import Origin

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.needs import list_needs
+from sandboxd.plan.host_queries import list_needs
 from sandboxd.plan.plan import MOST_WARNINGS, Layout, Supervision, UnixSockets, make_layout, supervise
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
 

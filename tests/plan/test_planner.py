@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.facts import Facts
-from sandboxd.plan.needs import Needs
+from sandboxd.plan.host_facts import Facts
+from sandboxd.plan.host_queries import HostQueries
 from sandboxd.plan.planner import ENDED_KEPT, KEPT, Planner
 from sandboxd.plan.request import Argv, PlanRequest, ShellText
 from sandboxd.policy.decision import Reason
-from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
 
@@ -79,10 +79,10 @@ class SharedHost(FakeHost):
 
     def __init__(self) -> None:
         super().__init__({"/home/u/work/sub/": ""})
-        self.known: dict[Needs, Facts] = {}
+        self.known: dict[HostQueries, Facts] = {}
         self.forgotten: list[Facts] = []
 
-    async def answer(self, needs: Needs) -> Facts:
+    async def answer(self, needs: HostQueries) -> Facts:
         return self.known.setdefault(needs, self.facts(needs))
 
     def forget(self, facts: Facts) -> None:

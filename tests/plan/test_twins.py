@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.plan.facts import Twins
+from sandboxd.plan.host_facts import MountAliases
 
 MOUNTED = frozenset({"/", "/home", "/top", "/home/u/disk", "/top/home/x/own", "/again"})
-TWINS = Twins.of((("/home", "/top/home"), ("/again", "/home/u/part"), ("/", "/whole")), MOUNTED | {"/whole"})
+TWINS = MountAliases.of((("/home", "/top/home"), ("/again", "/home/u/part"), ("/", "/whole")), MOUNTED | {"/whole"})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.policy.command_decisions import decide_command
-from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
+from sandboxd.policy.commands.command_decisions import decide_command
+from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
 NAMES = """git time history compgen jobs cd printf export read test unset source eval exec trap set shopt hash enable

@@ -9,19 +9,19 @@ import pytest
 
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build import build_policy, check_settings
-from sandboxd.policy.host_decisions import decide_host
-from sandboxd.policy.hosts import parse_host
-from sandboxd.policy.policy import PathRule, Policy
-from sandboxd.policy.protected import PROTECTED, Where
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.hosts.host_decisions import decide_host
+from sandboxd.policy.hosts.host_patterns import parse_host
+from sandboxd.policy.model import PathRule, Policy
+from sandboxd.policy.paths.protected_names import PROTECTED, ProtectedIn
+from sandboxd.policy.paths.rule_paths import PathScope
+from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Severity
-from sandboxd.settings.table import TABLE
 
-SCOPE = Scope(
+SCOPE = PathScope(
     "/home/u", "/home/u/p", {"HOME": "/home/u", "SSH_AUTH_SOCK": "/tmp/ssh-x/agent.1"}, own_paths=("/run/u/sandboxd",)
 )
 
@@ -483,7 +483,7 @@ def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
     assert {"/home/u/.cache/pip", "/home/u/.cargo/registry", "/home/u/.npm/_cacache"} <= opened
     closed = {"/home/u/" + path.removeprefix("~/") for path in PRESETS["credentials"].deny_read}
     assert not opened & closed
-    programs = {f"/home/u/{row.name}" for row in PROTECTED if row.where is Where.HOME}
+    programs = {f"/home/u/{row.name}" for row in PROTECTED if row.where is ProtectedIn.HOME}
     for path in opened:
         assert not any(f"{one}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one}/") for one in programs), path
         assert not any(secret.startswith(path + "/") for secret in closed), path

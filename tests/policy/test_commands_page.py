@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.policy.command_decisions import GATES, decide_command
-from sandboxd.policy.command_patterns import parse_command_pattern
-from sandboxd.policy.exclusion import decide_exclusion
-from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
-from sandboxd.policy.shell_syntax import read_line
+from sandboxd.policy.commands.command_decisions import GATES, decide_command
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.exclusion import decide_exclusion
+from sandboxd.policy.commands.shell_syntax import read_line
+from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxd.policy.build import build_policy
-from sandboxd.policy.command_decisions import decide_command
+from sandboxd.policy.commands.command_decisions import decide_command
 from sandboxd.policy.decision import Behavior
-from sandboxd.policy.host_decisions import decide_host
-from sandboxd.policy.hosts import parse_host
-from sandboxd.policy.policy import Policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.hosts.host_decisions import decide_host
+from sandboxd.policy.hosts.host_patterns import parse_host
+from sandboxd.policy.model import Policy
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import layer_from_values
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -64,7 +64,7 @@ FILES = _some(
 
 def policy_of(files: list[tuple[Source, dict[str, Any]]]) -> Policy:
     layers = [layer_from_values(values, source) for source, values in files]
-    return build_policy(merge(layers), Scope("/home/u", "/home/u/p"))
+    return build_policy(merge(layers), PathScope("/home/u", "/home/u/p"))
 
 
 @settings(max_examples=150)

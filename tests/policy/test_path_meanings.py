@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sandboxd.policy.build import build_policy
-from sandboxd.policy.policy import Missing, PathRule, Policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.model import Missing, PathRule, Policy
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import Layer, layer_from_values, parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -40,7 +40,7 @@ def layer(who: str, tree: dict[str, object]) -> Layer:
 
 
 def policy(who: str, tree: dict[str, object]) -> Policy:
-    return build_policy(merge([layer(who, tree)]), Scope(HOME, PROJECT))
+    return build_policy(merge([layer(who, tree)]), PathScope(HOME, PROJECT))
 
 
 def named(rules: tuple[PathRule, ...], *, second: bool = False) -> set[str]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.policy.hosts import HostPattern, parse_host
-from sandboxd.policy.policy import HostRule
+from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+from sandboxd.policy.model import HostRule
 from sandboxd.policy.unreachable import covers, unreachable_rules
 from sandboxd.settings.origins import BUILT_IN
 

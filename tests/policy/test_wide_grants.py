@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sandboxd.policy.changes import wide_changes
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.edit_checks import wide_changes
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.policy.wide_grants import WIDE_GRANTS
-from sandboxd.settings.changes import Act, Change
-from sandboxd.settings.table import TABLE, Effect
+from sandboxd.settings.edits import Act, Change
+from sandboxd.settings.key_table import TABLE, Effect
 
-SCOPE = Scope(home="/home/me", project="/home/me/project")
+SCOPE = PathScope(home="/home/me", project="/home/me/project")
 WRITE, READ = "sandbox.filesystem.allowWrite", "sandbox.filesystem.allowRead"
 HOSTS, COMMANDS = "sandbox.network.allowedDomains", "sandbox.excludedCommands"
 
@@ -88,7 +88,7 @@ SOCKETS, PORTS = "sandbox.network.allowUnixSockets", "sandbox.network.allowLocal
      "~/.gnupg/S.gpg-agent", "~", "/", "/tmp/tmux-1000/default", "/run/user/1000/podman/podman.sock", "/named/agent"],
 )  # fmt: skip
 def test_a_control_socket_or_a_directory_of_them(path: str) -> None:
-    scope = Scope(home="/home/me", project="/home/me/project", environment={"SSH_AUTH_SOCK": "/named/agent"})
+    scope = PathScope(home="/home/me", project="/home/me/project", environment={"SSH_AUTH_SOCK": "/named/agent"})
     assert len(wide_changes(Change(Act.ADD, SOCKETS, path), scope)) == 1
 
 

@@ -11,10 +11,10 @@ from ipaddress import ip_address
 import pytest
 
 from sandboxd.errors import CallerError
-from sandboxd.policy.hosts import IPAddress
+from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.proxy.dial import Dialer, DialError, PinnedResolver, SystemResolver, connect_socket, interleave
-from sandboxd.proxy.interfaces import read_interface_addresses
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.own_addresses import read_interface_addresses
 from support.waiting import wait_until_async
 
 A, B, C, SIX, SEVEN = (ip_address(text) for text in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::6", "fd00::7"))
@@ -59,7 +59,7 @@ async def test_a_look_up_without_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    resolver = SystemResolver(Limits(resolve_s=0.01), lookups=1)
+    resolver = SystemResolver(ProxyLimits(resolve_s=0.01), lookups=1)
     for _ in range(2):  # the second has to wait for the thread of the first, in vain
         with pytest.raises(DialError) as caught:
             await resolver.resolve("ok.test")
@@ -78,7 +78,7 @@ async def test_look_ups_that_hang_take_no_more_than_their_share(monkeypatch: pyt
         return [(0, 0, 0, "", ("192.0.2.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    whole = PinnedResolver({}, SystemResolver(Limits(resolve_s=0.05), lookups=4, each=3))
+    whole = PinnedResolver({}, SystemResolver(ProxyLimits(resolve_s=0.05), lookups=4, each=3))
     evil, other = whole.share(), whole.share()
     for number in range(3):  # nobody waits any more after this, and each time there would be more
         hanging = (evil.resolve(f"evil{number}{n}.test") for n in range(3))
@@ -197,7 +197,7 @@ async def test_no_answer_at_all_ends() -> None:
     for addresses in ([A], [A, B]):
         network = Network()
         with pytest.raises(DialError) as caught:
-            await Dialer(network, Limits(connect_s=0.01)).dial(addresses, 80)
+            await Dialer(network, ProxyLimits(connect_s=0.01)).dial(addresses, 80)
         assert caught.value.slug == "connect_timeout"
         assert network.cancelled == network.dialled
 

@@ -10,8 +10,8 @@ from ipaddress import ip_address
 import pytest
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host, HostPattern, IPAddress, parse_host
-from sandboxd.policy.policy import HostRule, NetworkPolicy
+from sandboxd.policy.hosts.host_patterns import Host, HostPattern, IPAddress, parse_host
+from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.gate import Gate
 from sandboxd.settings.origins import BUILT_IN

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host
-from sandboxd.proxy.limits import Limits
+from sandboxd.policy.hosts.host_patterns import Host
+from sandboxd.proxy.limits import ProxyLimits
 from support.ports import closed_port
 from support.proxies import (
     ScriptedOrigin,
@@ -630,7 +630,7 @@ async def test_faults_of_the_way_out_have_a_status_and_a_reason(method: str) -> 
         gone = await proxies.ask_http(request("gone.test", 80))
         assert gone.startswith(b"HTTP/1.1 502 ") and b"X-Sandboxd-Error: dns_failed" in gone
         assert proxies.blocked == [] and proxies.names.asked == ["gone.test"]
-    limits = Limits(connect_s=0.01, linger_s=0.1)
+    limits = ProxyLimits(connect_s=0.01, linger_s=0.1)
     async with running_proxies("ok.test", limits=limits, connector=hang) as proxies:  # type: ignore[arg-type]
         silent = await proxies.ask_http(request("ok.test", 80))
         assert silent.startswith(b"HTTP/1.1 504 ") and b"X-Sandboxd-Error: connect_timeout" in silent
@@ -640,7 +640,7 @@ async def test_an_origin_that_never_answers() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    limits = Limits(response_s=0.02, linger_s=0.1)
+    limits = ProxyLimits(response_s=0.02, linger_s=0.1)
     async with scripted_origin(silent) as origin, running_proxies("ok.test", limits=limits) as proxies:
         for headers, body in (([], b""), ([b"Content-Length: 2"], b"hi")):
             answer = await proxies.ask_http(once(origin, "ok.test", *headers, method="POST") + body)
@@ -651,7 +651,7 @@ async def test_an_origin_that_never_answers() -> None:
 
 
 async def test_a_head_that_does_not_come_to_an_end() -> None:
-    async with running_proxies("ok.test", limits=Limits(head_s=0.02, linger_s=0.1)) as proxies:
+    async with running_proxies("ok.test", limits=ProxyLimits(head_s=0.02, linger_s=0.1)) as proxies:
         assert (await proxies.ask_http(b"GET http://ok.test/ HT")).startswith(b"HTTP/1.1 408 ")
         assert await proxies.ask_http(b"") == b"", "nothing was asked, nothing is answered"
         assert await proxies.ask_http(b"\r\n") == b""
@@ -666,7 +666,7 @@ async def test_a_head_that_is_too_large() -> None:
 async def test_an_idle_connection_ends() -> None:
     async with (
         scripted_origin(echo) as origin,
-        running_proxies("ok.test", limits=Limits(idle_s=0.02, linger_s=0.1)) as proxies,
+        running_proxies("ok.test", limits=ProxyLimits(idle_s=0.02, linger_s=0.1)) as proxies,
     ):
         answer = await proxies.ask_http(get(origin))
         assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -685,7 +685,7 @@ async def test_a_client_that_left_while_the_origin_thinks() -> None:
         gone.set()
 
     gone = asyncio.Event()
-    limits = Limits(half_closed_s=0.02, linger_s=0.1)
+    limits = ProxyLimits(half_closed_s=0.02, linger_s=0.1)
     async with scripted_origin(silent) as origin, running_proxies("ok.test", limits=limits) as proxies:
         _, writer = await proxies.http()
         writer.write(get(origin))
@@ -747,7 +747,7 @@ async def test_a_question_ends_with_the_client_that_waits(kind: str, half_closed
             dropped.set()
         raise AssertionError
 
-    limits = Limits(half_closed_s=half_closed_s)
+    limits = ProxyLimits(half_closed_s=half_closed_s)
     async with scripted_origin(echo) as origin, running_proxies(ask=ask, limits=limits) as proxies:
         reader, writer = await (proxies.socks() if kind == "socks" else proxies.http())
         writer.write(asking_for(kind, origin.port))

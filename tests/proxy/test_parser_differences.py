@@ -22,9 +22,9 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.proxy.body import BodyReader, Kind, chunk, last_chunk, request_framing, response_framing
-from sandboxd.proxy.dns_message import Answer, Code, DnsSyntaxError, parse_query, render_answer
-from sandboxd.proxy.http1 import HttpSyntaxError, RequestReader, ResponseReader, render_request, render_response
+from sandboxd.proxy.dns.dns_message import Code, DnsAnswer, DnsSyntaxError, parse_query, render_answer
+from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestReader, ResponseReader, render_request, render_response
+from sandboxd.proxy.http.message_body import BodyKind, BodyReader, chunk, last_chunk, request_framing, response_framing
 
 LINES = (
     b"GET http://ok.test/a HTTP/1.1", b"POST http://ok.test/ HTTP/1.1", b"POST http://ok.test/ HTTP/1.0",
@@ -93,7 +93,7 @@ def passed_on(data: bytes) -> tuple[Reading, bytes] | None:
     if b"host" not in dict(lower):  # as the proxy does
         lower = ((b"host", b"ok.test"), *lower)
     sent = render_request(head.method, head.target, lower)
-    if framing.kind is Kind.CHUNKED:
+    if framing.kind is BodyKind.CHUNKED:
         sent += (chunk(content) if content else b"") + last_chunk(body.trailers)
     else:
         sent += content
@@ -207,7 +207,7 @@ def test_an_answer_that_is_passed_on_has_one_reading(data: bytes) -> None:
     if not body.end():
         return
     sent = render_response(head.status, head.reason, head.headers)
-    if framing.kind is Kind.CHUNKED:
+    if framing.kind is BodyKind.CHUNKED:
         sent += (chunk(content) if content else b"") + last_chunk(body.trailers)
     else:
         sent += content
@@ -276,7 +276,7 @@ def test_dns_answers_are_read_by_a_library(
     asked = dns.message.make_query("oK.TesT", "ANY", use_edns=0 if edns else False, payload=4096)
     if code is Code.BADVERS and not edns:
         return  # cannot be said without EDNS
-    answer = Answer(code, tuple(addresses), ttl=60, explanation=explanation)
+    answer = DnsAnswer(code, tuple(addresses), ttl=60, explanation=explanation)
     data = render_answer(parse_query(asked.to_wire()), answer, stream=stream)
     read = dns.message.from_wire(data)
     assert read.id == asked.id and read.question == asked.question and int(read.rcode()) == int(code)

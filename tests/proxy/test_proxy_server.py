@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts import Host
-from sandboxd.policy.policy import NetworkPolicy
+from sandboxd.policy.hosts.host_patterns import Host
+from sandboxd.policy.model import NetworkPolicy
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.limits import Limits, Room
+from sandboxd.proxy.limits import ProxyLimits, Room
 from sandboxd.proxy.server import ProxyServer
 from support.proxies import NoNames, finish, rules, running_proxies, scripted_origin
 from support.waiting import wait_until_async
@@ -146,7 +146,7 @@ def few_descriptors() -> Iterator[None]:
 @pytest.mark.usefixtures("few_descriptors")
 async def test_out_of_descriptors_new_ones_wait_old_ones_go_on(caplog: pytest.LogCaptureFixture) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = Limits(accept_retry_s=0.01, linger_s=0.1)
+    limits = ProxyLimits(accept_retry_s=0.01, linger_s=0.1)
     async with scripted_origin(echo) as origin, running_proxies("ok.test", limits=limits) as proxies:
         old = await proxies.tunnel(f"ok.test:{origin.port}")
         with socket.socket() as waiting:
@@ -175,7 +175,7 @@ async def test_out_of_descriptors_new_ones_wait_old_ones_go_on(caplog: pytest.Lo
 async def test_more_connections_than_the_limit_wait() -> None:
     async with (
         scripted_origin(echo) as origin,
-        running_proxies("ok.test", limits=Limits(connections=2, linger_s=0.1)) as proxies,
+        running_proxies("ok.test", limits=ProxyLimits(connections=2, linger_s=0.1)) as proxies,
     ):
         first = await proxies.tunnel(f"ok.test:{origin.port}")
         second = await proxies.tunnel(f"ok.test:{origin.port}")
@@ -191,7 +191,7 @@ async def test_more_connections_than_the_limit_wait() -> None:
 
 async def test_a_command_that_takes_all_it_gets_leaves_room_for_the_others() -> None:
     room = Room(32)  # for 12 connections
-    limits = Limits(linger_s=0.1, accept_retry_s=0.01)
+    limits = ProxyLimits(linger_s=0.1, accept_retry_s=0.01)
     async with (
         scripted_origin(echo) as origin,
         running_proxies("ok.test", limits=limits, room=room) as hog,

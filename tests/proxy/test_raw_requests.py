@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import ProxyLimits
 from support.proxies import Wire, finish, running_proxies, scripted_origin
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
@@ -123,7 +123,7 @@ async def test_raw_bytes(table: dict[str, tuple[bytes, bytes, int]], pieces: boo
     found: dict[str, tuple[bytes, int]] = {}
     async with (
         scripted_origin(talk) as origin,
-        running_proxies("ok.test", "*", denied=["no.test"], limits=Limits(linger_s=0.05)) as proxies,
+        running_proxies("ok.test", "*", denied=["no.test"], limits=ProxyLimits(linger_s=0.05)) as proxies,
     ):
         for name, (data, start, _) in table.items():
             before = origin.connections

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from sandboxd.proxy.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
-from sandboxd.proxy.relay import Relay
+from sandboxd.proxy.relay import SocketRelay
 from support.waiting import wait_until_async
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -47,7 +47,7 @@ async def joined(splice: bool, to_origin: bytes = b"", to_client: bytes = b"") -
     client, left = tcp_pair()
     right, origin = tcp_pair()
     pipes = PipePool()
-    task = asyncio.create_task(Relay(left, right, pipes=pipes, splice=splice).run(to_origin, to_client))
+    task = asyncio.create_task(SocketRelay(left, right, pipes=pipes, splice=splice).run(to_origin, to_client))
     wires = [await asyncio.open_connection(sock=sock) for sock in (client, origin)]
     try:
         yield Joined(wires[0], wires[1], task, pipes)
@@ -175,7 +175,7 @@ async def test_a_big_transfer_both_ways_is_equal(splice: bool) -> None:
 async def test_cancelling_resets_both_sides(splice: bool) -> None:
     client, left = tcp_pair()
     right, origin = tcp_pair()
-    task = asyncio.create_task(Relay(left, right, splice=splice).run())
+    task = asyncio.create_task(SocketRelay(left, right, splice=splice).run())
     wires = [await asyncio.open_connection(sock=sock) for sock in (client, origin)]
     await asyncio.sleep(0)
     task.cancel()
@@ -293,7 +293,7 @@ async def test_another_relay_goes_on_with_every_byte(splice: bool) -> None:
             await asyncio.sleep(0)
         return received
 
-    relay = Relay(left, right, splice=splice)
+    relay = SocketRelay(left, right, splice=splice)
     task = asyncio.create_task(relay.run(b"first ", b"before "))
     ends = asyncio.gather(send(client, upload), send(origin, download), receive(client), receive(origin))
     taken_over = moved = 0
@@ -307,7 +307,7 @@ async def test_another_relay_goes_on_with_every_byte(splice: bool) -> None:
         await task
         assert (left.fileno(), right.fileno()) != (-1, -1)
         taken_over += 1
-        relay = Relay(left, right, splice=splice)
+        relay = SocketRelay(left, right, splice=splice)
         task = asyncio.create_task(relay.resume(*state))
     _, _, at_client, at_origin = await ends
     assert at_origin == b"first " + upload

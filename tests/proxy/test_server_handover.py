@@ -15,8 +15,8 @@ import pytest
 
 from sandboxd.handover.record import NO_DESCRIPTOR
 from sandboxd.proxy.dial import Dialer, PinnedResolver
+from sandboxd.proxy.dns.synthetic_names import NameTable
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.names import NameTable
 from sandboxd.proxy.server import ProxyRecord, ProxyServer, RequestRecord
 from support.proxies import NoNames, Proxies, Wire, finish, running_proxies, scripted_origin
 from support.waiting import wait_until_async

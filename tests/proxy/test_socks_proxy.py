@@ -9,7 +9,7 @@ import random
 import pytest
 
 from sandboxd.policy.decision import Reason
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import ProxyLimits
 from support.ports import closed_port
 from support.proxies import exchange, finish, running_proxies, scripted_origin
 from support.waiting import wait_until_async
@@ -114,7 +114,7 @@ async def test_faults_of_the_way_out() -> None:
 
     async with running_proxies("ok.test") as proxies:
         assert (await exchange(await proxies.socks(), GREETING + request(b"ok.test", closed_port())))[3] == 5
-    limits = Limits(connect_s=0.01, linger_s=0.1)
+    limits = ProxyLimits(connect_s=0.01, linger_s=0.1)
     async with running_proxies("ok.test", limits=limits, connector=hang) as proxies:  # type: ignore[arg-type]
         assert (await exchange(await proxies.socks(), GREETING + request(b"ok.test", 80)))[3] == 6
 
@@ -127,7 +127,7 @@ async def test_other_protocols_are_turned_away() -> None:
 
 
 async def test_a_handshake_that_does_not_come_to_an_end() -> None:
-    async with running_proxies("ok.test", limits=Limits(head_s=0.02, linger_s=0.1)) as proxies:
+    async with running_proxies("ok.test", limits=ProxyLimits(head_s=0.02, linger_s=0.1)) as proxies:
         assert await exchange(await proxies.socks(), GREETING + b"\x05\x01") == b"\x05\x00"
         assert await exchange(await proxies.socks(), b"") == b""
         await wait_until_async(lambda: proxies.server.connections == 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.proxy.limits import Limits
+from sandboxd.proxy.limits import ProxyLimits
 from support.proxies import Proxies, running_proxies, scripted_origin
 
 TLS = Path(__file__).with_name("tls")
@@ -46,7 +46,7 @@ async def test_tls_passes_from_end_to_end() -> None:
     async with (
         await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context) as server,
         # An idle connection of the proxy ends after this time; a tunnel does not.
-        running_proxies("ok.test", limits=Limits(idle_s=0.05, linger_s=0.1)) as proxies,
+        running_proxies("ok.test", limits=ProxyLimits(idle_s=0.05, linger_s=0.1)) as proxies,
     ):
         port = server.sockets[0].getsockname()[1]
         trusting = ssl.create_default_context(cafile=str(TLS / "ca.pem"))

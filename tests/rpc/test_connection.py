@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.rpc.call import Access, Call, Route
+from sandboxd.rpc.call import MethodAccess, MethodCall, Route
 from sandboxd.rpc.connection import MOST_IN_FLIGHT, MOST_UNTAKEN
 from sandboxd.rpc.jsonrpc import MOST_IN_BATCH
 from sandboxd.rpc.peer import Identity
@@ -47,11 +47,11 @@ class Playground:
         self.served = 0
         self.clients: list[Any] = []
 
-    async def echo(self, call: Call, params: Word) -> Word:
+    async def echo(self, call: MethodCall, params: Word) -> Word:
         self.served += 1
         return params
 
-    async def wait(self, call: Call, params: Word) -> Word:
+    async def wait(self, call: MethodCall, params: Word) -> Word:
         """Waits until the test opens the gate of that name."""
         self.running.append(params.word)
         try:
@@ -61,18 +61,18 @@ class Playground:
             raise
         return params
 
-    async def broken(self, call: Call, params: Word) -> Word:
+    async def broken(self, call: MethodCall, params: Word) -> Word:
         return Word("\udcff")
 
-    async def grow(self, call: Call, params: Size) -> Word:
+    async def grow(self, call: MethodCall, params: Size) -> Word:
         self.served += 1
         return Word("x" * params.size)
 
-    async def subscribe(self, call: Call, params: Word) -> Word:
+    async def subscribe(self, call: MethodCall, params: Word) -> Word:
         self.clients.append(call.client)
         return params
 
-    async def tell_when_cancelled(self, call: Call, params: Word) -> Word:
+    async def tell_when_cancelled(self, call: MethodCall, params: Word) -> Word:
         """Waits for ever; when that is cancelled, everybody is told of it."""
         self.running.append(params.word)
         try:
@@ -86,12 +86,12 @@ class Playground:
 
     def methods(self) -> dict[str, Route]:
         return {
-            "tell_when_cancelled": Route(Word, self.tell_when_cancelled, Access.ASK),
-            "echo": Route(Word, self.echo, Access.ASK),
-            "wait": Route(Word, self.wait, Access.ASK),
-            "broken": Route(Word, self.broken, Access.ASK),
-            "grow": Route(Size, self.grow, Access.ASK),
-            "subscribe": Route(Word, self.subscribe, Access.ASK),
+            "tell_when_cancelled": Route(Word, self.tell_when_cancelled, MethodAccess.ASK),
+            "echo": Route(Word, self.echo, MethodAccess.ASK),
+            "wait": Route(Word, self.wait, MethodAccess.ASK),
+            "broken": Route(Word, self.broken, MethodAccess.ASK),
+            "grow": Route(Size, self.grow, MethodAccess.ASK),
+            "subscribe": Route(Word, self.subscribe, MethodAccess.ASK),
         }
 
 
@@ -275,7 +275,7 @@ async def test_the_end_is_told_after_the_last_call(tmp_path: Path) -> None:
     order: list[str] = []
     entered = asyncio.Event()
 
-    async def stubborn(call: Call, params: Word) -> Word:
+    async def stubborn(call: MethodCall, params: Word) -> Word:
         entered.set()
         try:
             await asyncio.Event().wait()
@@ -288,7 +288,7 @@ async def test_the_end_is_told_after_the_last_call(tmp_path: Path) -> None:
     async def lost(connection: Any) -> None:
         order.append("sessions ended")
 
-    async with open_door(tmp_path / "s", {"open": Route(Word, stubborn, Access.RUN)}, on_lost=lost) as door:
+    async with open_door(tmp_path / "s", {"open": Route(Word, stubborn, MethodAccess.RUN)}, on_lost=lost) as door:
         async with door.client() as client:
             client.request("open", {})
             await entered.wait()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandboxd import errors
-from sandboxd.rpc.call import Access, Call, Route
+from sandboxd.rpc.call import MethodAccess, MethodCall, Route
 from sandboxd.rpc.dispatch import METHODS, Dispatcher
 from sandboxd.rpc.peer import Caller
 from sandboxd_client.wire import codes
@@ -41,22 +41,24 @@ class FakeClient:
 
 
 class Restricted(FakeClient):
-    caller = Caller(1000, 1000, 4242, frozenset({Access.ASK}))
+    caller = Caller(1000, 1000, 4242, frozenset({MethodAccess.ASK}))
 
 
-async def ask(handler: Any, params: Any, access: Access = Access.ASK, client: Any = None) -> tuple[Any, Log]:
+async def ask(
+    handler: Any, params: Any, access: MethodAccess = MethodAccess.ASK, client: Any = None
+) -> tuple[Any, Log]:
     log = Log()
     dispatcher = Dispatcher(None, log.logger, {"m": Route(Params, handler, access)})  # type: ignore[arg-type]
     message = {"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}
     return await dispatcher.respond(message, client or FakeClient()), log
 
 
-async def echo(call: Call, params: Params) -> Answer:
+async def echo(call: MethodCall, params: Params) -> Answer:
     return Answer(params.name * params.count, (params,))
 
 
 def raising(error: Exception) -> Any:
-    async def handler(call: Call, params: Params) -> Answer:
+    async def handler(call: MethodCall, params: Params) -> Answer:
         raise error
 
     return handler
@@ -102,7 +104,7 @@ async def test_wrong_parameters_name_the_parameter(params: Any, parameter: str, 
         (errors.LaunchError, codes.LAUNCH),
     ],
 )
-async def test_errors_say_whose_fault_it_was(kind: type[errors.SandboxdError], number: int) -> None:
+async def test_errors_say_whose_fault_it_was(kind: type[errors.DaemonError], number: int) -> None:
     error = kind("some_slug", "what happened", hint="what to do", data={"file": "/f"})
     answer, _ = await ask(raising(error), {"name": ""})
     assert answer["error"] == {
@@ -140,7 +142,7 @@ async def test_our_own_bugs_are_told_by_number_only(error: Exception) -> None:
 
 
 async def test_an_answer_that_is_no_record_is_our_bug() -> None:
-    async def handler(call: Call, params: Params) -> Any:
+    async def handler(call: MethodCall, params: Params) -> Any:
         return object()
 
     answer, _ = await ask(handler, {"name": ""})
@@ -148,13 +150,13 @@ async def test_an_answer_that_is_no_record_is_our_bug() -> None:
 
 
 async def test_a_method_asks_for_access() -> None:
-    answer, _ = await ask(echo, {"name": ""}, Access.CONTROL, Restricted())
+    answer, _ = await ask(echo, {"name": ""}, MethodAccess.CONTROL, Restricted())
     assert answer["error"]["data"]["slug"] == "not_permitted"
     assert answer["error"]["code"] == codes.DENIED
 
 
 async def test_control_is_logged() -> None:
-    _, log = await ask(echo, {"name": ""}, Access.CONTROL)
+    _, log = await ask(echo, {"name": ""}, MethodAccess.CONTROL)
     assert [(r["event"], r["method"], r["peer"]) for r in log.records] == [("control", "m", 4242)]
 
 

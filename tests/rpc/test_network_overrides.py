@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.policy.policy import NetworkPolicy
+from sandboxd.policy.model import NetworkPolicy
 from support.daemon import RunningDaemon
 from support.fake_runtime import FakeMachine
 from support.rpc import RawClient

@@ -58,11 +58,11 @@ async def test_no_text_makes_the_daemon_fail() -> None:
 @pytest.mark.parametrize("path", [NUL, "settings.json", "~/x.json", ""])
 async def test_the_settings_of_one_command_are_named_by_an_absolute_path(path: str) -> None:
     async with running_daemon(assemble=FakeMachine().assemble) as running, running.client() as client:
-        wish = {"command": "true", "cwd": str(running.around.project), "overrides": {"settings": path}}
-        error = await client.error("wrap", wish)
+        query = {"command": "true", "cwd": str(running.around.project), "overrides": {"settings": path}}
+        error = await client.error("wrap", query)
         assert error["data"]["slug"] == "invalid_params" and error["data"]["parameter"] == "overrides.settings"
-        wish["overrides"] = {"settings": str(running.around.write(running.around.home / "x.json", {}))}
-        assert await slug(client, "wrap", wish) == ""
+        query["overrides"] = {"settings": str(running.around.write(running.around.home / "x.json", {}))}
+        assert await slug(client, "wrap", query) == ""
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + "0" * 400 + ".5"])

@@ -380,8 +380,8 @@ async def test_a_session_that_asks_nobody(
     opened = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "none"})
     command = await start(client, machine, opened["session_id"])
     assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
-    wish = {"kind": "network", "session_id": opened["session_id"], "host": "ask.test", "port": 1}
-    assert (await client.result("permission.request", wish))["behavior"] == "deny"
+    query = {"kind": "network", "session_id": opened["session_id"], "host": "ask.test", "port": 1}
+    assert (await client.result("permission.request", query))["behavior"] == "deny"
     assert person.heard == [] and origin.connections == []
 
 
@@ -486,8 +486,8 @@ async def test_text_from_inside_is_neutralised(
 async def test_people_are_told_what_a_yes_really_means(client: RawClient, person: Person, session_id: str) -> None:
     """F276: allowing a host means that a program may send anything there."""
     for host, word in (("a.pastebin.com", "sent there"), ("8.8.8.8", "address"), ("xn--bcher-kva.test", "scripts")):
-        wish = {"kind": "network", "session_id": session_id, "host": host, "port": 443}
-        asking = asyncio.create_task(client.result("permission.request", wish))
+        query = {"kind": "network", "session_id": session_id, "host": host, "port": 443}
+        asking = asyncio.create_task(client.result("permission.request", query))
         question = await person.told(ASKED)
         assert word in " ".join(question["warnings"])
         await person.answer(question, "deny")
@@ -497,8 +497,8 @@ async def test_people_are_told_what_a_yes_really_means(client: RawClient, person
 # what programs ask for
 
 
-async def ask(client: RawClient, person: Person, wish: Any, behavior: str, **more: Any) -> tuple[Any, Any]:
-    asking = asyncio.create_task(client.result("permission.request", wish))
+async def ask(client: RawClient, person: Person, query: Any, behavior: str, **more: Any) -> tuple[Any, Any]:
+    asking = asyncio.create_task(client.result("permission.request", query))
     question = await person.told(ASKED)
     await person.answer(question, behavior, **more)
     return question, await asking
@@ -507,24 +507,24 @@ async def ask(client: RawClient, person: Person, wish: Any, behavior: str, **mor
 async def test_a_command_outside_the_sandbox_is_never_allowed_without_a_person(
     client: RawClient, running: RunningDaemon, session_id: str
 ) -> None:
-    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
     running.around.write(
         running.around.user_settings,
         {"sandbox": {"enabled": False, "excludedCommands": ["docker"]}, "permissions": {"allow": ["Bash(docker:*)"]}},
     )
     running.daemon.policies.reload()
-    assert (await client.result("permission.request", wish))["behavior"] == "deny"
+    assert (await client.result("permission.request", query))["behavior"] == "deny"
     async with somebody(running) as person:
-        question, result = await ask(client, person, wish, "allow")
+        question, result = await ask(client, person, query, "allow")
         assert (question["command"], question["scopes"]) == ("docker ps", ["once"])
         assert (result["behavior"], result["scope"]) == ("allow", "once")
-        question, result = await ask(client, person, wish, "deny")
+        question, result = await ask(client, person, query, "deny")
         assert result["behavior"] == "deny"
 
 
 async def test_an_override_has_no_wider_scope(client: RawClient, person: Person, session_id: str) -> None:
-    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
-    asking = asyncio.create_task(client.result("permission.request", wish))
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    asking = asyncio.create_task(client.result("permission.request", query))
     question = await person.told(ASKED)
     for scope in ("command", "session", "always"):
         assert await person.answer(question, "allow", scope=scope) == "scope_invalid"
@@ -539,8 +539,8 @@ async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
     """F309: where no command may leave the sandbox nobody is asked."""
     running.around.write(running.around.user_settings, {"sandbox": {"allowUnsandboxedCommands": False}})
     running.daemon.policies.reload()
-    wish = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
-    result = await client.result("permission.request", wish)
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+    result = await client.result("permission.request", query)
     assert (result["behavior"], result["by"]) == ("deny", "policy") and "allowUnsandboxedCommands" in result["text"]
     assert person.heard == []
 
@@ -548,8 +548,8 @@ async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
 async def test_a_path_is_opened_for_the_next_commands(
     client: RawClient, machine: FakeMachine, person: Person, session_id: str
 ) -> None:
-    wish = {"kind": "path", "session_id": session_id, "path": "/var/cache/x", "write": True, "reason": "the cache"}
-    question, result = await ask(client, person, wish, "allow")
+    query = {"kind": "path", "session_id": session_id, "path": "/var/cache/x", "write": True, "reason": "the cache"}
+    question, result = await ask(client, person, query, "allow")
     assert (question["path"], question["write"]) == ("/var/cache/x", True)
     assert question["text"] == "the program says: the cache"
     assert (result["behavior"], result["scope"]) == ("allow", "once")
@@ -560,7 +560,7 @@ async def test_a_path_is_opened_for_the_next_commands(
 
     assert "/var/cache/x" in await writable()
     assert "/var/cache/x" not in await writable()  # it was for one
-    await ask(client, person, wish, "allow", scope="session")
+    await ask(client, person, query, "allow", scope="session")
     assert "/var/cache/x" in await writable() and "/var/cache/x" in await writable()
 
 
@@ -569,8 +569,8 @@ async def test_a_grant_widens_where_an_agents_own_overrides_do_not(
 ) -> None:
     await client.result("hello", {"role": "agent"})
     session = await client.result("session.open", {"cwd": str(running.around.project)})
-    wish = {"kind": "path", "session_id": session["session_id"], "path": "/var/cache/x", "write": True}
-    await ask(client, person, wish, "allow", scope="session")
+    query = {"kind": "path", "session_id": session["session_id"], "path": "/var/cache/x", "write": True}
+    await ask(client, person, query, "allow", scope="session")
     params = {"session_id": session["session_id"], "argv": ["true"], "overrides": {"allow_write": ["/var/own"]}}
     await client.result("wrap", params)
     writable = [rule.path for rule in machine.planner.asked[-1][0].files.allow_write]
@@ -578,7 +578,7 @@ async def test_a_grant_widens_where_an_agents_own_overrides_do_not(
 
 
 @pytest.mark.parametrize(
-    ("wish", "slug"),
+    ("query", "slug"),
     [
         ({"kind": "network"}, "question_invalid"),
         ({"kind": "network", "host": "a b", "port": 1}, "host_invalid"),
@@ -593,17 +593,17 @@ async def test_a_grant_widens_where_an_agents_own_overrides_do_not(
     ],
 )
 async def test_questions_that_make_no_sense(
-    client: RawClient, person: Person, session_id: str, wish: dict[str, Any], slug: str
+    client: RawClient, person: Person, session_id: str, query: dict[str, Any], slug: str
 ) -> None:
-    error = await client.error("permission.request", {"session_id": session_id, **wish})
+    error = await client.error("permission.request", {"session_id": session_id, **query})
     assert error["data"]["slug"] == slug
     assert person.heard == []
 
 
 async def test_what_the_policy_decides_is_not_asked(client: RawClient, person: Person, session_id: str) -> None:
     for host, port in (("denied.test", 443), ("127.0.0.1", 80)):
-        wish = {"kind": "network", "session_id": session_id, "host": host, "port": port}
-        result = await client.result("permission.request", wish)
+        query = {"kind": "network", "session_id": session_id, "host": host, "port": port}
+        result = await client.result("permission.request", query)
         assert (result["behavior"], result["by"]) == ("deny", "policy")
     inside = {"kind": "path", "session_id": session_id, "path": "/etc/hostname"}
     assert (await client.result("permission.request", inside))["by"] == "policy"
@@ -629,8 +629,8 @@ async def test_always_for_a_wide_path_needs_a_second_word(
     running: RunningDaemon, person: Person, client_of_a_child: RawClient, path: str
 ) -> None:
     path = path.replace("~", str(running.around.home))
-    wish = {"kind": "path", "path": path, "write": True, "cwd": str(running.around.project)}
-    client_of_a_child.request("permission.request", wish)
+    query = {"kind": "path", "path": path, "write": True, "cwd": str(running.around.project)}
+    client_of_a_child.request("permission.request", query)
     question = await person.told(ASKED)
     assert question["wide"] is (path != "/srv/data")
     if question["wide"]:
@@ -647,8 +647,8 @@ async def test_a_path_that_becomes_a_link_meanwhile_needs_a_second_word(
 ) -> None:
     """It was an ordinary one when it was asked about."""
     path = running.around.home / "data"
-    wish = {"kind": "path", "path": str(path), "write": True, "cwd": str(running.around.project)}
-    client_of_a_child.request("permission.request", wish)
+    query = {"kind": "path", "path": str(path), "write": True, "cwd": str(running.around.project)}
+    client_of_a_child.request("permission.request", query)
     question = await person.told(ASKED)
     path.symlink_to("/etc")
     assert not question["wide"]

@@ -127,15 +127,15 @@ async def world(running: RunningDaemon, machine: FakeMachine) -> AsyncIterator[W
         world = World(running, machine, full, agent, {"SESSION": theirs, "PROJECT": project})
         more = {"command_id": f"{MARK}-id", "command_text": f"{MARK}-text"}
         world.names["WRAP"] = await world.refuse(full, theirs, f"/{MARK}-target", **more)
-        wish = {"session_id": theirs, "kind": "path", "path": f"/srv/{MARK}-granted", "write": True}
-        asking = asyncio.create_task(asker.result("permission.request", wish))
+        query = {"session_id": theirs, "kind": "path", "path": f"/srv/{MARK}-granted", "write": True}
+        asking = asyncio.create_task(asker.result("permission.request", query))
         while not (found := await person.result("permission.list"))["open"]:
             pass
         answer = {"request_id": found["open"][0]["request_id"], "behavior": "allow", "scope": "session"}
         await answering.result("sandbox_permission_response", answer)
         assert (await asking)["behavior"] == "allow"
-        wish = {"session_id": theirs, "kind": "network", "host": f"{MARK}.test", "port": 443, "command": f"{MARK} x"}
-        waiting.request("permission.request", wish)
+        query = {"session_id": theirs, "kind": "network", "host": f"{MARK}.test", "port": 443, "command": f"{MARK} x"}
+        waiting.request("permission.request", query)
         while not (await person.result("permission.list"))["open"]:
             pass
         await agent.result("hello", {"role": "agent"})
@@ -231,8 +231,8 @@ async def all_happens(world: World, session_id: str, name: str) -> None:
     await world.refuse(world.full, session_id, f"/{name}-new")
     await world.full.result("violation.clear", {"session_id": session_id})
     async with world.running.client() as asking:
-        wish = {"session_id": world.names["SESSION"], "kind": "network", "host": f"{name}2.test", "port": 443}
-        asking.request("permission.request", wish)
+        query = {"session_id": world.names["SESSION"], "kind": "network", "host": f"{name}2.test", "port": 443}
+        asking.request("permission.request", query)
         while not any(one["host"] == f"{name}2.test" for one in (await world.full.result("permission.list"))["open"]):
             pass
 

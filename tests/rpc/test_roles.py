@@ -129,8 +129,8 @@ async def test_an_agent_makes_a_project_of_no_wide_directory(
     for cwd in (directory.replace("~", str(home)), str(link)):
         assert await slug(agent, "session.open", {"cwd": cwd}) == "not_permitted"
         assert await slug(agent, "wrap", {"cwd": cwd, "argv": ["x"]}) == "not_permitted"
-        wish = {"kind": "path", "path": "/srv/x", "cwd": cwd}
-        assert await slug(agent, "permission.request", wish) == "not_permitted"
+        query = {"kind": "path", "path": "/srv/x", "cwd": cwd}
+        assert await slug(agent, "permission.request", query) == "not_permitted"
         await client.result("session.open", {"cwd": cwd})
 
 
@@ -149,7 +149,7 @@ async def test_a_restart_does_not_give_powers_back() -> None:
 
 async def test_who_asked_may_not_answer(running: RunningDaemon) -> None:
     """Neither the process that asked nor one that it has started; another one may."""
-    wish = {"kind": "path", "path": "/srv/x", "write": True, "cwd": str(running.around.project)}
+    query = {"kind": "path", "path": "/srv/x", "write": True, "cwd": str(running.around.project)}
     async with (
         running.client() as asker,
         running.client() as same_process,
@@ -158,14 +158,14 @@ async def test_who_asked_may_not_answer(running: RunningDaemon) -> None:
     ):
         for one in (same_process, child, sibling):
             await one.result("permission.subscribe")
-        asking = asyncio.create_task(asker.result("permission.request", wish))
+        asking = asyncio.create_task(asker.result("permission.request", query))
         answer = {"request_id": await open_question(same_process), "behavior": "allow"}
         for one in (same_process, child):
             assert await slug(one, "sandbox_permission_response", answer) == "not_permitted"
         asking.cancel()
     async with running.client_in_a_child() as asker, running.client_in_a_child() as sibling:
         await sibling.result("permission.subscribe")
-        asking = asyncio.create_task(asker.result("permission.request", wish))
+        asking = asyncio.create_task(asker.result("permission.request", query))
         answer = {"request_id": await open_question(sibling), "behavior": "allow"}
         await sibling.result("sandbox_permission_response", answer)
         assert (await asking)["behavior"] == "allow"
@@ -179,8 +179,8 @@ async def test_nobody_answers_for_an_asker_that_has_ended(running: RunningDaemon
         running.client_in_a_child() as again,
     ):
         await sibling.result("permission.subscribe")
-        wish = {"kind": "path", "path": "/srv/x", "write": True, "session_id": await opened(sibling, running)}
-        asking = asyncio.create_task(asker.result("permission.request", wish))
+        query = {"kind": "path", "path": "/srv/x", "write": True, "session_id": await opened(sibling, running)}
+        asking = asyncio.create_task(asker.result("permission.request", query))
         answer = {"request_id": await open_question(sibling), "behavior": "allow"}
         (process,) = running.daemon.permissions.prompts.askers(answer["request_id"])
         os.kill(process[0], signal.SIGKILL)
@@ -189,7 +189,7 @@ async def test_nobody_answers_for_an_asker_that_has_ended(running: RunningDaemon
         assert await slug(sibling, "sandbox_permission_response", answer) == "not_permitted"
         deny = {**answer, "behavior": "deny"}
         assert await slug(sibling, "sandbox_permission_response", deny) == "not_permitted"
-        joining = asyncio.create_task(again.result("permission.request", wish))
+        joining = asyncio.create_task(again.result("permission.request", query))
         while len(running.daemon.permissions.prompts.askers(answer["request_id"])) < 2:
             await sibling.result("hello")
         assert await slug(sibling, "sandbox_permission_response", answer) == "not_permitted"

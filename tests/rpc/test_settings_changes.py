@@ -189,14 +189,14 @@ async def test_changes_of_many_clients_at_once_are_all_there(running: RunningDae
 
 
 async def test_exclude_command(client: RawClient, running: RunningDaemon) -> None:
-    wish = {"pattern": "docker:*", "confirm": True}
+    query = {"pattern": "docker:*", "confirm": True}
     assert (await client.error("settings.exclude_command", {"pattern": "docker:*"}))["data"]["grants"]
-    added = await client.result("settings.exclude_command", wish)
+    added = await client.result("settings.exclude_command", query)
     assert added["written"] and added["changed"] == ["sandbox.excludedCommands"]
     explained = await client.result("policy.explain", {"kind": "command", "target": "docker ps && curl x"})
     assert explained["sandboxed"] is True and "'curl x' is not an excluded command" in explained["reason"]["text"]
     assert (await client.result("policy.explain", {"kind": "command", "target": "docker ps"}))["sandboxed"] is False
-    assert not (await client.result("settings.exclude_command", wish))["written"]
+    assert not (await client.result("settings.exclude_command", query))["written"]
     removed = await client.result("settings.exclude_command", {"pattern": "docker:*", "remove": True})
     assert removed["written"]
     assert (await client.result("policy.explain", {"kind": "command", "target": "docker ps"}))["sandboxed"] is True

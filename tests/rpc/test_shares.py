@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.proxy.turns import Turns
-from sandboxd.rpc.call import Access, Call, Route
+from sandboxd.proxy.fair_share import Turns
+from sandboxd.rpc.call import MethodAccess, MethodCall, Route
 from sandboxd.rpc.connection import MOST_HELD
 from sandboxd.rpc.shares import BUDGET, CREDIT, ClientShare, Workers, heavy
 from support.rpc import Door, RawClient, open_door
@@ -29,14 +29,14 @@ class Work:
     def __init__(self) -> None:
         self.done = 0
 
-    async def work(self, call: Call, params: Nothing) -> Nothing:
+    async def work(self, call: MethodCall, params: Nothing) -> Nothing:
         begun = time.perf_counter()
         while time.perf_counter() - begun < 0.001:
             pass
         self.done += 1
         return params
 
-    async def ask(self, call: Call, params: Nothing) -> Nothing:
+    async def ask(self, call: MethodCall, params: Nothing) -> Nothing:
         return params
 
 
@@ -47,7 +47,7 @@ def work() -> Work:
 
 @pytest.fixture
 async def door(tmp_path: Path, work: Work) -> AsyncIterator[Door]:
-    methods = {"work": Route(Nothing, work.work, Access.ASK), "ask": Route(Nothing, work.ask, Access.ASK)}
+    methods = {"work": Route(Nothing, work.work, MethodAccess.ASK), "ask": Route(Nothing, work.ask, MethodAccess.ASK)}
     async with open_door(tmp_path / "socket", methods) as door:
         yield door
 

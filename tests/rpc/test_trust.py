@@ -79,10 +79,10 @@ async def test_a_changed_content_is_asked_about_once(client: RawClient, running:
     await client.result("permission.subscribe")
     write(running, WIDER)
     await client.result("settings.reload")
-    wish = {"command": "true", "cwd": str(running.around.project)}
-    wrapped = await client.result("wrap", wish)
+    query = {"command": "true", "cwd": str(running.around.project)}
+    wrapped = await client.result("wrap", query)
     assert any("not the content that was trusted" in warning for warning in wrapped["warnings"])
-    await client.result("wrap", wish)
+    await client.result("wrap", query)
     await _until(lambda: len(running.daemon.permissions.prompts.open()) == 1)
     (asked,) = (await client.result("permission.list"))["open"]
     assert (asked["kind"], asked["project"], asked["scopes"]) == ("trust", str(running.around.project), ["always"])
@@ -102,8 +102,8 @@ async def test_an_answer_to_what_is_there_no_more_trusts_nothing(client: RawClie
     await client.result("permission.subscribe")
     write(running, WIDER)
     await client.result("settings.reload")
-    wish = {"command": "true", "cwd": str(running.around.project)}
-    await client.result("wrap", wish)
+    query = {"command": "true", "cwd": str(running.around.project)}
+    await client.result("wrap", query)
     await _until(lambda: len(running.daemon.permissions.prompts.open()) == 1)
     (asked,) = (await client.result("permission.list"))["open"]
     write(running, {"sandbox": {"network": {"allowedDomains": ["c.test"]}}})

@@ -10,7 +10,7 @@ import pytest
 from sandboxd.backends.base import Refusal
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import PlanRequest, ShellText
-from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import ViolationKind, ViolationSource
 from sandboxd.settings.origins import BUILT_IN
 from support.daemon import RunningDaemon

@@ -11,9 +11,9 @@ from ipaddress import ip_address
 import pytest
 
 from sandboxd.errors import CallerError, HostError, LaunchError
-from sandboxd.policy.hosts import IPAddress
-from sandboxd.policy.publication import Publication
-from sandboxd.proxy.turns import Turns
+from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.policy.hosts.publication import Publication
+from sandboxd.proxy.fair_share import Turns
 from sandboxd.runtime import published_ports
 from sandboxd.runtime.published_ports import PublishedPorts
 from support.inside import FakeInside

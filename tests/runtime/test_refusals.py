@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.violation import ViolationKind, ViolationSource
-from sandboxd.runtime.rate import RateBound
-from sandboxd.runtime.violations import COLLAPSE_S, KEPT, Sighting, ViolationStore
+from sandboxd.runtime.rate_bound import RateBound
+from sandboxd.runtime.violations.violation_store import COLLAPSE_S, KEPT, DenialEvent, ViolationStore
 from sandboxd.settings.origins import BUILT_IN
 
 
-def sighting(target: str = "/x\x1b[2J\u202e", **more: object) -> Sighting:
-    return Sighting(
+def denial(target: str = "/x\x1b[2J\u202e", **more: object) -> DenialEvent:
+    return DenialEvent(
         ViolationKind.READ,
         "file-read-data",
         target,
@@ -42,7 +42,7 @@ def store(clock: Clock) -> ViolationStore:
 
 def test_a_refusal_becomes_a_violation() -> None:
     made = ViolationStore("s-1", clock=lambda: 1.5)
-    violation = made.add("c-1", sighting(process="evil\nname", hint="a hint"))
+    violation = made.add("c-1", denial(process="evil\nname", hint="a hint"))
     assert violation is not None and made.list("c-1") == [violation]
     assert (violation.kind, violation.source, violation.outcome) == ("read", "seatbelt", "denied")
     assert violation.target == "/x\\x1b[2J\\u202e" and violation.process == "evil\\x0aname"
@@ -51,16 +51,16 @@ def test_a_refusal_becomes_a_violation() -> None:
 
 def test_a_rule_of_a_project_is_text_from_inside_too() -> None:
     decision = Decision(Behavior.DENY, Reason.PATH_DENIED, "", "./a\u202e\x1b]", BUILT_IN)
-    violation = ViolationStore("s-1").add("c", sighting("/p/a", decision=decision, home="/h"))
+    violation = ViolationStore("s-1").add("c", denial("/p/a", decision=decision, home="/h"))
     assert violation is not None and violation.rule == "./a\\u202e\\x1b]"
-    write = Sighting(ViolationKind.WRITE, "openat", "/p/a", ViolationSource.SECCOMP, decision=decision)
+    write = DenialEvent(ViolationKind.WRITE, "openat", "/p/a", ViolationSource.SECCOMP, decision=decision)
     told = ViolationStore("s-1").add("c", write)
     assert told is not None and "./a\\u202e\\x1b]" in told.hint and told.hint.isprintable()
 
 
 def test_a_hidden_one_is_counted() -> None:
     made = ViolationStore("s-1")
-    assert made.add("c-1", sighting(), is_hidden=lambda: True) is None
+    assert made.add("c-1", denial(), is_hidden=lambda: True) is None
     assert made.list() == [] and (made.total, made.hidden) == (0, 3)
 
 
@@ -68,13 +68,13 @@ def test_the_same_again_is_one_record_for_a_while() -> None:
     clock = Clock()
     made = store(clock)
     for _ in range(4):
-        made.add("c-1", sighting())
+        made.add("c-1", denial())
         clock.now += COLLAPSE_S
     assert [v.count for v in made.list()] == [12] and made.list()[0].last_time == 3 * COLLAPSE_S
     clock.now += 0.1
-    made.add("c-1", sighting())
-    made.add("c-2", sighting())
-    made.add("c-1", sighting("/other"))
+    made.add("c-1", denial())
+    made.add("c-2", denial())
+    made.add("c-1", denial("/other"))
     assert [v.count for v in made.list()] == [12, 3, 3, 3] and made.total == 21
 
 
@@ -82,18 +82,18 @@ def test_new_ones_are_bounded_and_repeated_ones_are_not() -> None:
     clock = Clock()
     made, bound = store(clock), RateBound(2, 1.0, lambda: clock.now)
     for target in ("/a", "/b", "/c", "/a"):
-        made.add("c", sighting(target, count=1), bound)
+        made.add("c", denial(target, count=1), bound)
     assert [v.count for v in made.list()] == [2, 1] and (made.lost, bound.lost, made.total) == (1, 1, 4)
     clock.now += 1.0
-    made.add("c", sighting("/d", count=1), bound)
+    made.add("c", denial("/d", count=1), bound)
     assert [v.target for v in made.list()] == ["/a", "/b", "/d"]
 
 
 def test_the_loudest_command_makes_room() -> None:
     made = store(Clock())
     for number in range(10):
-        made.add("quiet", sighting(f"/{number}"))
+        made.add("quiet", denial(f"/{number}"))
     for number in range(3 * KEPT):
-        made.add("loud", sighting(f"/{number}"))
+        made.add("loud", denial(f"/{number}"))
     assert len(made.list("quiet")) == 10 and len(made.list()) == KEPT
     assert made.list()[-1].target == f"/{3 * KEPT - 1}"

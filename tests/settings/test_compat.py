@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sandboxd.policy.build import build_policy, check_settings
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.schema import all_keys
 
 COMPAT = Path(__file__).resolve().parents[1] / "compat"
-SCOPE = Scope("/home/u", "/home/u/p", {"HOME": "/home/u"})
+SCOPE = PathScope("/home/u", "/home/u/p", {"HOME": "/home/u"})
 
 
 def test_the_first_version() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.settings.known_keys import KNOWN, Kind
+from sandboxd.settings.known_keys import KNOWN, UnknownKeyKind
 from sandboxd.settings.layer import MOST_PROBLEMS, layer_from_values, nearest_key, parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
@@ -61,7 +61,7 @@ def test_nearest_key(written: str, meant: str | None) -> None:
 
 
 def test_keys_of_other_programs_are_no_news() -> None:
-    foreign = {key: 1 for key, kind in KNOWN.items() if kind is Kind.FOREIGN and "." not in key}
+    foreign = {key: 1 for key, kind in KNOWN.items() if kind is UnknownKeyKind.FOREIGN and "." not in key}
     text = json.dumps(foreign | {"permissions": {"defaultMode": "x", "blockReadsOutsideWorkingDirectories": True}})
     assert problems(text) == []
     assert len(problems('{"colour": 1}')) == 1

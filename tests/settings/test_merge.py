@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.layer import Layer, Placed, layer_from_values, parse_layer
 from sandboxd.settings.merge import PRECEDENCE, Settings, changed_keys, merge
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.schema import all_keys
-from sandboxd.settings.table import TABLE
 
 # For each key that is one value: a looser and a stricter one. Written down here on purpose, and not taken from the
 # table under test.

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from sandboxd.policy.build import check_settings
-from sandboxd.policy.command_decisions import decide_command
-from sandboxd.policy.explanation import explain_command, explain_host
-from sandboxd.policy.policy import CommandPolicy, CommandRule, Policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.commands.command_decisions import decide_command
+from sandboxd.policy.explain.explanation import explain_command, explain_host
+from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import BUILT_IN, Source
 
-SCOPE = Scope("/home/u", "/home/u/p", own_paths=("/run/u/sandboxd",))
+SCOPE = PathScope("/home/u", "/home/u/p", own_paths=("/run/u/sandboxd",))
 RAW = re.compile(r"\$\{|\{\}|\{[a-z_]+\}|\bNone\b|<[a-z_.]+ object|Traceback|\bsettings_[a-z]|Error\b")
 
 TEXTS = [

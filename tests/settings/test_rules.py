@@ -9,7 +9,7 @@ import pytest
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.rules import RuleSyntaxError, doubt_about, parse_rule
-from sandboxd.settings.tools import Feeds, Kind
+from sandboxd.settings.tools import Feeds, RuleList
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_no_rule_says_so_with_a_hint_or_a_quote(text: str) -> None:
     assert caught.value.hint
 
 
-A, D, K = Kind.ALLOW, Kind.DENY, Kind.ASK
+A, D, K = RuleList.ALLOW, RuleList.DENY, RuleList.ASK
 HOST = (Feeds.ALLOWED_HOST, Feeds.DENIED_HOST, Feeds.ASKED_HOST)
 WRITE = (Feeds.ALLOW_WRITE, Feeds.DENY_WRITE, Feeds.DENY_WRITE)
 ALL_WRITES = (None, Feeds.DENY_WRITE, Feeds.COMMAND)

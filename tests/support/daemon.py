@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxd.app import run_daemon
-from sandboxd.app_configuration import DaemonConfig
-from sandboxd.app_machine import Assemble
+from sandboxd.app.compose import run_daemon
+from sandboxd.app.configuration import DaemonConfig
+from sandboxd.app.platform import Assemble
 from sandboxd.daemon.lifecycle import StopRequest
 from sandboxd.daemon.state import Daemon
 from sandboxd.handover.document import Incoming, read_document

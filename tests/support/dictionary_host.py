@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan, Worktree
-from sandboxd.plan.needs import BARE_NAMES, Needs, ScanNeed
+from sandboxd.plan.host_facts import Facts, Found, GitDir, PathKind, ResolvedPath, Scan, Symlink, Worktree
+from sandboxd.plan.host_queries import BARE_NAMES, HostQueries, ScanQuery
 from support.pattern_walk import walk_pattern
 
 DIRECTORY, FILE = "/", ""
@@ -33,7 +33,7 @@ class DictionaryHost:
 
     # FactSource
 
-    async def answer(self, needs: Needs) -> Facts:
+    async def answer(self, needs: HostQueries) -> Facts:
         return self.facts(needs)
 
     def look_again(self, path: str) -> None:
@@ -42,23 +42,23 @@ class DictionaryHost:
     def unchanged(self, facts: Facts) -> bool:
         return False
 
-    async def resolve(self, path: str) -> Resolved:
+    async def resolve(self, path: str) -> ResolvedPath:
         return self.where(path)
 
     def forget(self, facts: Facts) -> None:
         pass
 
-    def facts(self, needs: Needs) -> Facts:
+    def facts(self, needs: HostQueries) -> Facts:
         return Facts(
             paths={path: self.where(path) for path in needs.paths},
             globs={pattern: tuple(self._matches(pattern)) for pattern in needs.globs},
             scans={need.root: self._scan(need, needs) for need in needs.scans},
         )
 
-    def where(self, path: str) -> Resolved:
+    def where(self, path: str) -> ResolvedPath:
         todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
         at = "/"
-        links: list[Link] = []
+        links: list[Symlink] = []
         while todo:
             name = todo.pop()
             if name == "..":
@@ -67,20 +67,20 @@ class DictionaryHost:
             here = posixpath.join(at, name)
             content = self._entries.get(here)
             if content is None:
-                return Resolved(posixpath.normpath("/".join([here, *reversed(todo)])), None, at, tuple(links))
+                return ResolvedPath(posixpath.normpath("/".join([here, *reversed(todo)])), None, at, tuple(links))
             if content.startswith("-> "):
                 target = content[3:]
-                links.append(Link(here, target))
+                links.append(Symlink(here, target))
                 if len(links) > 40:
-                    return Resolved(here, None, at, tuple(links), "a loop of symlinks")
+                    return ResolvedPath(here, None, at, tuple(links), "a loop of symlinks")
                 todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
                 at = "/" if target.startswith("/") else at
                 continue
             if todo and content != DIRECTORY:
-                return Resolved(here, None, at, tuple(links), f"{here} is not a directory")
+                return ResolvedPath(here, None, at, tuple(links), f"{here} is not a directory")
             at = here
-        kind = Kind.DIRECTORY if self._entries[at] == DIRECTORY else Kind.FILE
-        return Resolved(at, kind, at, tuple(links))
+        kind = PathKind.DIRECTORY if self._entries[at] == DIRECTORY else PathKind.FILE
+        return ResolvedPath(at, kind, at, tuple(links))
 
     def _found(self, path: str) -> Found:
         resolved = self.where(path)
@@ -92,7 +92,7 @@ class DictionaryHost:
             found = self._found(path)
             yield replace(found, links=(*links, *found.links))
 
-    def _scan(self, need: ScanNeed, needs: Needs) -> Scan:
+    def _scan(self, need: ScanQuery, needs: HostQueries) -> Scan:
         root = self.where(need.root).real
         names: list[Found] = []
         entries: list[Found] = []
@@ -105,7 +105,7 @@ class DictionaryHost:
             if git in self._entries:
                 if self._entries[git] != DIRECTORY:
                     entries.append(self._found(git))
-                if self.where(git).kind is Kind.DIRECTORY:
+                if self.where(git).kind is PathKind.DIRECTORY:
                     git_dirs += self._git_dirs(self.where(git).real, needs.git_names)
             elif all(posixpath.join(directory, name) in self._entries for name in BARE_NAMES):
                 git_dirs += self._git_dirs(directory, needs.git_names)

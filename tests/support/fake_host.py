@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from sandboxd.plan.facts import Facts, Found, GitDir, Kind, Link, Resolved, Scan
-from sandboxd.plan.needs import Needs, ScanNeed
+from sandboxd.plan.host_facts import Facts, Found, GitDir, PathKind, ResolvedPath, Scan, Symlink
+from sandboxd.plan.host_queries import HostQueries, ScanQuery
 from sandboxd.plan.request import Place
 from support.pattern_walk import walk_pattern
 
@@ -55,7 +55,7 @@ class FakeHost:
     def changed(self) -> None:
         self._generation += 1
 
-    def facts(self, needs: Needs) -> Facts:
+    def facts(self, needs: HostQueries) -> Facts:
         self.asked += 1
         paths = {path: self.look(path) for path in needs.paths}
         return Facts(
@@ -64,15 +64,15 @@ class FakeHost:
             {
                 need.root: self._scan(need, paths[need.root].real, needs)
                 for need in needs.scans
-                if paths[need.root].kind is Kind.DIRECTORY
+                if paths[need.root].kind is PathKind.DIRECTORY
             },
             stamp=self._generation,
         )
 
-    async def answer(self, needs: Needs) -> Facts:
+    async def answer(self, needs: HostQueries) -> Facts:
         return self.facts(needs)
 
-    async def resolve(self, path: str) -> Resolved:
+    async def resolve(self, path: str) -> ResolvedPath:
         return self.look(path)
 
     def look_again(self, path: str) -> None:
@@ -84,31 +84,31 @@ class FakeHost:
     def forget(self, facts: Facts) -> None:
         return
 
-    def look(self, path: str) -> Resolved:
-        at, links = "/", list[Link]()
+    def look(self, path: str) -> ResolvedPath:
+        at, links = "/", list[Symlink]()
         todo = [part for part in path.split("/") if part]
         while todo:
             here = posixpath.join(at, todo.pop(0))
             value = self.entries.get(here)
             if value is None:
-                return Resolved(posixpath.join(here, *todo), None, at, tuple(links))
+                return ResolvedPath(posixpath.join(here, *todo), None, at, tuple(links))
             if value.startswith("->"):
                 target = value.removeprefix("->").strip()
-                links.append(Link(here, target))
+                links.append(Symlink(here, target))
                 if len(links) > 40:
-                    return Resolved(here, None, at, tuple(links), "a loop of symlinks")
+                    return ResolvedPath(here, None, at, tuple(links), "a loop of symlinks")
                 todo = [part for part in posixpath.normpath(posixpath.join(at, target)).split("/") if part] + todo
                 at = "/"
                 continue
             at = here
-        return Resolved(at, self._kind(at), at, tuple(links))
+        return ResolvedPath(at, self._kind(at), at, tuple(links))
 
-    def _kind(self, path: str) -> Kind:
+    def _kind(self, path: str) -> PathKind:
         if self.entries[path] == "dir":
-            return Kind.DIRECTORY
+            return PathKind.DIRECTORY
         if self.entries[path] == "socket":
-            return Kind.OTHER
-        return Kind.DEVICE if path.startswith("/dev/") else Kind.FILE
+            return PathKind.OTHER
+        return PathKind.DEVICE if path.startswith("/dev/") else PathKind.FILE
 
     def _found(self, path: str) -> Found:
         resolved = self.look(path)
@@ -121,7 +121,7 @@ class FakeHost:
             for found in (self._found(path),)
         )
 
-    def _scan(self, need: ScanNeed, root: str, needs: Needs) -> Scan:
+    def _scan(self, need: ScanQuery, root: str, needs: HostQueries) -> Scan:
         names, entries, git_dirs = [], [], []
         for path, value in sorted(self.entries.items()):
             below = path.removeprefix(root.rstrip("/") + "/")
@@ -130,7 +130,7 @@ class FakeHost:
             if posixpath.basename(path) == ".git":
                 if value != "dir":
                     entries.append(self._found(path))
-                if self.look(path).kind is Kind.DIRECTORY:
+                if self.look(path).kind is PathKind.DIRECTORY:
                     asked = tuple((name, self.look(posixpath.join(path, name))) for name in needs.git_names)
                     git_dirs.append(GitDir(self.look(path).real, asked))
             for name in needs.names:

@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandboxd.app_machine import Ground, Machine
-from sandboxd.backends.base import Launch, Observer
+from sandboxd.app.platform import BackendContext, Platform
+from sandboxd.backends.base import LaunchSpec, Observer
 from sandboxd.errors import CallerError, HostError, PolicyError
-from sandboxd.plan.attribution import Attribution
 from sandboxd.plan.environment import EnvironmentChange
-from sandboxd.plan.facts import Resolved
-from sandboxd.plan.mounts import FileView
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.filesystem.mounts import FileView
+from sandboxd.plan.host_facts import ResolvedPath
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, PlanRequest
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.policy import Policy
+from sandboxd.policy.model import Policy
 
 
 @dataclass(slots=True, eq=False)
@@ -79,11 +79,11 @@ class FakeBackend:
         if self.unavailable:
             raise HostError("sandbox_unavailable", self.unavailable, hint="run: sandboxd check")
 
-    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, FakeHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, FakeHandle]:
         handle = FakeHandle(self, launch_id, plan, observer)
         self.launches.append(handle)
         argv = ("/bin/false", launch_id, "--", *plan.argv)
-        return Launch(argv, (*plan.layers, "fake"), self.warnings, reachable=self.reachable), handle
+        return LaunchSpec(argv, (*plan.layers, "fake"), self.warnings, reachable=self.reachable), handle
 
 
 class FakePlanner:
@@ -111,8 +111,8 @@ class FakePlanner:
     async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
         return Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, f"{path} is not listed")
 
-    async def resolve(self, path: str) -> Resolved:
-        return Resolved(path)
+    async def resolve(self, path: str) -> ResolvedPath:
+        return ResolvedPath(path)
 
     def holds(self, plan: Plan) -> bool:
         return True
@@ -125,7 +125,7 @@ class FakePlanner:
 
 
 class FakeMachine:
-    """`assemble` for `app.run_daemon`: keeps the parts in reach of the test."""
+    """`assemble` for `app.compose.run_daemon`: keeps the parts in reach of the test."""
 
     def __init__(self) -> None:
         self.backend = FakeBackend()
@@ -136,9 +136,9 @@ class FakeMachine:
         return self.steps
 
     @property
-    def machine(self) -> Machine:
-        return Machine(self.backend, self.planner, self.check, lambda: ("filesystem", "fake"))
+    def machine(self) -> Platform:
+        return Platform(self.backend, self.planner, self.check, lambda: ("filesystem", "fake"))
 
     @asynccontextmanager
-    async def assemble(self, ground: Ground) -> AsyncIterator[Machine]:
+    async def assemble(self, context: BackendContext) -> AsyncIterator[Platform]:
         yield self.machine

@@ -25,19 +25,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sandboxd.backends.linux.backend import territory_of
-from sandboxd.backends.linux.bwrap import render
-from sandboxd.backends.linux.completion import programs_of
-from sandboxd.backends.linux.namespace_program import ANSWER_SIZE, COMPLETE, Answer, LateMount
-from sandboxd.errors import SandboxdError
-from sandboxd.host.facts import HostFacts
-from sandboxd.host.helper import find_helper
-from sandboxd.host.placeholders import Placeholders
-from sandboxd.host.planted_look import PlantedRepositories
-from sandboxd.plan.mounts import writable_in
+from sandboxd.backends.linux.bwrap.bwrap_options import render
+from sandboxd.backends.linux.bwrap.sandbox_setup import programs_of
+from sandboxd.backends.linux.network.namespace_program import ANSWER_SIZE, COMPLETE, LateMount, ProgramResult
+from sandboxd.errors import DaemonError
+from sandboxd.host.fact_source import HostFacts
+from sandboxd.host.git.repository_cleanup import RepositoryCleanup
+from sandboxd.host.helper_program import find_helper
+from sandboxd.host.placeholders.placeholder_set import Placeholders
+from sandboxd.plan.filesystem.mounts import writable_in
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
-from sandboxd.policy.policy import FilePolicy, PathRule, Policy
+from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
 PROBER = r"""
@@ -132,7 +132,7 @@ class LateMounts:
                 for descriptor in opened:
                     os.close(descriptor)
                 other.close()
-                answer = Answer.decode(answers.recv(ANSWER_SIZE))
+                answer = ProgramResult.decode(answers.recv(ANSWER_SIZE))
             if answer.stage != COMPLETE:
                 return f"{program.describe(answer.stage)}: {os.strerror(answer.errno)}"
         return ""
@@ -158,7 +158,7 @@ class Runner:
             os.close(os.open(self.mask, os.O_CREAT, 0))
         self.facts = HostFacts()
         self.planner = Planner(self.facts)
-        self.repositories = PlantedRepositories()
+        self.repositories = RepositoryCleanup()
         # in memory, because every case names new paths, and a disk takes its time with each
         self.journal = f"/dev/shm/sandboxd-test-{os.getpid()}"
         self.placeholders = Placeholders(self.journal, linger=0)
@@ -193,7 +193,7 @@ class Runner:
         try:
             plan = await self.planner.plan(policy, PlanRequest(place, ShellText(request["shell"])))
             hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
-        except SandboxdError as error:
+        except DaemonError as error:
             return {"error": error.slug, "message": error.message, "hint": error.hint}
         await self.repositories.begin("launch", territory_of(plan.view))
         try:
@@ -212,7 +212,7 @@ class Runner:
         """bubblewrap, the late mounts made before the command starts."""
         try:
             options = render(plan, root=os.geteuid() == 0)
-        except SandboxdError as error:
+        except DaemonError as error:
             return {"error": error.slug, "message": error.message, "hint": error.hint}
         words = options.options
         passed: tuple[int, ...] = ()
@@ -272,7 +272,7 @@ class Runner:
         place = self.place(at["cwd"], at["project"])
         try:
             plan = await self.planner.plan(policy, PlanRequest(place, Argv(argv)))
-        except SandboxdError as error:
+        except DaemonError as error:
             return {"error": error.slug, "message": error.message}
         hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
         try:

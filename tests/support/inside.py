@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from sandboxd.plan.facts import SocketFile
-from sandboxd.policy.hosts import IPAddress
+from sandboxd.plan.host_facts import SocketFile
+from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.proxy.dial import connect_socket
 
 

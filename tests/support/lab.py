@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
-from sandboxd.policy.rule_paths import Scope, expand_rule_path
+from sandboxd.policy.paths.rule_paths import PathScope, expand_rule_path
 from support import processes
 from support.users import Identity
 
@@ -117,7 +117,7 @@ class Lab:
     def run(self, shell: str, **rules: Unpack[Rules]) -> Done:
         cwd = rules.get("cwd") or rules.get("project") or self.workspace
         project = rules.get("project") or cwd
-        scope = Scope(str(self.home), str(project), {}, "linux")
+        scope = PathScope(str(self.home), str(project), {}, "linux")
 
         def read(texts: Sequence[str]) -> list[dict[str, Any]]:
             found = [expand_rule_path(text, scope) for text in texts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxd.app_macos import Parts, mac_machine
+from sandboxd.app.macos import MacosDependencies, macos_platform
 from sandboxd.backends.macos.monitor import stream_command
 from support.daemon import RunningDaemon, Surroundings, running_daemon
 from support.mac_stubs import EnvironMembers, MacStubs
@@ -56,8 +56,8 @@ class Line:
         return await self.cli("run", *options, "--", *command)
 
 
-def stub_parts(stubs: MacStubs, **parts: Any) -> Parts:
-    return Parts(
+def stub_parts(stubs: MacStubs, **parts: Any) -> MacosDependencies:
+    return MacosDependencies(
         **{
             "sandbox_exec": stubs.sandbox_exec,
             "log_command": lambda suffix: stream_command(suffix, stubs.log),
@@ -70,12 +70,16 @@ def stub_parts(stubs: MacStubs, **parts: Any) -> Parts:
 
 @asynccontextmanager
 async def whole_line(
-    parts: Parts, settings: Mapping[str, Any] = SETTINGS, *, around: Surroundings | None = None, tools: str = ""
+    parts: MacosDependencies,
+    settings: Mapping[str, Any] = SETTINGS,
+    *,
+    around: Surroundings | None = None,
+    tools: str = "",
 ) -> AsyncIterator[Line]:
     """`tools` comes first on the PATH of the clients."""
     pins = {"ok.test": "127.0.0.1", "no.test": "127.0.0.1"}
     async with running_daemon(
-        settings=settings, resolve=pins, assemble=lambda ground: mac_machine(ground, parts), platform="macos",
+        settings=settings, resolve=pins, assemble=lambda context: macos_platform(context, parts), platform="macos",
         around=around,
     ) as running:  # fmt: skip
         environment = {

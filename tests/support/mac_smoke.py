@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sandboxd.app_macos import Parts
+from sandboxd.app.macos import MacosDependencies
 from sandboxd_client import Client
 from support.daemon import surroundings
 from support.mac_line import Line, whole_line
@@ -161,7 +161,12 @@ class Result:
 
 
 async def try_groups(
-    groups: list[Group], parts: Parts, *, real: bool, tools: str = "", tell: Callable[[Result], None] = lambda _: None
+    groups: list[Group],
+    parts: MacosDependencies,
+    *,
+    real: bool,
+    tools: str = "",
+    tell: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
     """A daemon for each group. Cases that need macOS are left out where it is not there."""
     results = []

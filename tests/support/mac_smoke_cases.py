@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from support.mac_smoke import Group, NotHereError, Trial, expect, listening_socket
 from support.processes import is_alive
 from support.waiting import wait_until_async

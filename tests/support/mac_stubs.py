@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxd.backends.macos import supervise
-from sandboxd.backends.macos.backend import Tools
+from sandboxd.backends.macos.backend import MacosTools
 
 TESTS = Path(__file__).resolve().parents[1]
 TOOL_NAMES = ("cat", "ls", "write", "append", "rm", "mv", "mkdir", "connect", "listen", "fetch", "lookup",
@@ -32,8 +32,8 @@ class MacStubs:
         return str(self.state / "log-program")
 
     @property
-    def tools(self) -> Tools:
-        return Tools(self.sandbox_exec, sys.executable, supervise.__file__)
+    def tools(self) -> MacosTools:
+        return MacosTools(self.sandbox_exec, sys.executable, supervise.__file__)
 
     def log_mode(self, mode: str) -> None:
         (self.state / "log-mode").write_text(mode)

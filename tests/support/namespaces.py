@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from sandboxd.backends.linux.netns import NamespaceWorker
-from sandboxd.host.helper import find_helper
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.host.helper_program import find_helper
 
 
 @contextmanager

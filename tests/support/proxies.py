@@ -8,15 +8,15 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sandboxd.policy.hosts import HostPattern, IPAddress
-from sandboxd.policy.policy import HostRule, NetworkPolicy
-from sandboxd.policy.upstream import parse_parent, read_environment
-from sandboxd.proxy.credentials import Check
+from sandboxd.policy.hosts.host_patterns import HostPattern, IPAddress
+from sandboxd.policy.hosts.parent_proxies import parse_parent, read_environment
+from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, Gate
-from sandboxd.proxy.limits import Limits, Room
+from sandboxd.proxy.http.credentials import Check
+from sandboxd.proxy.limits import ProxyLimits, Room
 from sandboxd.proxy.server import BlockedConnection, ProxyServer
-from sandboxd.proxy.upstream import ParentDialer
+from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.settings.origins import Origin, Source
 
 SETTINGS = Origin(Source.USER, "sandbox.network.deniedDomains", "/home/me/.claude/settings.json", 3)
@@ -127,7 +127,7 @@ async def running_proxies(
     denied: Sequence[str] = (),
     pinned: Sequence[str] = NAMES,
     ask: Ask | None = None,
-    limits: Limits | None = None,
+    limits: ProxyLimits | None = None,
     room: Room | None = None,
     connector: Connector = connect_socket,
     parent: str = "",
@@ -135,7 +135,7 @@ async def running_proxies(
     check: Check | None = None,
 ) -> AsyncIterator[Proxies]:
     """`parent` is the setting parentProxy, `environment` the daemon's own."""
-    limits = limits or Limits(linger_s=0.2)
+    limits = limits or ProxyLimits(linger_s=0.2)
     setting = parse_parent(parent, "parentProxy") if parent else None
     proxies = Proxies(NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied), parent_proxy=setting))
     resolver = PinnedResolver({name: ("127.0.0.1",) for name in pinned}, proxies.names)

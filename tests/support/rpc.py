@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from sandboxd.daemon.log import LogFormat, make_logger
 from sandboxd.daemon.state import Daemon
 from sandboxd.rpc.call import Route
-from sandboxd.rpc.connection import Connection
+from sandboxd.rpc.connection import RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import listen
@@ -147,7 +147,7 @@ class Door:
         self.path = path
         self.log = log
         self.connections = Connections()
-        self.lost: list[Connection] = []
+        self.lost: list[RpcConnection] = []
 
     def client(self) -> Any:
         return RawClient.connected(self.path)
@@ -158,13 +158,13 @@ async def open_door(
     path: Path | str,
     methods: Mapping[str, Route],
     daemon: object = None,
-    on_lost: Callable[[Connection], Awaitable[None]] | None = None,
+    on_lost: Callable[[RpcConnection], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Door]:
     """Serve `methods` at `path`."""
     log = Log()
     door = Door(str(path), log)
 
-    async def lost(connection: Connection) -> None:
+    async def lost(connection: RpcConnection) -> None:
         if on_lost is not None:
             await on_lost(connection)
         door.lost.append(connection)

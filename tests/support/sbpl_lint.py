@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sandboxd.backends.macos.globs import LONGEST
+from sandboxd.backends.macos.seatbelt.path_patterns import LONGEST
 from support.sbpl import Endpoint, Profile, Request, Rule, Semantics, compile_profile, file
 from support.sbpl_operations import contains
 from support.sbpl_reader import Datum, Form, Symbol, Text, read_profile
 
-RULE_FILES = Path(__file__).resolve().parents[2] / "sandboxd" / "backends" / "macos" / "sbpl"
+RULE_FILES = Path(__file__).resolve().parents[2] / "sandboxd" / "backends" / "macos" / "seatbelt" / "sbpl"
 
 NEVER = (
     "default", "file*", "file-mount", "file-mount-update", "file-unmount", "file-chroot", "job-creation",

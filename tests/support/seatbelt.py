@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sandboxd.backends.macos.planner import SeatbeltView, list_seatbelt_needs, make_seatbelt_layout
-from sandboxd.backends.macos.profile import Profile as SeatbeltProfile
-from sandboxd.backends.macos.rule_files import read_rule_file
+from sandboxd.backends.macos.seatbelt.profile import Profile as SeatbeltProfile
+from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
 from sandboxd.plan.plan import Layout
 from sandboxd.plan.request import Place
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, SocketRule
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, SocketRule
 from sandboxd.settings.origins import BUILT_IN, Origin, Source
 from support.dictionary_host import DIRECTORY, FILE, DictionaryHost
 from support.sbpl import Endpoint, Profile, Request, compile_profile, connect, file, named

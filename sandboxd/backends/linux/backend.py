@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sandboxd.backends.base import Launch, LaunchHandle, Observer
-from sandboxd.backends.linux.bridge import Bridge, Expected
-from sandboxd.backends.linux.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
-from sandboxd.backends.linux.bwrap import BwrapOptions, probe_options, render
-from sandboxd.backends.linux.capture import NOTHING, Ability, capture_for
-from sandboxd.backends.linux.capture_probe import probe_capture
-from sandboxd.backends.linux.completion import Completion
-from sandboxd.backends.linux.handed_over import CaptureRecord, LaunchRecord
-from sandboxd.backends.linux.landlock import NO_LANDLOCK, Landlock
-from sandboxd.backends.linux.launch_configuration import MAX_PORT_RANGES, Configuration, Flags, Listener
-from sandboxd.backends.linux.launching import Hold, Launching, Nobody, Promise
-from sandboxd.backends.linux.namespace_hold import NamespaceHold
-from sandboxd.backends.linux.netns import NamespaceWorker
-from sandboxd.backends.linux.seccomp import build_filter
-from sandboxd.backends.linux.stragglers import end_processes
-from sandboxd.backends.linux.supervision import flags_of, layers_of, without_notification
-from sandboxd.errors import LaunchError, SandboxdError
+from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
+from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
+from sandboxd.backends.linux.bwrap.orphans import end_processes
+from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
+from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
+from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
+from sandboxd.backends.linux.helper.launch import Launching, NullObserver, PendingSetup, Releasable
+from sandboxd.backends.linux.helper.launch_configuration import MAX_PORT_RANGES, Flags, LaunchConfiguration, Listener
+from sandboxd.backends.linux.helper.launch_records import CaptureRecord, LaunchRecord
+from sandboxd.backends.linux.helper.supervision import flags_of, layers_of, without_notification
+from sandboxd.backends.linux.landlock.confinement import NO_LANDLOCK, Landlock
+from sandboxd.backends.linux.network.capture import NOTHING, Ability, capture_for
+from sandboxd.backends.linux.network.capture_probe import probe_capture
+from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.backends.linux.seccomp.filter import build_filter
+from sandboxd.errors import DaemonError, LaunchError
 from sandboxd.handover.document import Outgoing
-from sandboxd.plan.facts import Neutralised, Territory
-from sandboxd.plan.mounts import FileView, writable_in
+from sandboxd.plan.filesystem.mounts import FileView, writable_in
+from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan
 
@@ -54,7 +54,7 @@ WEAKER_WARNING = (
 )
 
 
-class Placeholders(Protocol):
+class PlaceholderHolder(Protocol):
     """Keeps the empty directories that stand for absent protected names while a sandbox needs them."""
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
@@ -62,15 +62,15 @@ class Placeholders(Protocol):
 
     def hold(
         self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...], rests_on: Callable[[str], bool] = ...
-    ) -> Hold: ...
+    ) -> Releasable: ...
 
 
 CLOCK_STEP_NS = 10_000_000
 """By how much the clock of change times may be behind the one that is read here."""
 
 
-class Planted(Protocol):
-    """Knows what commands leave behind in repositories (`host.planted_look`)."""
+class CleanupService(Protocol):
+    """Knows what commands leave behind in repositories (`host.git.repository_cleanup`)."""
 
     async def begin(self, launch_id: str, territory: Territory) -> None:
         """A command is about to start."""
@@ -90,7 +90,7 @@ class Planted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class LinuxTools:
     """What this back end runs: absolute paths. `helper` is our own build for this machine."""
 
     helper: str
@@ -115,18 +115,18 @@ class LinuxBackend:
         self,
         bridge: Bridge,
         machine: str,
-        tools: Callable[[], Awaitable[Tools]],
-        placeholders: Placeholders,
-        planted: Planted,
+        tools: Callable[[], Awaitable[LinuxTools]],
+        placeholders: PlaceholderHolder,
+        cleanup: CleanupService,
         worker: NamespaceWorker,
     ) -> None:
-        self._completion = Completion(worker)
+        self._completion = SandboxSetup(worker)
         self._bridge = bridge
         self._machine = machine
         self._find_tools = tools
-        self._tools: Tools | None = None
+        self._tools: LinuxTools | None = None
         self._placeholders = placeholders
-        self._planted = planted
+        self._cleanup = cleanup
         self._looking: set[asyncio.Task[bytes]] = set()
         self._worker = worker
         self.ability: Ability = NOTHING
@@ -154,14 +154,14 @@ class LinuxBackend:
         if not self._probed:
             await self._probe(self._tools)
 
-    async def _probe(self, tools: Tools) -> None:
+    async def _probe(self, tools: LinuxTools) -> None:
         async with self._probing:
             if self._probed:
                 return
             ticket = secrets.token_hex(16)
             words = (*probe_options(weaker=tools.weaker_nesting), "--", *INIT_WORDS)
             argv = (tools.helper, "launch", self._bridge.path, ticket, "--", tools.bwrap, *words)
-            configuration = Configuration(
+            configuration = LaunchConfiguration(
                 arguments=(b"true",),
                 filter=build_filter(self._machine),
                 listeners=_LISTENERS,
@@ -173,14 +173,14 @@ class LinuxBackend:
             if self.ability.reason:
                 self._bridge.log("network_capture_limited", reason=self.ability.reason)
 
-    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         if self._tools is None:
             raise LaunchError("backend_not_ready", "the back end has not been made ready", hint="a fault of ours")
         supervision, missing = plan.supervision, tuple[str, ...]()
         if self._tools.unwatched:
             supervision, missing = without_notification(supervision, self._tools.unwatched)
         options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0)
-        configuration = Configuration(
+        configuration = LaunchConfiguration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),
             filter=build_filter(self._machine, supervision),
             listeners=_LISTENERS,
@@ -196,25 +196,25 @@ class LinuxBackend:
             missing = (*missing, f"the processes of the command are not limited: {because}")
         await self._placeholders.prepare(plan.view.placeholders)
         territory = territory_of(plan.view)
-        await self._planted.begin(launch_id, territory)
+        await self._cleanup.begin(launch_id, territory)
         try:
             facts = plan.view.facts
             rests_on = _on_nothing if facts is None else facts.rest_on
             hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched, rests_on)
         except BaseException:
-            self._planted.forget(launch_id)
+            self._cleanup.forget(launch_id)
             raise
         capture = capture_for(self.ability, plan.network)
-        promise = Promise(options, self.ability, plan.network)
+        pending_setup = PendingSetup(options, self.ability, plan.network)
         forget = partial(self._launches.pop, launch_id, None)
         launch = Launching(
-            launch_id, observer, hold, self._bridge.log, plan.view, territory, promise, self._look_after, forget,
-            self._planted.claimed,
+            launch_id, observer, hold, self._bridge.log, plan.view, territory, pending_setup, self._look_after, forget,
+            self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
         launch.handle = self._bridge.expect(
             launch_id,
-            Expected(
+            ExpectedLaunch(
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
@@ -233,12 +233,12 @@ class LinuxBackend:
         )  # fmt: skip
         warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
         layers = self.named(layers)
-        return Launch(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
+        return LaunchSpec(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
         if not launch.was_claimed or not launch.territory.places:
-            self._planted.forget(launch.launch_id)
+            self._cleanup.forget(launch.launch_id)
             return None
         task = asyncio.get_running_loop().create_task(self._look_through(launch), name=f"planted-{launch.launch_id}")
         self._looking.add(task)
@@ -247,7 +247,7 @@ class LinuxBackend:
 
     async def _look_through(self, launch: Launching) -> bytes:
         try:
-            launch.tell(await self._planted.look(launch.launch_id, writable_in(launch.view)))
+            launch.tell(await self._cleanup.look(launch.launch_id, writable_in(launch.view)))
         except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
             launch.not_looked_through(error)
         return launch.last_byte
@@ -271,9 +271,9 @@ class LinuxBackend:
                 launch.view.placeholders,
                 launch.view.watched,
                 launch.territory,
-                () if done else launch.promise.options.mounts,
-                () if done else launch.promise.options.late,
-                None if done else CaptureRecord(launch.promise.ability, launch.promise.network),
+                () if done else launch.pending_setup.options.mounts,
+                () if done else launch.pending_setup.options.late,
+                None if done else CaptureRecord(launch.pending_setup.ability, launch.pending_setup.network),
                 b"" if expected is None else expected.configuration.encode(),
                 None if expected is None else expected.options,
                 link,
@@ -308,35 +308,37 @@ class LinuxBackend:
             return None
         try:
             hold = self._placeholders.hold(record.placeholders, record.watched)
-        except SandboxdError as error:  # it has been removed; what is mounted in the sandbox protects all the same
+        except DaemonError as error:  # it has been removed; what is mounted in the sandbox protects all the same
             self._bridge.log("placeholder of an inherited command is gone", error=error.message)
             hold = self._placeholders.hold((), record.watched)
         territory = record.territory or Territory(())
-        self._planted.resume(launch_id, territory)
+        self._cleanup.resume(launch_id, territory)
         view = FileView((), record.placeholders, record.watched, places=territory.places)
         wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
-        promise = Promise(BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network)
+        pending_setup = PendingSetup(
+            BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network
+        )
         forget = partial(self._launches.pop, launch_id, None)
         launch = Launching(
-            launch_id, observer, hold, self._bridge.log, view, territory, promise, self._look_after, forget,
-            self._planted.claimed,
+            launch_id, observer, hold, self._bridge.log, view, territory, pending_setup, self._look_after, forget,
+            self._cleanup.claimed,
         )  # fmt: skip
         launch.was_claimed = record.link is not None
         launch.must_stand = record.link is None
         capture = capture_for(wanted.ability, wanted.network)
-        completing = self._completion.of(promise.options, capture)
+        completing = self._completion.of(pending_setup.options, capture)
         try:
             if record.link is None:
-                configuration = Configuration.decode(record.configuration)
+                configuration = LaunchConfiguration.decode(record.configuration)
                 stays = launch.clear_up if configuration.flags & Flags.STAY else None
                 launch.handle = self._bridge.expect(
-                    launch_id, Expected(configuration, record.options, launch, completing, stays)
+                    launch_id, ExpectedLaunch(configuration, record.options, launch, completing, stays)
                 )
             else:
                 launch.handle = self._bridge.resume_link(launch_id, record.link, launch, completing, launch.clear_up)
-        except SandboxdError:
+        except DaemonError:
             hold.release()
-            self._planted.forget(launch_id)
+            self._cleanup.forget(launch_id)
             raise
         self._launches[launch_id] = launch
         return launch
@@ -349,7 +351,7 @@ class LinuxBackend:
         """End the launches that nobody has resumed: their session could not be taken over. Which they were."""
         left = list(self._inherited.items())
         for launch_id, record in left:
-            launch = self.resume(launch_id, Nobody())
+            launch = self.resume(launch_id, NullObserver())
             if launch is not None and record.link is not None:
                 launch.kill()
             elif launch is not None:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sandboxd.backends.base import Launch, LaunchHandle, Listeners, Observer
+from sandboxd.backends.base import LaunchHandle, LaunchSpec, Listeners, Observer
 from sandboxd.backends.macos.environment import seatbelt_environment
 from sandboxd.backends.macos.log_lines import make_tag
 from sandboxd.backends.macos.members import PREFIX
@@ -27,7 +27,7 @@ STAGE = 'printf s >&3; exec 3>&-; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class MacosTools:
     """What is started: absolute paths."""
 
     sandbox_exec: str
@@ -41,11 +41,13 @@ class SeatbeltBackend:
 
     name = "macos"
 
-    def __init__(self, reception: Reception, monitor: LogMonitor, find_tools: Callable[[], Awaitable[Tools]]) -> None:
+    def __init__(
+        self, reception: Reception, monitor: LogMonitor, find_tools: Callable[[], Awaitable[MacosTools]]
+    ) -> None:
         self._reception = reception
         self._monitor = monitor
         self._find_tools = find_tools
-        self._tools: Tools | None = None
+        self._tools: MacosTools | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class SeatbeltBackend:
     async def ready(self) -> None:
         self._tools = await self._find_tools()
 
-    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[Launch, LaunchHandle]:
+    async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         if self._tools is None:
             raise LaunchError("backend_not_ready", "the back end was not asked whether it is ready")
         if not isinstance(plan, SeatbeltPlan) or plan.place is None:
@@ -79,7 +81,7 @@ class SeatbeltBackend:
             tools.sandbox_exec, *words, "--", tools.shell, "-c", STAGE, "sandboxd", *plan.argv,
         )  # fmt: skip
         environment = seatbelt_environment(plan.place, plan.session_tmp, plan.caller or {}, *ports, password)
-        return Launch(argv, self.layers, expires_in_s=EXPIRES_IN_S, env_set=environment), launch
+        return LaunchSpec(argv, self.layers, expires_in_s=EXPIRES_IN_S, env_set=environment), launch
 
 
 def open_listeners(password: ProxyPassword) -> Listeners:

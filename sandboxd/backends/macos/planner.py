@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from sandboxd.backends.macos.file_rules import list_file_rules
-from sandboxd.backends.macos.points import list_patterns, make_seatbelt_points
-from sandboxd.backends.macos.profile import Profile, make_profile
-from sandboxd.backends.macos.rule_files import read_rule_file
-from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.file_rules import list_file_rules
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.profile import Profile, make_profile
+from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
+from sandboxd.backends.macos.seatbelt.seatbelt_entries import list_patterns, make_seatbelt_points
 from sandboxd.errors import PolicyError
-from sandboxd.plan.attribution import Attribution
-from sandboxd.plan.facts import Facts, FactSource, Kind, session_directory
-from sandboxd.plan.mounts import FileView, Shows, settle, settled_at
-from sandboxd.plan.needs import Needs, files_in, list_needs
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.filesystem.mounts import FileView, Visibility, settle, settled_at
+from sandboxd.plan.filesystem.path_entries import PathTable
+from sandboxd.plan.host_facts import Facts, FactSource, PathKind, session_directory
+from sandboxd.plan.host_queries import HostQueries, files_in, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.points import PointMap
 from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
-from sandboxd.policy.policy import Policy
+from sandboxd.policy.model import Policy
 from sandboxd.settings.origins import Source
 
 LAYERS = ("seatbelt",)
@@ -44,7 +44,7 @@ class SeatbeltPlan(Plan):
     policy: Policy | None = None
 
 
-def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Needs:
+def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> HostQueries:
     """As on Linux, and where the paths of sockets really are. Patterns are expressions, also in caches."""
     needs = list_needs(policy, place, shells)
     sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
@@ -77,7 +77,7 @@ def make_seatbelt_layout(
     visible = tuple(
         (shell, facts.paths[shell].real)
         for shell in shells
-        if facts.paths[shell].kind is Kind.FILE and _is_readable(found, facts.paths[shell].real)
+        if facts.paths[shell].kind is PathKind.FILE and _is_readable(found, facts.paths[shell].real)
     )
     return Layout(
         view=SeatbeltView(mounts=(), profile=profile, writable=_writable(found)),
@@ -85,7 +85,7 @@ def make_seatbelt_layout(
         shells=visible,
         session_tmp=session_directory(place, facts),
         warnings=(*found.warnings, *_warnings(policy)),
-        points=explained,
+        entries=explained,
         removed_variables=policy.environment_remove,
         attribution=Attribution(explained),
     )
@@ -118,15 +118,15 @@ class SeatbeltPlanner(Planner):
         )
 
 
-def _is_readable(found: PointMap, path: str) -> bool:
-    return settled_at(found.points, path)[-1].shows is not Shows.NOTHING
+def _is_readable(found: PathTable, path: str) -> bool:
+    return settled_at(found.entries, path)[-1].shows is not Visibility.NOTHING
 
 
-def _require_readable_cwd(found: PointMap, place: Place, facts: Facts) -> None:
-    end = settled_at(found.points, facts.paths[place.cwd].real)[-1]
-    if end.shows is not Shows.NOTHING:
+def _require_readable_cwd(found: PathTable, place: Place, facts: Facts) -> None:
+    end = settled_at(found.entries, facts.paths[place.cwd].real)[-1]
+    if end.shows is not Visibility.NOTHING:
         return
-    reasons = found.reasons.get(end.point.path, [])
+    reasons = found.reasons.get(end.entry.path, [])
     rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
     because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
     raise PolicyError(
@@ -137,11 +137,12 @@ def _require_readable_cwd(found: PointMap, place: Place, facts: Facts) -> None:
     )
 
 
-def _writable(found: PointMap) -> tuple[str, ...]:
+def _writable(found: PathTable) -> tuple[str, ...]:
     return tuple(
-        node.point.path
-        for node in settle(found.points)
-        if node.shows is Shows.HOST_WRITABLE and (node.parent is None or node.parent.shows is not Shows.HOST_WRITABLE)
+        node.entry.path
+        for node in settle(found.entries)
+        if node.shows is Visibility.HOST_WRITABLE
+        and (node.parent is None or node.parent.shows is not Visibility.HOST_WRITABLE)
     )
 
 

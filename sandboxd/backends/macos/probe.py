@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.spawning import PIPE, end, spawn
-from sandboxd.backends.macos.spellings import real_spelling
 from sandboxd.errors import HostError
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
@@ -24,7 +24,7 @@ _LAST_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class CheckStep:
+class SeatbeltCheckStep:
     """See `daemon.state.Step`."""
 
     name: str
@@ -49,13 +49,15 @@ class SeatbeltProbe:
                 await try_sandbox(self.sandbox_exec)
                 self._good = True
 
-    async def steps(self) -> Sequence[CheckStep]:
+    async def steps(self) -> Sequence[SeatbeltCheckStep]:
         """For `check`: never from memory."""
         try:
             await try_sandbox(self.sandbox_exec)
         except HostError as error:
-            return (CheckStep("sandbox", False, error.message, error.hint, error.slug),)
-        return (CheckStep("sandbox", True, f"{self.sandbox_exec} starts a sandbox, and it refuses what it should"),)
+            return (SeatbeltCheckStep("sandbox", False, error.message, error.hint, error.slug),)
+        return (
+            SeatbeltCheckStep("sandbox", True, f"{self.sandbox_exec} starts a sandbox, and it refuses what it should"),
+        )
 
 
 async def try_sandbox(sandbox_exec: str) -> None:

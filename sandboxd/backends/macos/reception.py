@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from sandboxd.backends.base import Listeners, Observer
-from sandboxd.errors import SandboxdError
+from sandboxd.errors import DaemonError
 
 GRACE_MS = 1500
 LONGEST_LINE = 4096
@@ -98,7 +98,7 @@ class Reception:
             launch = self._expected.pop(words[1].decode("ascii"), None) if len(words) == 2 else None
             if launch is not None:
                 await launch.serve(pid, reader, writer)
-        except SandboxdError as error:
+        except DaemonError as error:
             self._log("supervisor_refused", error=error.slug)
         except (OSError, TimeoutError, UnicodeDecodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # it went away, or it was none
@@ -183,7 +183,7 @@ class SeatbeltLaunch:
             checking = self.observer.starting()
             if checking is not None:
                 await checking
-        except SandboxdError as error:
+        except DaemonError as error:
             self.observer.failed(error.message)
             return False
         return True

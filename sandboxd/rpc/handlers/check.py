@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult, CheckStepRecord
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def check(call: Call, params: CheckParams) -> CheckResult:
+async def check(call: MethodCall, params: CheckParams) -> CheckResult:
     report = await call.daemon.check()
     steps = tuple(CheckStepRecord(s.name, s.ok, s.detail, s.remedy, s.slug) for s in report.steps)
     return CheckResult(report.ok, steps, report.layers)

@@ -1,4 +1,4 @@
-"""`should_sandbox`: is this command to be sandboxed, and may it run without a question (design 6.3)?"""
+"""`should_sandbox`: is this command to be sandboxed, and may it run without a question?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def should_sandbox(call: Call, params: ShouldSandboxParams) -> ShouldSandboxResult:
+async def should_sandbox(call: MethodCall, params: ShouldSandboxParams) -> ShouldSandboxResult:
     questions = call.daemon.questions
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
     names = questions.policy(params.session_id, directory).variables

@@ -10,12 +10,12 @@ from sandboxd.errors import CallerError
 from sandboxd_client.wire.messages.hello import PROTOCOL, HelloParams, HelloResult, Role
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 PROTOCOL_OLDEST = 1
 
 
-async def hello(call: Call, params: HelloParams) -> HelloResult:
+async def hello(call: MethodCall, params: HelloParams) -> HelloResult:
     """A newer client is told what we speak and may adapt; one that is too old is refused."""
     if params.role == "agent":  # also where the rest is refused: a client may ignore that
         call.give_powers_up()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def metrics(call: Call, params: MetricsParams) -> MetricsResult:
+async def metrics(call: MethodCall, params: MetricsParams) -> MetricsResult:
     return MetricsResult(call.daemon.metrics.text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from sandboxd.daemon.permissions import Asked, Kind, Resolved, Scope, Verdict, Wish
+from sandboxd.daemon.permissions import Asked, GrantScope, PermissionQuery, QuestionKind, ResolvedQuestion, UserAnswer
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.peer import has_ended
@@ -32,15 +32,15 @@ from sandboxd_client.wire.params import encode
 if TYPE_CHECKING:
     from typing import Literal
 
-    from sandboxd.rpc.call import Call, Client
+    from sandboxd.rpc.call import ConnectedClient, MethodCall
 
 
-async def subscribe(call: Call, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
+async def subscribe(call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
     """What is open, and from then on a notification for each question and each outcome."""
     return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, tell))))
 
 
-async def respond(call: Call, params: PermissionResponseParams) -> PermissionResponseResult:
+async def respond(call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
     """One answer. Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
     prompts = call.daemon.permissions.prompts
     if any(map(has_ended, prompts.askers(params.request_id, present=True))):
@@ -58,7 +58,7 @@ async def respond(call: Call, params: PermissionResponseParams) -> PermissionRes
     resolved = await call.daemon.permissions.answer(
         call.client,
         params.request_id,
-        Verdict(params.behavior == "allow", Scope(params.scope), params.ttl_s, bool(params.confirm)),
+        UserAnswer(params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm)),
         f"pid {call.caller.pid}",
     )
     return PermissionResponseResult(
@@ -66,7 +66,7 @@ async def respond(call: Call, params: PermissionResponseParams) -> PermissionRes
     )
 
 
-async def request(call: Call, params: PermissionRequestParams) -> PermissionRequestResult:
+async def request(call: MethodCall, params: PermissionRequestParams) -> PermissionRequestResult:
     """Waits for the answer as long as people take."""
     sessions = call.daemon.sessions
     if params.session_id is not None:
@@ -77,8 +77,8 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
     else:
         raise CallerError("question_invalid", "a question belongs to a session", hint="send session_id or cwd")
-    wish = Wish(
-        kind=Kind(params.kind),
+    query = PermissionQuery(
+        kind=QuestionKind(params.kind),
         host=params.host,
         port=params.port,
         path=params.path,
@@ -87,7 +87,7 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         command_id=params.command_id,
         reason=params.reason,
     )
-    answer = await call.daemon.permissions.request(session, wish, uid=call.caller.uid, process=call.caller.process)
+    answer = await call.daemon.permissions.request(session, query, uid=call.caller.uid, process=call.caller.process)
     return PermissionRequestResult(
         _behavior(answer.allowed),
         _scope(answer.scope),
@@ -95,11 +95,11 @@ async def request(call: Call, params: PermissionRequestParams) -> PermissionRequ
         neutralise(answer.text),
         answer.request_id,
         neutralise(answer.hint),
-        session.variables_outside() if answer.allowed and wish.kind is Kind.SANDBOX_OVERRIDE else {},
+        session.variables_outside() if answer.allowed and query.kind is QuestionKind.SANDBOX_OVERRIDE else {},
     )
 
 
-async def list_permissions(call: Call, params: PermissionListParams) -> PermissionListResult:
+async def list_permissions(call: MethodCall, params: PermissionListParams) -> PermissionListResult:
     """What people have granted, and what they are being asked. Raises CallerError `session_unknown`."""
     permissions = call.daemon.permissions
     grants = tuple(
@@ -124,12 +124,12 @@ async def list_permissions(call: Call, params: PermissionListParams) -> Permissi
     return PermissionListResult(grants, asked, permissions.prompts.subscribers)
 
 
-async def revoke(call: Call, params: PermissionRevokeParams) -> PermissionRevokeResult:
+async def revoke(call: MethodCall, params: PermissionRevokeParams) -> PermissionRevokeResult:
     """Take a yes back at once. Raises CallerError `session_unknown`, `grant_unknown`."""
     return PermissionRevokeResult(call.daemon.permissions.revoke(params.session_id, params.grant_id).subject)
 
 
-def tell(client: Client, event: Asked | Resolved) -> None:
+def tell(client: ConnectedClient, event: Asked | ResolvedQuestion) -> None:
     if isinstance(event, Asked):
         client.notify("sandbox_permission_request", encode(_request(event)))
         return

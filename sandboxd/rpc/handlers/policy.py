@@ -7,11 +7,11 @@ import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.daemon.questions import Explained
-from sandboxd.policy import guidance
-from sandboxd.policy.guidance import Surroundings
-from sandboxd.policy.hosts import HostPattern
-from sandboxd.policy.upstream import ParentProxy
+from sandboxd.daemon.policy_queries import Explained
+from sandboxd.policy.explain import guidance
+from sandboxd.policy.explain.guidance import Surroundings
+from sandboxd.policy.hosts.host_patterns import HostPattern
+from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
@@ -27,10 +27,10 @@ from sandboxd_client.wire.messages.policy import (
 from sandboxd_client.wire.params import encode
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def explain(call: Call, params: ExplainParams) -> ExplainResult:
+async def explain(call: MethodCall, params: ExplainParams) -> ExplainResult:
     """Raises CallerError when the target is no path, host, command or socket."""
     questions = call.daemon.questions
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
@@ -63,13 +63,13 @@ async def explain(call: Call, params: ExplainParams) -> ExplainResult:
     )
 
 
-async def effective(call: Call, params: EffectiveParams) -> EffectiveResult:
+async def effective(call: MethodCall, params: EffectiveParams) -> EffectiveResult:
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)
     policy = call.daemon.questions.policy(params.session_id, directory)
     return EffectiveResult(policy.generation, _plain(policy))
 
 
-async def describe(call: Call, params: DescribeParams) -> DescribeResult:
+async def describe(call: MethodCall, params: DescribeParams) -> DescribeResult:
     """The restrictions in words, as a model should be told them."""
     questions = call.daemon.questions
     directory = None if params.cwd is None else call.daemon.directory(params.cwd)

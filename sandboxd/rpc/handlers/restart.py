@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sandboxd_client.wire.messages.status import RestartParams, RestartResult
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def restart(call: Call, params: RestartParams) -> RestartResult:
+async def restart(call: MethodCall, params: RestartParams) -> RestartResult:
     """Raises HostError when the program that would take over does not start: then nothing changes."""
     version = await call.daemon.restarting.prepared()
     call.daemon.stop(f"restart asked for by pid {call.caller.pid}", restart=True)

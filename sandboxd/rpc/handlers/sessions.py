@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandboxd.errors import CallerError
-from sandboxd.runtime.session import Session
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import PermissionMode, SessionSpec
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
@@ -18,10 +18,10 @@ from sandboxd_client.wire.messages.sessions import (
 )
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def open_session(call: Call, params: SessionOpenParams) -> SessionOpenResult:
+async def open_session(call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
     """A session of the caller's connection. Raises CallerError for its directory, SettingsError for its settings."""
     cwd = call.daemon.directory(params.cwd)
     call.check_project(cwd)
@@ -46,20 +46,20 @@ async def open_session(call: Call, params: SessionOpenParams) -> SessionOpenResu
     return SessionOpenResult(session.id, now.generation, now.warnings)
 
 
-async def close_session(call: Call, params: SessionCloseParams) -> SessionCloseResult:
+async def close_session(call: MethodCall, params: SessionCloseParams) -> SessionCloseResult:
     running = len(call.daemon.sessions.get(params.session_id).commands())
     await call.daemon.sessions.close(params.session_id)
     return SessionCloseResult(running)
 
 
-async def list_sessions(call: Call, params: SessionListParams) -> SessionListResult:
+async def list_sessions(call: MethodCall, params: SessionListParams) -> SessionListResult:
     """Those that the caller may see."""
     return SessionListResult(
         tuple(record_of(session) for session in call.daemon.sessions.all() if call.owns(session.id))
     )
 
 
-def record_of(session: Session) -> SessionRecord:
+def record_of(session: SandboxSession) -> SessionRecord:
     info = session.describe()
     return SessionRecord(
         session_id=info.session_id,

@@ -6,19 +6,19 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from sandboxd.daemon.changing import change_of, change_project, change_settings, excluding
-from sandboxd.daemon.linting import lint_files
-from sandboxd.daemon.linting import schema as json_schema
+from sandboxd.daemon.settings.linting import lint_files
+from sandboxd.daemon.settings.linting import schema as json_schema
+from sandboxd.daemon.settings.local_edits import change_of, change_project, change_settings, excluding
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.upstream import without_password
+from sandboxd.policy.hosts.parent_proxies import without_password
 from sandboxd.rpc.records import origin_record
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
     IgnoredSetting,
     LockedKey,
-    SettingsChanged,
-    SettingsFile,
+    SettingsChangedNotification,
+    SettingsFileRecord,
     SettingsGetParams,
     SettingsGetResult,
     SettingsLintParams,
@@ -46,15 +46,15 @@ from sandboxd_client.wire.params import encode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sandboxd.daemon.changing import Change, Changed
-    from sandboxd.daemon.subscriptions import SettingsState
-    from sandboxd.daemon.trusting import Shown, TrustedDirectory
-    from sandboxd.rpc.call import Call, Client
+    from sandboxd.daemon.settings.local_edits import Change, Changed
+    from sandboxd.daemon.settings.subscriptions import SettingsState
+    from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory
+    from sandboxd.rpc.call import ConnectedClient, MethodCall
     from sandboxd.settings.merge import Settings
     from sandboxd.settings.problems import Problem
 
 
-async def get(call: Call, params: SettingsGetParams) -> SettingsGetResult:
+async def get(call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
     """What holds now: those of the session's or the directory's project, else the daemon's own."""
     project, now = call.daemon.policies.snapshot(params.session_id, _directory(call, params.session_id, params.cwd))
     ignored = (
@@ -71,7 +71,7 @@ async def get(call: Call, params: SettingsGetParams) -> SettingsGetResult:
     )
 
 
-def _directory(call: Call, session_id: str | None, cwd: str | None) -> str | None:
+def _directory(call: MethodCall, session_id: str | None, cwd: str | None) -> str | None:
     """The directory whose project is meant. Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
     directory = None if cwd is None else call.daemon.directory(cwd)
     return directory if session_id is None else call.daemon.sessions.get(session_id).cwd
@@ -98,12 +98,12 @@ def _shown(key: str, value: Any) -> Any:
     return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
 
 
-async def reload(call: Call, params: SettingsReloadParams) -> SettingsReloadResult:
+async def reload(call: MethodCall, params: SettingsReloadParams) -> SettingsReloadResult:
     outcome = call.daemon.policies.reload()
     return SettingsReloadResult(call.daemon.policies.generation, outcome.switched, problem_records(outcome.problems))
 
 
-async def update(call: Call, params: SettingsUpdateParams) -> SettingsUpdateResult:
+async def update(call: MethodCall, params: SettingsUpdateParams) -> SettingsUpdateResult:
     """Change local settings. Raises CallerError with the reason where policy locks a key or a change makes no sense."""
     if not params.changes:
         raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
@@ -112,7 +112,7 @@ async def update(call: Call, params: SettingsUpdateParams) -> SettingsUpdateResu
     return await _change(call, changes, params, directory)
 
 
-async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsUpdateResult:
+async def exclude_command(call: MethodCall, params: ExcludeCommandParams) -> SettingsUpdateResult:
     """Let a command run outside the sandbox from now on, or no longer."""
     change = excluding(params.pattern, remove=params.remove)
     directory = _directory(call, params.session_id, params.cwd)
@@ -120,7 +120,7 @@ async def exclude_command(call: Call, params: ExcludeCommandParams) -> SettingsU
 
 
 async def _change(
-    call: Call,
+    call: MethodCall,
     changes: Sequence[Change],
     params: SettingsUpdateParams | ExcludeCommandParams,
     directory: str | None,
@@ -139,7 +139,7 @@ def _updated(changed: Changed) -> SettingsUpdateResult:
     return SettingsUpdateResult(changed.generation, changed.file, changed.written, changed.keys, warnings)
 
 
-async def trust(call: Call, params: SettingsTrustParams) -> SettingsTrustResult:
+async def trust(call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
     """Trust in the settings files of projects. Raises CallerError, SettingsError."""
     trusting = call.daemon.trusting
     if params.action == "list":
@@ -167,7 +167,7 @@ def _trusted_record(record: TrustedDirectory) -> TrustedRecord:
     return TrustedRecord(record.directory, tuple(record.files), record.trusted_at)
 
 
-async def locked(call: Call, params: SettingsLockedParams) -> SettingsLockedResult:
+async def locked(call: MethodCall, params: SettingsLockedParams) -> SettingsLockedResult:
     """What managed settings do not let anybody below them change."""
     directory = _directory(call, params.session_id, params.cwd)
     _, now = call.daemon.policies.snapshot(params.session_id, directory)
@@ -179,7 +179,7 @@ async def locked(call: Call, params: SettingsLockedParams) -> SettingsLockedResu
     )
 
 
-async def subscribe(call: Call, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
+async def subscribe(call: MethodCall, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
     """The state, and from then on a `settings_changed` for each reload that changes something."""
     directory = _directory(call, params.session_id, params.cwd)
     state = call.daemon.subscriptions.add(call.client, params.session_id, directory, tell)
@@ -191,9 +191,9 @@ async def subscribe(call: Call, params: SettingsSubscribeParams) -> SettingsSubs
     )
 
 
-def tell(client: Client, state: SettingsState) -> None:
+def tell(client: ConnectedClient, state: SettingsState) -> None:
     session_id, cwd = state.scope
-    record = SettingsChanged(
+    record = SettingsChangedNotification(
         state.generation,
         _values(state.settings, state.changed),
         problem_records(state.problems),
@@ -204,7 +204,7 @@ def tell(client: Client, state: SettingsState) -> None:
     client.notify("settings_changed", encode(record))
 
 
-async def lint(call: Call, params: SettingsLintParams) -> SettingsLintResult:
+async def lint(call: MethodCall, params: SettingsLintParams) -> SettingsLintResult:
     """What is wrong with files. Nothing of them is applied."""
     for file in params.files or ():
         if not file.startswith("/"):
@@ -216,13 +216,13 @@ async def lint(call: Call, params: SettingsLintParams) -> SettingsLintResult:
     return SettingsLintResult(not found.problems, found.files, problem_records(found.problems))
 
 
-async def schema(call: Call, params: SettingsSchemaParams) -> SettingsSchemaResult:
+async def schema(call: MethodCall, params: SettingsSchemaParams) -> SettingsSchemaResult:
     return SettingsSchemaResult(json_schema())
 
 
-def file_records(settings: Settings) -> tuple[SettingsFile, ...]:
+def file_records(settings: Settings) -> tuple[SettingsFileRecord, ...]:
     return tuple(
-        SettingsFile(layer.source.value, layer.file, "broken" if layer.broken else _presence(layer.file))
+        SettingsFileRecord(layer.source.value, layer.file, "broken" if layer.broken else _presence(layer.file))
         for layer in settings.layers
         if layer.file is not None
     )

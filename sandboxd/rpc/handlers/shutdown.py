@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def shutdown(call: Call, params: ShutdownParams) -> ShutdownResult:
+async def shutdown(call: MethodCall, params: ShutdownParams) -> ShutdownResult:
     running = sum(len(session.commands()) for session in call.daemon.sessions.all())
     call.daemon.stop(f"shutdown asked for by pid {call.caller.pid}", grace_s=params.grace_s)
     return ShutdownResult(os.getpid(), running)

@@ -22,10 +22,10 @@ from sandboxd_client.wire.messages.status import (
 )
 
 if TYPE_CHECKING:
-    from sandboxd.rpc.call import Call
+    from sandboxd.rpc.call import MethodCall
 
 
-async def status(call: Call, params: StatusParams) -> StatusResult:
+async def status(call: MethodCall, params: StatusParams) -> StatusResult:
     daemon = call.daemon
     unavailable = await _unavailable(call)
     own = daemon.policies.own
@@ -51,7 +51,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
             *own.complaints,
             *filter(None, [audit.failure]),
         ),
-        network=daemon.ways_out(),
+        network=daemon.egress(),
         audit=AuditRecord(audit.enabled, audit.path, audit.lines, audit.lost, audit.failure, audit.blocking),
         startup=tuple(PhaseRecord(phase.name, round(phase.seconds, 4)) for phase in daemon.startup.phases),
         activated=daemon.activated,
@@ -71,7 +71,7 @@ async def status(call: Call, params: StatusParams) -> StatusResult:
     )
 
 
-async def _unavailable(call: Call) -> UnavailableRecord | None:
+async def _unavailable(call: MethodCall) -> UnavailableRecord | None:
     """What a command wrapped now would be refused with; None when it would not."""
     try:
         await call.daemon.backend.ready()

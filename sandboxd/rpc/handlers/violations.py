@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandboxd.daemon.blocked import Cleared, Snapshot
+from sandboxd.daemon.violation_queries import Cleared, ViolationSnapshot
 from sandboxd.errors import CallerError
 from sandboxd.rpc.records import violation_record
 from sandboxd_client.wire.messages.violations import (
@@ -24,14 +24,14 @@ from sandboxd_client.wire.params import encode
 
 if TYPE_CHECKING:
     from sandboxd.policy.violation import Violation
-    from sandboxd.rpc.call import Call, Client
+    from sandboxd.rpc.call import ConnectedClient, MethodCall
 
 
-async def list_violations(call: Call, params: ViolationListParams) -> ViolationListResult:
+async def list_violations(call: MethodCall, params: ViolationListParams) -> ViolationListResult:
     return _result(call.daemon.blocked.snapshot(params.session_id, params.command_id, params.since, call.owns))
 
 
-async def subscribe(call: Call, params: ViolationSubscribeParams) -> ViolationListResult:
+async def subscribe(call: MethodCall, params: ViolationSubscribeParams) -> ViolationListResult:
     """What is kept, or happened since the cursor; from then on a notification for each change."""
     if params.session_id is None and call.caller.restricted:
         raise CallerError(
@@ -42,20 +42,20 @@ async def subscribe(call: Call, params: ViolationSubscribeParams) -> ViolationLi
     return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, tell))
 
 
-async def clear(call: Call, params: ViolationClearParams) -> ViolationClearResult:
+async def clear(call: MethodCall, params: ViolationClearParams) -> ViolationClearResult:
     return ViolationClearResult(call.daemon.blocked.clear(params.session_id, call.owns))
 
 
-async def annotate(call: Call, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
+async def annotate(call: MethodCall, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
     text, count = await call.daemon.blocked.annotate(params.command_id, params.stderr, params.session_id, call.owns)
     return ViolationAnnotateResult(text, count)
 
 
-async def strip(call: Call, params: ViolationStripParams) -> ViolationStripResult:
+async def strip(call: MethodCall, params: ViolationStripParams) -> ViolationStripResult:
     return ViolationStripResult(await call.daemon.blocked.strip(params.text))
 
 
-def _result(snapshot: Snapshot) -> ViolationListResult:
+def _result(snapshot: ViolationSnapshot) -> ViolationListResult:
     return ViolationListResult(
         tuple(map(violation_record, snapshot.violations)),
         snapshot.total,
@@ -66,7 +66,7 @@ def _result(snapshot: Snapshot) -> ViolationListResult:
     )
 
 
-def tell(client: Client, event: Violation | Cleared, cursor: str) -> None:
+def tell(client: ConnectedClient, event: Violation | Cleared, cursor: str) -> None:
     if isinstance(event, Cleared):
         record = ViolationsCleared(cursor, event.session_id, event.count)
         client.notify("sandbox_violations_cleared", encode(record))

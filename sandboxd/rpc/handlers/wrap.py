@@ -1,6 +1,6 @@
 """`wrap`: the argv that runs a command inside a sandbox. `wrap.outcome`: what became of it.
 
-There is no path through here that returns a command unsandboxed: `Session.wrap` returns a launch or raises.
+There is no path through here that returns a command unsandboxed: `SandboxSession.wrap` returns a launch or raises.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sandboxd.daemon.learning import learn_from
+from sandboxd.daemon.suggestions import learn_from
 from sandboxd.errors import CallerError
-from sandboxd.policy.publication import Publication
+from sandboxd.policy.hosts.publication import Publication
 from sandboxd.rpc.caller_variables import caller_variables
 from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
@@ -30,9 +30,9 @@ from sandboxd_client.wire.messages.wrap import (
 from sandboxd_client.wire.params import ParamsError
 
 if TYPE_CHECKING:
-    from sandboxd.daemon.learning import Lesson
-    from sandboxd.rpc.call import Call
-    from sandboxd.runtime.session import Session
+    from sandboxd.daemon.suggestions import Lesson
+    from sandboxd.rpc.call import MethodCall
+    from sandboxd.runtime.session import SandboxSession
 
 
 _LONGEST_KEPT = 256
@@ -45,7 +45,7 @@ def _quoted(word: str) -> str:
     return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
 
 
-async def wrap(call: Call, params: WrapParams) -> WrapResult:
+async def wrap(call: MethodCall, params: WrapParams) -> WrapResult:
     """Raises CallerError, SettingsError, PolicyError or HostError."""
     sessions = call.daemon.sessions
     session = None if params.session_id is None else sessions.get(params.session_id)
@@ -89,7 +89,7 @@ async def wrap(call: Call, params: WrapParams) -> WrapResult:
     )
 
 
-def _check_published_paths(request: WrapRequest, session: Session) -> None:
+def _check_published_paths(request: WrapRequest, session: SandboxSession) -> None:
     """Raises CallerError `not_permitted` for a socket of a restricted connection outside its session's directory: a
     server inside could stand in for one that programs expect elsewhere."""
     for one in request.publish:
@@ -102,7 +102,7 @@ def _check_published_paths(request: WrapRequest, session: Session) -> None:
             )
 
 
-def _directory(call: Call, params: WrapParams, session: Session | None) -> str:
+def _directory(call: MethodCall, params: WrapParams, session: SandboxSession | None) -> str:
     if params.cwd is not None:
         return call.daemon.directory(params.cwd)
     if session is not None:
@@ -130,7 +130,7 @@ def _below(path: str, cwd: str) -> str:
     return path if path.startswith(("/", "~", "$")) else f"{cwd}/{path}"
 
 
-async def outcome(call: Call, params: WrapOutcomeParams) -> WrapOutcomeResult:
+async def outcome(call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:
     """Raises CallerError `wrap_unknown`."""
     call.check_wrap(params.wrap_id)
     result, violations = await call.daemon.sessions.outcome(params.wrap_id)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.completion import programs_of
-from sandboxd.backends.linux.namespace_program import MAX_PROGRAM, How, LateMount
+from sandboxd.backends.linux.bwrap.sandbox_setup import programs_of
+from sandboxd.backends.linux.network.namespace_program import MAX_PROGRAM, LateMount, MountMethod
 from support.file_runner import LateMounts
 
 TEXT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
@@ -61,7 +61,7 @@ def inside(sandbox: subprocess.Popen[str]) -> int:
 
 
 def test_a_pinned_link_stays(work: Path, sandbox: subprocess.Popen[str]) -> None:
-    assert mount(inside(sandbox), LateMount(How.LINK, f"{work}/link")) == ""
+    assert mount(inside(sandbox), LateMount(MountMethod.LINK, f"{work}/link")) == ""
     output, _ = sandbox.communicate("rm link; mv link x; ln -sfn /etc/passwd link; cat link; echo; readlink link\n")
     assert output.count("Device or resource busy") == 3 and output.endswith("t\ntarget\n")
     assert (work / "link").readlink() == Path("target")
@@ -75,7 +75,7 @@ def test_without_it_the_link_goes(work: Path, sandbox: subprocess.Popen[str]) ->
 
 @pytest.mark.parametrize("name", ["none", "none/link"])
 def test_what_cannot_be_pinned_is_said(work: Path, sandbox: subprocess.Popen[str], name: str) -> None:
-    said = mount(inside(sandbox), LateMount(How.LINK, f"{work}/{name}"))
+    said = mount(inside(sandbox), LateMount(MountMethod.LINK, f"{work}/{name}"))
     assert said == f"cannot pin {work}/{name}: No such file or directory"
 
 
@@ -84,8 +84,8 @@ def test_copies_and_what_is_there(work: Path, sandbox: subprocess.Popen[str]) ->
     for name in ("a", "b", "d/c"):
         (work / name).write_text(name)
     mounts = [
-        LateMount(How.COPY, f"{work}/a", "/proc"), LateMount(How.SAME, f"{work}/d"),
-        LateMount(How.READ_ONLY, f"{work}/d/c"), LateMount(How.READ_ONLY, f"{work}/b"),
+        LateMount(MountMethod.COPY, f"{work}/a", "/proc"), LateMount(MountMethod.SAME, f"{work}/d"),
+        LateMount(MountMethod.READ_ONLY, f"{work}/d/c"), LateMount(MountMethod.READ_ONLY, f"{work}/b"),
     ]  # fmt: skip
     pid = inside(sandbox)
     assert mount(pid, mounts[0]) == f"cannot mount {work}/a: Invalid argument"
@@ -101,22 +101,30 @@ def test_no_symlink_on_the_way_is_followed(work: Path, sandbox: subprocess.Popen
     (work / "d" / "f").write_text("")
     (work / "way").symlink_to("d")
     pid = inside(sandbox)
-    for how, verb in ((How.READ_ONLY, "mount"), (How.READ_ONLY_IF_THERE, "mount"), (How.LINK, "pin")):
+    for how, verb in (
+        (MountMethod.READ_ONLY, "mount"),
+        (MountMethod.READ_ONLY_IF_THERE, "mount"),
+        (MountMethod.LINK, "pin"),
+    ):
         said = mount(pid, LateMount(how, f"{work}/way/f"))
         assert said == f"cannot {verb} {work}/way/f: Too many levels of symbolic links"
-    assert mount(pid, LateMount(How.READ_ONLY, f"{work}/d/f")) == ""
+    assert mount(pid, LateMount(MountMethod.READ_ONLY, f"{work}/d/f")) == ""
 
 
 def test_what_may_be_missing(work: Path, sandbox: subprocess.Popen[str]) -> None:
     (work / "here").write_text("")
     pid = inside(sandbox)
-    there = [LateMount(How.READ_ONLY_IF_THERE, f"{work}/{name}") for name in ("none", "none/none", "here")]
+    there = [LateMount(MountMethod.READ_ONLY_IF_THERE, f"{work}/{name}") for name in ("none", "none/none", "here")]
     assert mount(pid, *there) == ""
     output, _ = sandbox.communicate("echo x > here; echo x > none\n")
     assert output.count("Read-only file system") == 1 and (work / "none").exists()
 
 
-@given(st.lists(st.builds(LateMount, st.sampled_from(How), st.text(TEXT, max_size=4000), st.text(TEXT)), max_size=60))
+@given(
+    st.lists(
+        st.builds(LateMount, st.sampled_from(MountMethod), st.text(TEXT, max_size=4000), st.text(TEXT)), max_size=60
+    )
+)
 def test_programs_hold_every_mount_in_order(mounts: list[LateMount]) -> None:
     programs = list(programs_of(mounts))
     assert [step for program in programs for step in program.steps] == mounts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.bpf import ProgramBuilder
+from sandboxd.backends.linux.seccomp.bpf import ProgramBuilder
 from sandboxd.errors import InternalError
 from support import bpf_simulator
 

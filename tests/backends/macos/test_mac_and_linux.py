@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxd.plan.mounts import Shows, settled_at
-from sandboxd.plan.needs import list_needs
+from sandboxd.plan.filesystem.mounts import Visibility, settled_at
+from sandboxd.plan.host_queries import list_needs
 from sandboxd.plan.plan import Layout, make_layout
-from sandboxd.policy.policy import FilePolicy, Policy
-from sandboxd.policy.protected import PROTECTED, Where
+from sandboxd.policy.model import FilePolicy, Policy
+from sandboxd.policy.paths.protected_names import PROTECTED, ProtectedIn
 from support.dictionary_host import DIRECTORY, FILE, DictionaryHost
 from support.seatbelt import BASE, DAEMON, HOME, PROJECT, RUNTIME, SESSION_TMP, SYSTEM, Compiled, compiled, place, rules
 
@@ -37,10 +37,10 @@ def both(files: FilePolicy, host: dict[str, str]) -> tuple[Layout, Compiled]:
 
 
 def linux_answer(layout: Layout, path: str) -> tuple[bool, bool]:
-    node = settled_at(layout.points.points, path)[-1]
-    if node.shows is Shows.PRIVATE:
+    node = settled_at(layout.entries.entries, path)[-1]
+    if node.shows is Visibility.PRIVATE:
         return True, True
-    return node.shows is not Shows.NOTHING, node.shows is Shows.HOST_WRITABLE
+    return node.shows is not Visibility.NOTHING, node.shows is Visibility.HOST_WRITABLE
 
 
 # what exists is decided alike
@@ -128,7 +128,9 @@ def _meeting_patterns() -> tuple[object, object]:
 
 def _tmp() -> tuple[object, object]:
     layout, mac = both(FilePolicy(), {})
-    return settled_at(layout.points.points, "/private/tmp")[-1].shows is Shows.PRIVATE, mac.writes("/private/tmp/x")
+    return settled_at(layout.entries.entries, "/private/tmp")[-1].shows is Visibility.PRIVATE, mac.writes(
+        "/private/tmp/x"
+    )
 
 
 def _links() -> tuple[object, object]:
@@ -217,7 +219,7 @@ def test_the_daemon_is_out_of_reach() -> None:
 # the table of protected names
 
 
-@pytest.mark.parametrize("row", [row for row in PROTECTED if row.where is Where.HOME], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in PROTECTED if row.where is ProtectedIn.HOME], ids=lambda row: row.name)
 def test_every_home_row_holds_when_home_is_writable(row: object) -> None:
     name = row.name  # type: ignore[attr-defined]
     mac = compiled(FilePolicy(allow_write=rules(HOME)), only_files=True)
@@ -225,7 +227,9 @@ def test_every_home_row_holds_when_home_is_writable(row: object) -> None:
     assert mac.writes(f"{HOME}/x{name.replace('/', '-')}")
 
 
-@pytest.mark.parametrize("row", [row for row in PROTECTED if row.where is Where.WORKSPACE], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in PROTECTED if row.where is ProtectedIn.WORKSPACE], ids=lambda row: row.name
+)
 @pytest.mark.parametrize("below", ["", "/a/b/c/d/e/f"])
 def test_every_workspace_row_holds_at_any_depth(row: object, below: str) -> None:
     name = row.name.replace("*", ".other")  # type: ignore[attr-defined]
@@ -235,7 +239,9 @@ def test_every_workspace_row_holds_at_any_depth(row: object, below: str) -> None
     assert mac.writes(f"{PROJECT}{below}/node_modules/p/{name}")
 
 
-@pytest.mark.parametrize("row", [row for row in PROTECTED if row.where is Where.GIT_DIR], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in PROTECTED if row.where is ProtectedIn.GIT_DIR], ids=lambda row: row.name
+)
 @pytest.mark.parametrize("git_dir", [".git", ".git/modules/lib/sub", "deep/er/.git"])
 def test_every_git_row_holds_where_the_repository_exists(row: object, git_dir: str) -> None:
     name = row.name  # type: ignore[attr-defined]

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Answer, ConnectAttempt, Launch, Listeners, Observer, Refusal
-from sandboxd.backends.macos.backend import STAGE, SeatbeltBackend, Tools, open_listeners
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchSpec, Listeners, Observer, Refusal
+from sandboxd.backends.macos.backend import STAGE, MacosTools, SeatbeltBackend, open_listeners
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState
 from sandboxd.backends.macos.planner import SeatbeltPlan, SeatbeltPlanner
 from sandboxd.backends.macos.reception import Reception, SeatbeltLaunch
 from sandboxd.backends.macos.tokens import ProxyPassword
-from sandboxd.errors import HostError, LaunchError, SandboxdError
+from sandboxd.errors import DaemonError, HostError, LaunchError
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, PlanRequest
-from sandboxd.policy.policy import FilePolicy, Policy
+from sandboxd.policy.model import FilePolicy, Policy
 from support.dictionary_host import DictionaryHost
 from support.seatbelt import SYSTEM, place, rules
 
-TOOLS = Tools("/usr/bin/sandbox-exec", "/opt/python", "/opt/supervise.py")
+TOOLS = MacosTools("/usr/bin/sandbox-exec", "/opt/python", "/opt/supervise.py")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Heard:
 
     def lost(self, count: int) -> None: ...
 
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
     def refused(self, refusal: Refusal) -> None:
@@ -79,12 +79,12 @@ class Ground:
     said: list[tuple[str, dict[str, object]]]
 
 
-async def found() -> Tools:
+async def found() -> MacosTools:
     return TOOLS
 
 
 @asynccontextmanager
-async def ground(
+async def context(
     tmp_path: Path, find_tools: Callable[[], object] = found, identify: Callable[[socket.socket], int] = lambda _: 4711
 ) -> AsyncIterator[Ground]:
     ended: list[str] = []
@@ -112,7 +112,7 @@ async def plan_of(*argv: str, policy: Policy | None = None) -> SeatbeltPlan:
     return await planner.plan(policy or bare, PlanRequest(place(), Argv(argv)))
 
 
-async def launch(at: Ground, observer: Observer, name: str = "L1") -> tuple[Launch, SeatbeltLaunch]:
+async def launch(at: Ground, observer: Observer, name: str = "L1") -> tuple[LaunchSpec, SeatbeltLaunch]:
     await at.backend.ready()
     made, handle = await at.backend.launch(name, await plan_of("make", "-j 4"), observer)
     assert isinstance(handle, SeatbeltLaunch)
@@ -125,7 +125,7 @@ def parameters(argv: Sequence[str]) -> dict[str, str]:
 
 async def test_words_of_a_launch(tmp_path: Path) -> None:
     """The command's own words come last and unchanged; paths are parameters; the password is in no argument."""
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         made, handle = await launch(at, Heard())
         assert made.argv[:7] == (
             "/opt/python", "-I", "-S", "/opt/supervise.py", at.reception.path, "L1", "--",
@@ -144,13 +144,13 @@ async def test_words_of_a_launch(tmp_path: Path) -> None:
 
 
 async def test_the_log_is_a_layer_while_it_is_read(tmp_path: Path) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         at.monitor.state = MonitorState.RUNNING
         assert at.backend.layers == ("seatbelt", "network-proxy", "violation-log")
 
 
 async def test_each_launch_has_ports_and_a_password_of_its_own(tmp_path: Path) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         made = [await launch(at, Heard(), name) for name in ("L1", "L2")]
         ports = [one.env_set["HTTP_PROXY"].rpartition(":")[2] for one, _ in made]
         assert ports[0] != ports[1]
@@ -162,10 +162,10 @@ async def test_each_launch_has_ports_and_a_password_of_its_own(tmp_path: Path) -
 
 
 async def test_nothing_runs_before_a_sandbox_was_proven(tmp_path: Path) -> None:
-    async def refuse() -> Tools:
+    async def refuse() -> MacosTools:
         raise HostError("seatbelt_nested", "no", hint="outside")
 
-    async with ground(tmp_path, refuse) as at:
+    async with context(tmp_path, refuse) as at:
         with pytest.raises(HostError, match="no"):
             await at.backend.ready()
         with pytest.raises(LaunchError) as caught:
@@ -174,7 +174,7 @@ async def test_nothing_runs_before_a_sandbox_was_proven(tmp_path: Path) -> None:
 
 
 async def test_a_plan_for_linux_is_refused(tmp_path: Path) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         await at.backend.ready()
         plan = await plan_of("true")
         other = Plan(plan.view, plan.environment, plan.cwd, plan.argv, plan.layers, plan.warnings)
@@ -209,7 +209,7 @@ async def connect(at: Ground) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 async def test_from_ticket_to_end(tmp_path: Path) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         heard = Heard()
         await launch(at, heard)
         assert stat.S_IMODE((tmp_path / "launches").stat().st_mode) == 0o600
@@ -229,7 +229,7 @@ async def test_from_ticket_to_end(tmp_path: Path) -> None:
 )
 async def test_a_supervisor_that_ends_without_a_status(tmp_path: Path, end: bytes) -> None:
     """Killed, or saying what nobody understands: the tree ends all the same, and no status is made up."""
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         heard = Heard()
         await launch(at, heard)
         reader, writer = await connect(at)
@@ -246,7 +246,7 @@ async def test_a_supervisor_that_ends_without_a_status(tmp_path: Path, end: byte
     "said", [b"ticket L2\n", b"\n", b"ticket\n", b"ticket \xff\n", b"GET / HTTP/1.1\r\n\r\n", b"z" * 9000]
 )
 async def test_others_get_no_answer(tmp_path: Path, said: bytes) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         heard = Heard()
         _, handle = await launch(at, heard)
         reader, writer = await connect(at)
@@ -259,7 +259,7 @@ async def test_others_get_no_answer(tmp_path: Path, said: bytes) -> None:
 
 
 async def test_a_ticket_is_good_once_and_not_after_its_end(tmp_path: Path) -> None:
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         _, cancelled = await launch(at, Heard(), "L2")
         cancelled.cancel()
         heard = Heard()
@@ -278,9 +278,9 @@ async def test_a_ticket_is_good_once_and_not_after_its_end(tmp_path: Path) -> No
 
 async def test_another_user_is_refused(tmp_path: Path) -> None:
     def identify(_: socket.socket) -> int:
-        raise SandboxdError("peer_of_another_user", "no")
+        raise DaemonError("peer_of_another_user", "no")
 
-    async with ground(tmp_path, identify=identify) as at:
+    async with context(tmp_path, identify=identify) as at:
         heard = Heard()
         _, handle = await launch(at, heard)
         reader, writer = await connect(at)
@@ -295,7 +295,7 @@ async def test_another_user_is_refused(tmp_path: Path) -> None:
 
 async def test_ending_a_command(tmp_path: Path) -> None:
     """`terminate` asks the supervisor; `kill` does not wait for it, since it may be stopped."""
-    async with ground(tmp_path, identify=lambda _: 2**22 + 1) as at:
+    async with context(tmp_path, identify=lambda _: 2**22 + 1) as at:
         heard = Heard()
         _, handle = await launch(at, heard)
         handle.terminate()
@@ -317,7 +317,7 @@ async def test_ending_a_command(tmp_path: Path) -> None:
 
 async def test_closing_lets_commands_go_on(tmp_path: Path) -> None:
     """The daemon goes: whoever has not started never will, and its ports are given back."""
-    async with ground(tmp_path) as at:
+    async with context(tmp_path) as at:
         made, _ = await launch(at, Heard(), "L2")
         port = int(made.env_set["HTTP_PROXY"].rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port), 30).close()

@@ -15,7 +15,7 @@ import pytest
 from sandboxd.backends.macos.environment import AUTHORIZATION, seatbelt_environment
 from sandboxd.backends.macos.tokens import ProxyPassword
 from sandboxd.plan.environment import HTTP_NAMES
-from sandboxd.proxy.credentials import parse_basic
+from sandboxd.proxy.http.credentials import parse_basic
 from support.seatbelt import SESSION_TMP, place
 
 PASSWORD = ProxyPassword()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxd.policy.policy import FilePolicy, PathRule
+from sandboxd.policy.model import FilePolicy, PathRule
 from support.dictionary_host import DIRECTORY, glob_matches
 from support.seatbelt import compiled, place, rules
 

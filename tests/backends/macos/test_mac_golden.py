@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.macos.profile import Profile
-from sandboxd.backends.macos.rule_files import read_rule_file
+from sandboxd.backends.macos.seatbelt.profile import Profile
+from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
 from sandboxd.policy.build import build_policy
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -43,7 +43,7 @@ def shown(profile: Profile) -> str:
 def test_profile_is_the_one_that_was_reviewed(name: str) -> None:
     case = GOLDEN / name
     host = {**json.loads((case / "host.json").read_text()), f"{HOME}/.zshrc": ""}
-    scope = Scope(HOME, PROJECT, {"SSH_AUTH_SOCK": "/private/tmp/com.apple.launchd.x/Listeners"}, "macos")
+    scope = PathScope(HOME, PROJECT, {"SSH_AUTH_SOCK": "/private/tmp/com.apple.launchd.x/Listeners"}, "macos")
     layer = parse_layer((case / "settings.json").read_text(), Source.USER, f"{HOME}/.claude/settings.json")
     policy = build_policy(merge([layer]), scope)
     made = compiled(

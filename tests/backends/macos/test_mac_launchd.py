@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.macos import launchd
-from sandboxd.backends.macos.launchd import LABEL, SOCKET_NAME, Agent, agent_plist, install_commands
-from sandboxd.cli import launchd_service
 from sandboxd.cli.main import execute
+from sandboxd.cli.service import launchd_agent, launchd_service
+from sandboxd.cli.service.launchd_agent import LABEL, SOCKET_NAME, Agent, agent_plist, install_commands
 from sandboxd.errors import HostError
 from sandboxd.rpc import launchd_socket
 from sandboxd.rpc import socket as rpc_socket
@@ -94,7 +93,7 @@ def launchctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "esac\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr(launchd, "LAUNCHCTL", str(program))
+    monkeypatch.setattr(launchd_agent, "LAUNCHCTL", str(program))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SANDBOXD_SOCKET", str(tmp_path / "run" / "sandboxd.sock"))
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -122,7 +121,7 @@ def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: p
 def test_what_launchctl_says_is_said(
     launchctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = (("true",), (launchd.LAUNCHCTL, "bootstrap", "gui/1", "/no"))
+    commands = (("true",), (launchd_agent.LAUNCHCTL, "bootstrap", "gui/1", "/no"))
     monkeypatch.setattr(launchd_service, "install_commands", lambda agent: commands)
     assert execute(["service", "install"]) == 125
     assert "bin/launchctl bootstrap gui/1 /no: " in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
 from support.dictionary_host import FILE
 from support.sbpl import compile_profile
 from support.sbpl_lint import lint

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import Answer, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
 from sandboxd.backends.macos import monitor as monitor_module
 from sandboxd.backends.macos.log_lines import make_tag
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, stream_command
@@ -30,7 +30,7 @@ class Recorder:
 
     def lost(self, count: int) -> None: ...
 
-    def connecting(self, attempt: ConnectAttempt, answer: Answer) -> None:
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
     def refused(self, refusal: Refusal) -> None:

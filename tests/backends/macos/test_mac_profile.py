@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from sandboxd.backends.macos.profile import make_profile
-from sandboxd.backends.macos.rule_files import read_rule_file
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
+from sandboxd.backends.macos.seatbelt.profile import make_profile
+from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
 from support.dictionary_host import FILE
 from support.sbpl import Request, connect, file, mach, named
 from support.sbpl_lint import RULE_FILES

@@ -10,8 +10,8 @@ import pytest
 
 from sandboxd.errors import PolicyError
 from sandboxd.policy.build import build_policy
-from sandboxd.policy.policy import FilePolicy, NetworkPolicy, PathRule
-from sandboxd.policy.rule_paths import Scope
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import layer_from_values
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import BUILT_IN, Source
@@ -231,7 +231,9 @@ def test_a_policy_that_is_too_long_is_an_error_and_a_long_one_is_not() -> None:
 
 
 def of_settings(tree: dict[str, object], **host: str) -> Compiled:
-    files = build_policy(merge([layer_from_values(tree, Source.USER)]), Scope(HOME, PROJECT, platform="macos")).files
+    files = build_policy(
+        merge([layer_from_values(tree, Source.USER)]), PathScope(HOME, PROJECT, platform="macos")
+    ).files
     return compiled(files, host={f"{HOME}/{name}": FILE for name in host.values()}, only_files=True)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.backends.macos.profile import MAX_PORTS
+from sandboxd.backends.macos.seatbelt.profile import MAX_PORTS
 from sandboxd.errors import PolicyError
-from sandboxd.policy.policy import NetworkPolicy, PlatformPolicy, PortRange
+from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange
 from support.dictionary_host import DIRECTORY, FILE
 from support.sbpl import Request, connect, file, mach
 from support.seatbelt import (

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from sandboxd.policy.policy import FilePolicy, PathRule
+from sandboxd.policy.model import FilePolicy, PathRule
 from sandboxd.settings.origins import BUILT_IN
 from support import file_model
 from support.dictionary_host import DIRECTORY

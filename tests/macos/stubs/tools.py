@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from sandboxd.backends.macos.spellings import real_spelling
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from support.sbpl import Endpoint, Profile, Request, compile_profile, connect, file, mach
 
 _KINDS = (

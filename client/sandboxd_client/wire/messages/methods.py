@@ -41,7 +41,7 @@ from sandboxd_client.wire.messages.sessions import (
 )
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
-    SettingsChanged,
+    SettingsChangedNotification,
     SettingsGetParams,
     SettingsGetResult,
     SettingsLintParams,
@@ -153,7 +153,7 @@ POLICY_DESCRIBE = _row("policy.describe", DescribeParams, DescribeResult)
 
 # What the daemon sends to connections that have subscribed.
 NOTIFICATIONS: dict[str, type[Any]] = {
-    "settings_changed": SettingsChanged,
+    "settings_changed": SettingsChangedNotification,
     "sandbox_permission_request": PermissionRequest,
     "sandbox_permission_resolved": PermissionResolved,
     "sandbox_violation": ViolationHappened,

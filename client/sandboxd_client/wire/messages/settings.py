@@ -13,7 +13,7 @@ SettingsSource = Literal["managed", "flag", "local", "user", "project"]
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsFile:
+class SettingsFileRecord:
     """`state` is one of loaded, absent, broken."""
 
     source: str
@@ -66,7 +66,7 @@ class SettingsGetParams:
 class SettingsGetResult:
     generation: int
     values: tuple[SettingValue, ...]
-    files: tuple[SettingsFile, ...] = ()
+    files: tuple[SettingsFileRecord, ...] = ()
     problems: tuple[SettingsProblem, ...] = ()
     ignored: tuple[IgnoredSetting, ...] = ()
 
@@ -244,9 +244,9 @@ class SettingsSubscribeParams:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSubscribeResult:
-    """What holds now. Every later change comes as a notification `settings_changed` (`SettingsChanged`), as long as the
-    connection lasts. `broken` says why the files are not in force as they stand, with the place; it is empty when they
-    are."""
+    """What holds now. Every later change comes as a notification `settings_changed` (`SettingsChangedNotification`), as
+    long as the connection lasts. `broken` says why the files are not in force as they stand, with the place; it is
+    empty when they are."""
 
     generation: int
     values: tuple[SettingValue, ...]
@@ -255,7 +255,7 @@ class SettingsSubscribeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChanged:
+class SettingsChangedNotification:
     """The notification `settings_changed`. `changed` are the keys with another effective value, as they are now;
     `session_id` and `cwd` are those of the subscription. A file that broke changes no key, and is told in `broken`."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
-from sandboxd_client.wire.messages.settings import SettingsFile
+from sandboxd_client.wire.messages.settings import SettingsFileRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StatusResult:
     socket: str
     generation: int
     enabled: bool
-    settings: tuple[SettingsFile, ...]
+    settings: tuple[SettingsFileRecord, ...]
     sessions: tuple[SessionRecord, ...]
     layers: tuple[str, ...]
     commands: int = 0

@@ -1,0 +1,1 @@
+"""The composition root: make the parts of the daemon and connect them."""

@@ -1,0 +1,147 @@
+"""What every command of a daemon is made with: where it runs, its proxies, and the answers about it. The part of the
+composition that has to do with commands."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+from sandboxd.app.platform import ExplainingPlanner, Platform
+from sandboxd.daemon.metrics import Metrics
+from sandboxd.daemon.policy_queries import ExplainPath, ExplainSocket
+from sandboxd.plan.request import Place
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
+from sandboxd.policy.model import Policy
+from sandboxd.proxy.dial import Dialer, PinnedResolver
+from sandboxd.proxy.fair_share import Turns
+from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.limits import Room
+from sandboxd.proxy.outbound import OutboundConnection
+from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.upstream.parent_dialer import ParentDialer
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.events import Connected, Disconnected, Event, Events, RunEnded, RunPrepared, RunStarted
+from sandboxd.runtime.prompts.connection_prompts import asking
+from sandboxd.runtime.prompts.open_prompts import Prompts
+from sandboxd.runtime.session import SandboxSession
+from sandboxd.runtime.session_records import PermissionMode
+from sandboxd.runtime.temporary_directories import TemporaryRoot
+
+
+def placing(
+    home: str,
+    directory: str,
+    base: str,
+    machine: Platform,
+    name_files: tuple[tuple[str, str], ...],
+    private: Callable[[], tuple[str, ...]],
+) -> Callable[..., Place]:
+    """Completes where a command runs with what every command of this daemon shares."""
+    uid = os.geteuid()
+
+    def place(cwd: str, project_root: str, session_tmp: str, mask_file: str) -> Place:
+        return Place(
+            cwd=cwd,
+            project_root=project_root,
+            session_tmp=session_tmp,
+            home=home,
+            uid=uid,
+            runtime_dir=directory,
+            mask_file=mask_file,
+            temporary_base=base,
+            private=private(),
+            daemon_paths=machine.daemon_paths(),
+            captured=machine.captures(),
+            name_files=name_files,
+        )
+
+    return place
+
+
+def explaining(planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot) -> ExplainPath:
+    async def explain(
+        policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
+    ) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain(policy, there, path, write=write)
+
+    return explain
+
+
+def explaining_sockets(
+    planner: ExplainingPlanner, place: Callable[..., Place], temporary: TemporaryRoot
+) -> ExplainSocket:
+    async def explain(policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision:
+        there = place(cwd, project, temporary.session(session_id or "explain"), temporary.mask)
+        return await planner.explain_socket(policy, there, path)
+
+    return explain
+
+
+def make_proxies_of(
+    resolver: PinnedResolver,
+    prompts: Prompts,
+    proxies: EnvironmentProxies,
+    events: Events,
+    metrics: Metrics,
+    turns: Turns,
+) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
+    """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
+    own_addresses = OwnAddresses()
+    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
+
+    def hurry(event: Event) -> None:
+        if isinstance(event, RunPrepared | RunStarted | RunEnded):
+            room.turns.hurry()
+
+    events.listen(hurry)
+    dialer = Dialer()
+    parents = ParentDialer(dialer, resolver)
+
+    def make(policy: Callable[[], Policy], command: Command, session: SandboxSession) -> ProxyServer:
+        never = session.spec.permission_mode is PermissionMode.NONE
+        gate = Gate(
+            lambda: policy().network,
+            None if never else asking(prompts, session, command),
+            resolver.share(),
+            resolver.pins,
+            own_addresses=own_addresses,
+            grants=lambda: session.grants.host_rules(command.wrap_id),
+            proxies=proxies,
+            somebody_to_ask=lambda: prompts.subscribers > 0,
+            measured=metrics.gate,
+        )
+
+        def opened(connection: OutboundConnection) -> None:
+            events.tell(
+                Connected(
+                    session.id,
+                    command.command_id,
+                    connection.operation,
+                    connection.host.name,
+                    connection.port,
+                    str(connection.address),
+                    connection.decision,
+                )
+            )
+
+        def closed(connection: OutboundConnection, sent: int, received: int) -> None:
+            events.tell(Disconnected(session.id, command.command_id, sent, received))
+
+        return ProxyServer(
+            gate,
+            dialer,
+            command.blocked,
+            command.wrap_id,
+            room=room,
+            parents=parents,
+            own_http=lambda: policy().network.http_proxy_port,
+            own_socks=lambda: policy().network.socks_proxy_port,
+            opened=opened,
+            closed=closed,
+        )
+
+    return make

@@ -1,0 +1,125 @@
+"""What a daemon is told: by its command line, its environment and the service manager. Nothing is made here."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sandboxd.daemon.policies import SettingsPlaces
+from sandboxd.errors import CallerError, HostError
+from sandboxd.host.directories import TEMPORARY_PARENT
+from sandboxd.policy.display import neutralise
+from sandboxd.rpc.socket import ListeningSocket, take_passed
+from sandboxd.settings.files.trust import OpenedPlaces, opened_file
+from sandboxd_client import programs
+from sandboxd_client.wire.location import LocationError, socket_path
+
+
+class ServeArguments(Protocol):
+    """What `sandboxd serve` was told: paths absolute, `resolve` as written (NAME=ADDR)."""
+
+    @property
+    def socket(self) -> str | None: ...
+    @property
+    def settings(self) -> str | None: ...
+    @property
+    def log_format(self) -> str | None: ...
+    @property
+    def resolve(self) -> Sequence[str]: ...
+    @property
+    def idle_exit(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """Everything that differs between two daemons. `environment` is what settings and defaults are read from; the
+    process's own is not looked at again."""
+
+    socket: str
+    home: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: str | None = None
+    pins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    temporary: str = TEMPORARY_PARENT
+    """Where the temporary directories of sessions are made (below a private directory)."""
+    platform: str = "linux"
+    managed_root: str = "/"
+    passed: ListeningSocket | None = None
+    """A socket that the service manager has opened."""
+    idle_exit_s: float | None = None
+    """End when nothing has been in use for that long; None: never."""
+
+    def settings_places(self, own_paths: tuple[str, ...] = (), lock_directory: str = "") -> SettingsPlaces:
+        """`own_paths` are those of this daemon, which no rule may open; `lock_directory` as in `SettingsPlaces`."""
+        return SettingsPlaces(
+            environment=self.environment,
+            home=self.home,
+            cli_file=self.settings,
+            own_paths=own_paths,
+            managed_root=self.managed_root,
+            lock_directory=lock_directory,
+            earlier=OpenedPlaces(opened_file(self.home)),
+        )
+
+
+def configure(options: ServeArguments, environment: dict[str, str]) -> DaemonConfig:
+    """The configuration that the command line and the environment mean. Takes the variables of the service manager out
+    of the environment. Raises CallerError, HostError."""
+    passed = take_passed(environment)
+    if passed is not None:
+        path = passed.path
+    elif options.socket is not None:
+        path = options.socket
+    else:
+        try:
+            path = socket_path(environment)
+        except LocationError as error:
+            raise HostError(error.slug, error.message, hint=error.hint) from error
+    return DaemonConfig(
+        socket=path,
+        home=_home(environment),
+        environment=environment,
+        settings=options.settings,
+        pins=parse_pins((*options.resolve, *environment.get("SANDBOXD_RESOLVE", "").split(","))),
+        platform=platform_name(),
+        passed=passed,
+        idle_exit_s=options.idle_exit,
+    )
+
+
+def _home(environment: Mapping[str, str]) -> str:
+    """$HOME, whose settings are the user's own. A project can have it set to a directory of its own, for who runs a
+    program there: none in which commands could write. Raises HostError `home_opened`."""
+    real, home = programs.home_of_the_user(), environment.get("HOME", "")
+    if not home:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    opened = "" if os.path.realpath(home) == os.path.realpath(real) else programs.opened_place((home,), (real,))
+    if opened:
+        raise HostError(
+            "home_opened",
+            f"HOME is {neutralise(home)}, and commands could write {neutralise(opened)}: its settings may be theirs",
+            hint=f"start it with: HOME={real} sandboxd serve",
+        )
+    return home
+
+
+def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`NAME=ADDR` items as names with their addresses; a name may come more than once. Raises CallerError
+    `resolve_invalid`."""
+    pins: dict[str, list[str]] = {}
+    for text in filter(None, (text.strip() for text in texts)):
+        name, separator, address = text.partition("=")
+        if not (name and separator and address):
+            raise CallerError("resolve_invalid", f"cannot pin {text!a}", hint="write --resolve NAME=ADDRESS")
+        pins.setdefault(name, []).append(address)
+    return pins
+
+
+def platform_name() -> str:
+    """As settings name it (`enabledPlatforms`)."""
+    linux = "wsl" if "microsoft" in os.uname().release.lower() else "linux"
+    return "macos" if sys.platform == "darwin" else linux

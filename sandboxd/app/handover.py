@@ -1,0 +1,328 @@
+"""One daemon after another (docs/restarts.md): what the parts of a running daemon let go of, and how those of the next
+one are made from it. The composition of both, as `app` is that of a daemon from nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd import __version__
+from sandboxd.app.platform import LaunchHandover
+from sandboxd.daemon.permissions import PermissionQueries
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.restart.crash_store import CrashStore
+from sandboxd.daemon.restart.restarting import Restarted
+from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
+from sandboxd.daemon.state import Daemon
+from sandboxd.daemon.violation_queries import ViolationQueries
+from sandboxd.errors import DaemonError
+from sandboxd.handover.document import Incoming, Outgoing, Part
+from sandboxd.handover.record import Descriptor
+from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
+from sandboxd.rpc.handlers import permissions as permission_methods
+from sandboxd.rpc.handlers import settings as settings_methods
+from sandboxd.rpc.handlers import violations as violation_methods
+from sandboxd.rpc.server import Connections
+from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, ListeningSocketRecord
+from sandboxd.runtime.close_unresumed import close_descriptors
+from sandboxd.runtime.prompts.open_prompts import Prompts, QuestionsRecord
+from sandboxd.runtime.session import Inherited, SandboxSession
+from sandboxd.runtime.session_records import SessionState, joined
+from sandboxd.runtime.sessions import Sessions
+from sandboxd.runtime.temporary_directories import TemporaryRecord, TemporaryRoot
+from sandboxd.runtime.violations.violation_feed import FeedRecord, ViolationFeed
+
+if TYPE_CHECKING:
+    from sandboxd.backends.base import SandboxNetwork
+
+SETTLING_S = 0.4
+"""How long what is in the middle of something may take to come to its end before it is cut."""
+PREPARING_S = 5.0
+"""The same for the few launches that are being completed by a process of their own."""
+LOOK_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonRecord:
+    """What is there once. `since` is when it stopped serving, by the clock of the machine (CLOCK_MONOTONIC). Where it
+    was kept for a crash there is no time, no lock and no listener."""
+
+    version: str
+    lock: Descriptor
+    listener: ListeningSocketRecord
+    temporary: TemporaryRecord
+    feed: FeedRecord
+    annotation_key: bytes
+    generation: int
+    started_at: float = 0.0
+    restarts: int = 0
+    since: float = 0.0
+
+
+class Predecessor:
+    """What the daemon before has left, as the parts of this one need it. Without one everything is empty."""
+
+    def __init__(self, incoming: Incoming | None) -> None:
+        self.incoming = incoming or Incoming()
+        records = self.incoming.take("daemon", DaemonRecord)
+        self.daemon = records[0] if records else None
+        self.exists = incoming is not None
+
+
+@dataclass(slots=True)
+class RunningDaemon:
+    """Those of a running daemon that have something to hand over."""
+
+    lock: DirectoryLock
+    listening: ListeningSocket
+    temporary: TemporaryRoot
+    policies: Policies
+    prompts: Prompts
+    feed: ViolationFeed
+    blocked: ViolationQueries
+    subscriptions: SettingsSubscriptions
+    permissions: PermissionQueries
+    sessions: Sessions
+    connections: Connections
+    launch_handover: LaunchHandover | None
+    daemon: Daemon = field(repr=False)
+    crash_store: CrashStore | None = None
+
+
+async def hand_over(parts: RunningDaemon) -> Outgoing:
+    """Let go of everything a successor can go on with. Leaving the daemon's context afterwards ends nothing. When this
+    raises it ends everything, also what was let go of by then: nobody knows how to go on with a part of it."""
+    outgoing = Outgoing()
+    try:
+        await _hand_over(parts, outgoing)
+    except BaseException:
+        for part in outgoing.parts:
+            end_part(part)
+        raise
+    return outgoing
+
+
+async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
+    assert parts.launch_handover is not None, "asked for only where it is supported (Restarting)"
+    since = time.monotonic()
+    if parts.crash_store is not None:
+        parts.crash_store.pause()
+    connections, sessions, prompts = parts.connections, parts.sessions, parts.prompts
+    connections.pause()
+    connections.stop_accepting()
+    sessions.pause()
+    await _settled(parts)
+    await parts.launch_handover.prepared(PREPARING_S)
+    connections.pause()  # those that had just been accepted
+    prompts.suspend()
+    subscribed = {one: _subscriptions(parts, one) for one in connections.open}
+    handed = await connections.hand_over()
+    keys = {connection: record.key for connection, record in handed}
+
+    def owner(connection: object) -> str:
+        return keys.get(connection, "") if isinstance(connection, RpcConnection) else ""
+
+    await sessions.hand_over(outgoing, owner, opened_with)
+    outgoing.add("questions", prompts.hand_over())
+    for connection, record in handed:
+        outgoing.add("connection", subscribed[connection].on(record), f"pid {record.pid}")
+    parts.launch_handover.hand_over(outgoing)
+    outgoing.add(
+        "daemon",
+        DaemonRecord(
+            version=__version__,
+            lock=parts.lock.hand_over(),
+            listener=parts.listening.hand_over(),
+            temporary=parts.temporary.hand_over(),
+            feed=parts.feed.record(),
+            annotation_key=parts.blocked.key,
+            generation=parts.policies.generation,
+            started_at=parts.daemon.started_at,
+            restarts=parts.daemon.restarts,
+            since=since,
+        ),
+    )
+    if parts.crash_store is not None:  # the manager takes nothing twice, by whatever names
+        await parts.crash_store.close()
+
+
+def opened_with(session: SandboxSession) -> object:
+    """The settings that a session was opened with."""
+    return getattr(session.policy_of, "settings", None)
+
+
+async def _settled(parts: RunningDaemon) -> None:
+    """What is in the middle of something gets a moment; one turn of the loop always."""
+    until = time.monotonic() + SETTLING_S
+    while True:
+        await asyncio.sleep(LOOK_S)
+        busy = parts.connections.is_busy or parts.sessions.is_busy or parts.prompts.is_answering
+        if not busy or time.monotonic() >= until:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscribed:
+    questions: bool
+    violations: tuple[str | None, ...]
+    settings: tuple[tuple[str | None, str | None], ...]
+
+    def on(self, record: ConnectionRecord) -> ConnectionRecord:
+        return replace(record, questions=self.questions, violations=self.violations, settings=self.settings)
+
+
+def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscribed:
+    return _Subscribed(
+        parts.prompts.is_subscribed(connection),
+        parts.feed.subscribed(connection),
+        parts.subscriptions.scopes(connection),
+    )
+
+
+@dataclass(slots=True)
+class TakingOver:
+    """The second half of a start after another daemon: `sessions`, `settle` and then `connect`."""
+
+    predecessor: Predecessor
+    parts: RunningDaemon
+    make: Callable[[ConnectionRecord], RpcConnection]
+    log: FilteringBoundLogger
+    lost: list[str] = field(default_factory=list)
+    _broken: list[str] = field(default_factory=list)
+    _connections: list[tuple[RpcConnection, ConnectionRecord]] = field(default_factory=list)
+
+    def sessions(self) -> None:
+        """Everything but the connections themselves. Waits for nothing, so nothing happens in between."""
+        incoming, parts = self.predecessor.incoming, self.parts
+        owners: dict[str, RpcConnection] = {}
+        for record in incoming.take("connection", ConnectionRecord):
+            owners[record.key] = connection = self.make(record)
+            self._connections.append((connection, record))
+        records = incoming.take("session", SessionState)
+        for session in joined(records) if incoming.crashed else records:
+            self._session(session, owners.get(session.owner))
+        questions = incoming.take("questions", QuestionsRecord)
+        known = {session.id: session for session in parts.sessions.all()}
+        for one in questions:
+            parts.prompts.resume(one, lambda name: known[name].grants if name in known else None)
+        for connection, record in self._connections:
+            self._subscribe(connection, record)
+        for launch in () if parts.launch_handover is None else parts.launch_handover.end_inherited():
+            self.lost.append(f"command {launch}: its session could not be taken over, so it was ended")
+
+    def _session(self, record: SessionState, owner: RpcConnection | None) -> None:
+        inherited = _NOTHING if self.parts.launch_handover is None else self.parts.launch_handover.inherited
+        try:
+            try:
+                spec = record.spec
+                policy = self.parts.policies.of_session(spec.cwd, record.settings, restricted=spec.restricted)
+                policy()
+            except DaemonError:
+                close_descriptors(record)
+                raise
+            self.parts.sessions.resume(record, policy, owner, inherited)
+            self.parts.policies.keep(record.session_id, policy)
+        except DaemonError as error:
+            if not record.closed:
+                self._half_taken(record.session_id, error.message)
+        except Exception:  # our own fault, in one session: the others go on
+            self.log.exception("a session could not be taken over", session=record.session_id)
+            self._half_taken(record.session_id, "it could not be taken over; the log has the details")
+
+    def _half_taken(self, session_id: str, reason: str) -> None:
+        """Whatever of it is there already ends."""
+        self.lost.append(f"session {session_id}: {reason}")
+        self._broken.append(session_id)
+
+    def _subscribe(self, connection: RpcConnection, record: ConnectionRecord) -> None:
+        parts = self.parts
+        if record.questions:
+            parts.permissions.subscribe(connection, permission_methods.tell)
+        for session_id in record.violations:
+            parts.feed.subscribe(connection, session_id, violation_methods.tell)
+        for session_id, directory in record.settings:
+            try:
+                parts.subscriptions.add(connection, session_id, directory, settings_methods.tell)
+            except DaemonError as error:
+                self.log.warning("a subscription to settings could not be taken over", reason=error.message)
+
+    async def connect(self) -> None:
+        """The connections go on."""
+        for connection, record in self._connections:
+            await self.parts.connections.connect(connection, record)
+
+    async def settle(self) -> Restarted | None:
+        """What could not be taken over is ended. What came of it all, to be told."""
+        for part, reason in self.predecessor.incoming.rest():
+            self.lost.append(f"{part.kind} {part.name}: {reason}")
+            end_part(part)
+        left = []
+        for session_id in self._broken:
+            try:
+                await self.parts.sessions.close(session_id)
+            except OSError as error:
+                left.append(error)
+            except DaemonError:  # it is not even there
+                continue
+        known = frozenset(session.id for session in self.parts.sessions.all())
+        left += await self.parts.temporary.keep_only(known)
+        try:
+            await self.parts.sessions.resumed()
+        except OSError as error:
+            left.append(error)
+        for fault in left:  # no reason to end what runs
+            self.log.error("the temporary directory of an ended session cannot be removed", reason=str(fault))
+        await asyncio.sleep(0)  # tunnels go on in tasks of their own, which know of them from their first step on
+        self.parts.sessions.policy_changed()  # rules may be stricter by now, and grants over
+        before = self.predecessor.daemon
+        if not self.predecessor.exists:
+            return None
+        restarted = Restarted(
+            from_version="" if before is None else before.version,
+            commands=sum(len(session.commands()) for session in self.parts.sessions.all()),
+            cut=self.predecessor.incoming.cut,
+            lost=tuple(self.lost),
+            stall_s=max(time.monotonic() - before.since, 0.0) if before is not None and before.since else 0.0,
+            crashed=self.predecessor.incoming.crashed,
+        )
+        for text in self.lost:
+            self.log.error("not taken over from the daemon before", what=text)
+        self.log.info(
+            "taken over from the daemon before",
+            version=restarted.from_version,
+            commands=restarted.commands,
+            cut=restarted.cut,
+            lost=len(self.lost),
+            stall_ms=round(restarted.stall_s * 1000),
+            crashed=restarted.crashed,
+        )
+        return restarted
+
+
+def _no_inside(descriptor: int) -> SandboxNetwork:
+    raise AssertionError("no back end has handed this over")
+
+
+_NOTHING = Inherited(lambda launch_id, observer: None, _no_inside)
+
+
+def end_part(part: Part) -> None:
+    """End what cannot be taken over, whole process trees, and close what it has."""
+    for pidfd in part.ends:
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except (OSError, ValueError):  # gone already, or missing
+            continue
+    for descriptor in part.descriptors:
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue

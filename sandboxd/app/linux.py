@@ -1,0 +1,237 @@
+"""The Linux back end, put together: bubblewrap, our helper, and the bridge where sandboxes meet the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from sandboxd.app.loaded_code import linked_files, own_code, source_trees
+from sandboxd.app.platform import BackendContext, LaunchHandover, Platform
+from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
+from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, LinuxTools
+from sandboxd.backends.linux.bwrap.bwrap_options import PROBE_PARTS, probe_options
+from sandboxd.backends.linux.bwrap.orphans import end_orphans
+from sandboxd.backends.linux.helper.bridge import Bridge
+from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LaunchRecord
+from sandboxd.backends.linux.helper.supervision import NOTIFICATION
+from sandboxd.backends.linux.landlock.confinement import Landlock
+from sandboxd.backends.linux.landlock.landlock_probe import REMEDY as LANDLOCK_REMEDY
+from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
+from sandboxd.backends.linux.network.capture import Reach
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.backends.linux.network.unix_sockets import with_names
+from sandboxd.daemon.state import Step
+from sandboxd.errors import HostError
+from sandboxd.handover.document import Outgoing
+from sandboxd.host.fact_source import HostFacts
+from sandboxd.host.features import (
+    CheckStep,
+    SandboxProbe,
+    check_git,
+    check_host,
+    closed_memory,
+    why_unbounded,
+    why_unwatched,
+)
+from sandboxd.host.git.launch_journal import LaunchJournal
+from sandboxd.host.git.pending_cleanups import made_up
+from sandboxd.host.git.repository_cleanup import RepositoryCleanup
+from sandboxd.host.helper_program import find_helper, machine_name
+from sandboxd.host.placeholders.placeholder_set import Placeholders, PlaceholdersRecord
+from sandboxd.host.socket_files import find_sockets
+from sandboxd.plan.network import network_plan
+from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
+from sandboxd.plan.planner import Planner as HostPlanner
+from sandboxd.rpc.peer import Identity, identify_runner
+from sandboxd.runtime.session import Inherited
+
+
+class LogOnChange:
+    """Tells the log when what this machine can do has changed, and not for each command again."""
+
+    def __init__(self, log: Callable[..., object]) -> None:
+        self._log = log
+        self._last: tuple[str, str] = ("", "")
+
+    def now(self, event: str, error: HostError | None = None) -> None:
+        """`event` is empty when all is well."""
+        why = error.message if error is not None else ""
+        if (event, why) != self._last and event and error is not None:
+            self._log(event, why=why, slug=error.slug)
+        self._last = (event, why)
+
+
+@asynccontextmanager
+async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
+    """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
+    Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
+    helper, machine = find_helper(), machine_name()
+    search_path = context.environment.get("PATH") or ""
+    executed = dict.fromkeys(own_code(os.path.dirname(os.path.dirname(helper))))
+    strict, weaker = probe_options(), probe_options(weaker=True)
+    probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
+    own = Identity.own()
+    said = LogOnChange(context.log.warning)
+
+    unwatched = await asyncio.to_thread(why_unwatched, helper)
+    unbounded = why_unbounded()
+    landlock = await asyncio.to_thread(find_landlock, helper)
+    if landlock.slug:
+        context.log.warning("Landlock is not used", why=landlock.reason, slug=landlock.slug)
+
+    def writable() -> tuple[str, ...]:
+        return tuple(rule.path for rule in context.policy().files.allow_write if not rule.glob)
+
+    def daemon_paths() -> tuple[str, ...]:
+        configured = context.policy().platform.bwrap_path
+        return tuple(executed) if configured is None else (*executed, configured)
+
+    async def tools() -> LinuxTools:
+        wanted = context.policy().platform
+        try:
+            bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
+            executed[bwrap.path] = None
+            said.now("")
+            return LinuxTools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, landlock)
+        except HostError as error:
+            if not wanted.weaker_nested_sandbox:
+                said.now("no sandbox can be started", error)
+                raise
+            because = error
+        try:
+            bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path, writable())
+            executed[bwrap.path] = None
+        except HostError as error:
+            said.now("no sandbox can be started", error)
+            raise
+        said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
+        return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, landlock)
+
+    async def steps() -> Sequence[Step]:
+        configured = context.policy().platform.bwrap_path
+        found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path, writable())
+        with contextlib.suppress(HostError):  # then the steps say why
+            await backend.ready()
+        tried = await asyncio.to_thread(find_landlock, helper)
+        advice = await asyncio.to_thread(check_git)
+        return (*found, _landlock_step(tried), _capture_step(backend), advice, _own_code_step())
+
+    facts = HostFacts()
+    placeholders = Placeholders(os.path.join(context.kept, "placeholders"))
+    worker = NamespaceWorker(helper, context.log.warning)
+    path = os.path.join(context.directory, "bridge.sock")
+    bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
+    cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), made_up(context.log.warning))
+    backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker)
+    async with AsyncExitStack() as stack:
+        stack.callback(facts.close)
+        for pid in await asyncio.to_thread(end_orphans):
+            context.log.info("process of a sandbox that was never completed ended", pid=pid)
+        for path in await asyncio.to_thread(placeholders.recover):
+            context.log.info("placeholder of an earlier daemon removed", path=path)
+        stack.callback(placeholders.close)
+        for held in context.before.take("placeholders", PlaceholdersRecord):
+            placeholders.resume(held)
+        placeholders.follow()
+        stack.push_async_callback(worker.aclose)
+        stack.push_async_callback(cleanup.aclose)
+        inherited = context.before.take("launch", LaunchRecord)
+        try:
+            await cleanup.take_over(frozenset(one.launch_id for one in inherited if one.link is not None))
+        except HostError as error:  # the journals stay for the next daemon
+            context.log.warning("what earlier commands have left is not looked through", error=error.message)
+        backend.inherit(inherited)
+        bridges = context.before.take("bridge", BridgeRecord)
+        if bridges:
+            bridge.resume(bridges[0])
+        else:
+            bridge.open()
+        stack.callback(bridge.close)
+        stack.callback(backend.end_left)
+        stack.push_async_callback(backend.aclose)
+
+        async def prepared(patience_s: float) -> None:
+            await bridge.prepared(patience_s)
+            await backend.settled(patience_s)
+
+        def hand_over(outgoing: Outgoing) -> None:
+            backend.hand_over(outgoing)
+            cleanup.hand_over()
+            outgoing.add("bridge", bridge.hand_over())
+            outgoing.add("placeholders", placeholders.hand_over())
+
+        def end_inherited() -> list[str]:
+            ended = backend.end_inherited()
+            if bridges:
+                bridge.go_on()
+            return ended
+
+        yield Platform(
+            backend=backend,
+            planner=HostPlanner(facts),
+            steps=steps,
+            layers=lambda: backend.named(
+                (
+                    *PLAN_LAYERS,
+                    *LINUX_LAYERS,
+                    *(() if unbounded else (PROCESS_LIMIT,)),
+                    *landlock.layers,
+                    *(() if unwatched or closed_memory() else (NOTIFICATION,)),
+                    *backend.ability.layers(network_plan(context.policy().network)),
+                )
+            ),
+            daemon_paths=daemon_paths,
+            captures=lambda: backend.ability.reach is not None,
+            warnings=lambda: backend.warnings,
+            scan_warnings=lambda: facts.warnings,
+            find_sockets=lambda places: with_names(find_sockets(places)),
+            launch_handover=LaunchHandover(
+                prepared, hand_over, Inherited(backend.resume, backend.inside), end_inherited, backend.keep
+            ),
+        )
+
+
+def _landlock_step(found: Landlock) -> CheckStep:
+    """Tried anew: what is said is what holds now, for commands of a daemon that has found the same at its start."""
+    if found.confinement is not None and not found.reason:
+        return CheckStep("landlock", True, f"version {found.version}: refuses what mounts let pass", required=False)
+    without = "a file given as standard input can be written, and so can FIFOs outside"
+    detail = found.reason if found.confinement is not None else f"not used: {found.reason}; {without}"
+    return CheckStep("landlock", False, detail, LANDLOCK_REMEDY, required=False, slug=found.slug or "landlock_limited")
+
+
+def _own_code_step() -> CheckStep:
+    if linked := linked_files():
+        return CheckStep(
+            "own code",
+            False,
+            f"{len(linked)} files that the daemon imports have further names (hard links), by which commands may "
+            f"be able to write them: {linked[0]}",
+            "install it with copies: UV_LINK_MODE=copy uv tool install --reinstall sandboxd, or UV_LINK_MODE=copy "
+            "pipx reinstall sandboxd",
+            required=False,
+            slug="code_linked",
+        )
+    if not (trees := source_trees()):
+        return CheckStep("own code", True, "no command can write what the daemon imports", required=False)
+    return CheckStep(
+        "own code",
+        False,
+        f"the daemon is imported from a source tree ({', '.join(trees)}): what has been imported is read-only for "
+        "commands, and what lies beside it is not",
+        "install it where no project is, for example with: uv tool install sandboxd",
+        required=False,
+        slug="source_tree",
+    )
+
+
+def _capture_step(backend: LinuxBackend) -> CheckStep:
+    reach, reason = backend.ability.reach, backend.ability.reason
+    if reach is Reach.EVERY_PORT:
+        return CheckStep("network capture", True, "connections are captured on every port", required=False)
+    remedy = "load the kernel modules nf_tables, nft_tproxy and nft_socket, and restart sandboxd"
+    found = "only the ports that rules name are captured" if reach is Reach.LISTED_PORTS else "nothing is captured"
+    return CheckStep("network capture", False, f"{found}: {reason}", remedy, required=False, slug="capture_limited")

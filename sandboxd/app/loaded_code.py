@@ -1,0 +1,101 @@
+"""What this process executes and imports: the files that no sandboxed command may write, found by what runs."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+
+from sandboxd_client.programs import SYSTEM_TREES, is_in
+
+_SHARED_PREFIXES = frozenset({"/", "/usr", "/usr/local", "/opt/homebrew", "/opt/local"})
+"""Not only Python is in them: there its own directories are protected, and in every other prefix the whole."""
+_LIBRARIES = ("site-packages", "dist-packages")
+_START_UP = "sitecustomize"
+
+
+def own_code(*others: str) -> tuple[str, ...]:
+    """The interpreter, its standard library and site-packages, what has been imported from elsewhere, what starts this
+    process, and `others`. Absolute paths, none below another; some may not exist, and must not appear."""
+    script = sys.argv[0] if os.path.isabs(sys.argv[0]) else ""
+    found = [*others, *_prefixes(), *_searched(), *_interpreters(), *_imported(), *_units(), script]
+    return tuple(_outermost(path for path in found if os.path.isabs(path)))
+
+
+def source_trees() -> tuple[str, ...]:
+    """Directories that are searched for modules, and hold other things too: those of editable installations. Only what
+    has been imported from there is protected, and the name that Python imports at each start."""
+    own = [*_prefixes(), *sysconfig.get_paths().values()]
+    return tuple(
+        entry
+        for entry in sys.path
+        if os.path.isdir(entry)
+        and os.path.basename(entry) not in _LIBRARIES
+        and not any(is_in(entry, directory) for directory in own)
+    )
+
+
+def linked_files() -> tuple[str, ...]:
+    """Files of ours that have another name (hard links), by which commands could write them: uv installs like that."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return tuple(file for file in files if isinstance(file, str) and _is_linked(file))
+
+
+def _is_linked(path: str) -> bool:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return False
+    ours = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
+    return ours and state.st_nlink > 1
+
+
+def _prefixes() -> list[str]:
+    found = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    return [os.path.abspath(path) for path in found if os.path.abspath(path) not in _SHARED_PREFIXES]
+
+
+def _searched() -> Iterator[str]:
+    trees = source_trees()
+    yield from (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    yield from (entry for entry in sys.path if entry not in trees)
+    if _START_UP in sys.modules:
+        return  # found in a directory that is searched earlier
+    for tree in trees:
+        yield os.path.join(tree, _START_UP)
+        yield from (os.path.join(tree, _START_UP + suffix) for suffix in importlib.machinery.all_suffixes())
+
+
+def _interpreters() -> Iterator[str]:
+    for path in (sys.executable, getattr(sys, "_base_executable", "")):
+        if path:
+            yield path
+            yield os.path.realpath(path)
+
+
+def _imported() -> Iterator[str]:
+    """Top-level modules and packages, wherever they come from."""
+    for name, module in list(sys.modules.items()):
+        if "." in name:
+            continue
+        yield from map(os.path.abspath, getattr(module, "__path__", ()))
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield os.path.abspath(file)
+
+
+def _units() -> Iterator[str]:
+    """Those below the home directory are protected there (`policy.paths.protected_names`)."""
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        if os.path.isabs(place := os.environ.get(name, "")):
+            yield os.path.join(place, "systemd", "user")
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    for path in sorted(set(paths)):
+        if not kept or not any(is_in(path, above) for above in kept):
+            kept.append(path)
+    return kept

@@ -1,0 +1,113 @@
+"""What `app` puts together on macOS in place of bubblewrap and the bridge."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from sandboxd.app.loaded_code import own_code
+from sandboxd.app.platform import BackendContext, Platform
+from sandboxd.backends.macos import supervise
+from sandboxd.backends.macos.backend import MacosTools, SeatbeltBackend
+from sandboxd.backends.macos.members import Members, SeatbeltMembers, end_members
+from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, MonitorStatus, stream_command
+from sandboxd.backends.macos.planner import SeatbeltPlanner
+from sandboxd.backends.macos.probe import SANDBOX_EXEC, SeatbeltCheckStep, SeatbeltProbe
+from sandboxd.backends.macos.reception import Reception
+from sandboxd.errors import HostError
+from sandboxd.host.fact_source import HostFacts
+from sandboxd.rpc.peer import Identity, identify
+
+SUPERVISOR = os.path.abspath(supervise.__file__)
+SETTLE_S = 0.1
+"""How long the end of a command that failed waits for what the log has to say. It never waits when the log is not
+running or the command succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class MacosDependencies:
+    """What the machine is made of; tests put stand-ins in."""
+
+    sandbox_exec: str = SANDBOX_EXEC
+    log_command: Callable[[str], Sequence[str]] = stream_command
+    members: Callable[[], Members] = SeatbeltMembers
+    log_pauses_s: Sequence[float] = field(default=(1.0, 2.0, 5.0, 15.0, 60.0))
+
+
+@asynccontextmanager
+async def macos_platform(context: BackendContext, parts: MacosDependencies | None = None) -> AsyncIterator[Platform]:
+    """macOS: `sandbox-exec`, proven before the first command, supervisors that meet the daemon at a socket, and the
+    system's log. Raises HostError when the system cannot be asked who is in a sandbox."""
+    parts = parts or MacosDependencies()
+    try:
+        members = parts.members()
+    except (AttributeError, OSError) as error:
+        raise HostError(
+            "members_unknown", f"this macOS does not say which processes are in a sandbox: {error}",
+            hint="please report its version",
+        ) from error  # fmt: skip
+    probe = SeatbeltProbe(parts.sandbox_exec)
+    own = Identity.own()
+    tools = MacosTools(parts.sandbox_exec, sys.executable, SUPERVISOR)
+
+    async def find_tools() -> MacosTools:
+        await probe.ready()
+        return tools
+
+    async def settle(ticket: str, status: int | None) -> None:
+        if status:
+            await monitor.settle(ticket, SETTLE_S)
+
+    async def steps() -> Sequence[SeatbeltCheckStep]:
+        return (*await probe.steps(), monitor_step(monitor.status))
+
+    facts = HostFacts()
+    paths = own_code()
+    monitor = LogMonitor(context.log.info, parts.log_command, pauses_s=parts.log_pauses_s)
+    reception = Reception(
+        os.path.join(context.directory, "launch.sock"),
+        lambda connection: identify(connection, own).pid,
+        lambda member: end_members(members, member, context.log.warning),
+        context.log.warning,
+        settle,
+    )
+    async with AsyncExitStack() as stack:
+        stack.callback(facts.close)
+        await stack.enter_async_context(monitor)
+        await reception.open()
+        stack.push_async_callback(reception.close)
+        backend = SeatbeltBackend(reception, monitor, find_tools)
+        yield Platform(
+            backend=backend,
+            planner=SeatbeltPlanner(facts),
+            steps=steps,
+            layers=lambda: backend.layers,
+            daemon_paths=lambda: paths,
+            warnings=lambda: monitor_warnings(monitor.status),
+        )
+
+
+def monitor_step(status: MonitorStatus) -> SeatbeltCheckStep:
+    """A failed step is no obstacle to a sandbox: refusals hold, they are only not reported."""
+    if status.state is MonitorState.RUNNING:
+        detail = f"the system's log is read: {status.refusals} refusals since the daemon began, {status.noise} of noise"
+        return SeatbeltCheckStep("violation log", True, detail)
+    return SeatbeltCheckStep(
+        "violation log", False, _said(status), "refusals hold all the same; see docs/macos.md", "log_unavailable"
+    )
+
+
+def monitor_warnings(status: MonitorStatus) -> tuple[str, ...]:
+    """For `status`: no refusals is not the same as nothing was refused."""
+    if status.state is MonitorState.RUNNING:
+        return ()
+    return (f"{_said(status)}; refusals of files and services are not reported meanwhile",)
+
+
+def _said(status: MonitorStatus) -> str:
+    if status.state is MonitorState.UNAVAILABLE:
+        return f"the system's log cannot be read: {status.reason}"
+    return "the system's log has said nothing yet"

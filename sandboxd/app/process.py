@@ -1,0 +1,183 @@
+"""The daemon as a process: what its environment and the service manager give it, its signals, how it ends, and the
+program that goes on in its place. What runs in it is put together by `app`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd.app.compose import run_daemon
+from sandboxd.app.configuration import DaemonConfig, ServeArguments, configure
+from sandboxd.app.platform import platform_factory
+from sandboxd.daemon.lifecycle import (
+    ServiceManager,
+    StopRequest,
+    raise_descriptor_limit,
+    signals_handled,
+    signals_heard,
+)
+from sandboxd.daemon.log import LEVELS, StandardLogs, choose_format, make_logger
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.restart import descriptor_store
+from sandboxd.daemon.restart.restarting import HANDOVER, DaemonProgram, answer_trial, take_handed_over, take_trial
+from sandboxd.daemon.startup import StartUp
+from sandboxd.daemon.state import Daemon
+from sandboxd.errors import DaemonError, HostError
+from sandboxd.handover.document import Incoming, Outgoing, read_document
+from sandboxd.policy.display import neutralise
+from sandboxd.rpc.socket import START_LOG_NAME
+from sandboxd_client.wire.location import LocationError, socket_path
+
+EXIT_CANNOT_START = 125
+
+
+def main(options: ServeArguments) -> int:
+    """Run the daemon until it is asked to stop; returns the exit status. What keeps it from starting goes to stderr."""
+    environment = dict(os.environ)
+    program = DaemonProgram.own(environment)
+    trial = take_trial(environment)
+    log_format = choose_format(options.log_format, sys.stderr, environment.pop("JOURNAL_STREAM", ""))
+    level = LEVELS.get(environment.get("SANDBOXD_LOG_LEVEL", "info").lower(), logging.INFO)
+    log = make_logger(sys.stderr, log_format, level, _own_log(options, environment))
+    manager = ServiceManager(os.environ)
+    try:
+        with StandardLogs.installed(log):
+            os.environ.pop(HANDOVER, None)
+            before = None if trial else take_handed_over(environment)
+            stored: tuple[str, ...] = ()
+            store_size = environment.pop("FDSTORE", "")
+            if before is None and not trial:
+                before, stored = descriptor_store.take_stored(environment)
+            config = configure(options, environment)
+            if trial:
+                sys.stdout.write(try_out(config, log) + "\n")
+                return 0
+            raise_descriptor_limit()
+            store = None
+            if manager.address:
+                store = descriptor_store.Store(manager.address, store_size)
+            if store is not None and before is not None and before.crashed:
+                store.old = stored  # until it is there by new names: this daemon may crash as well
+            elif stored:
+                descriptor_store.empty(manager.address, stored)
+            try:
+                while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
+                    try:
+                        if outgoing.for_manager:
+                            descriptor_store.keep(manager.address, outgoing)
+                            break
+                        program.execute(outgoing)
+                    except OSError as error:
+                        log.error("what runs cannot be handed over; this process goes on", reason=str(error))
+                        before = read_document(outgoing.text())
+            finally:
+                if store is not None and store.old:  # we fell over it, and the next daemon would as well
+                    descriptor_store.empty(manager.address, store.take_old())
+    except (DaemonError, OSError) as fault:
+        why = fault if isinstance(fault, DaemonError) else _unusable(fault)
+        manager.cannot_start(neutralise(why.message))
+        hint = f"hint: {neutralise(why.hint)}\n" if why.hint else ""
+        sys.stderr.write(f"sandboxd: {neutralise(why.message)}\n{hint}")
+        return EXIT_CANNOT_START
+    return 0
+
+
+def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
+    """Where an automatic start lets the log go; empty when there is no place for a socket, which is told later."""
+    try:
+        return os.path.join(os.path.dirname(options.socket or socket_path(environment)), START_LOG_NAME)
+    except LocationError:
+        return ""
+
+
+def _unusable(error: OSError) -> HostError:
+    """For what stands in the way in our own directories, in whatever form."""
+    where = f": {error.filename}" if isinstance(error.filename, str) else ""
+    return HostError(
+        "daemon_failed",
+        f"the daemon cannot be here{where}: {error.strerror or error}",
+        hint="what stands there is not the daemon's: move it away" if where else "its disk must have room",
+    )
+
+
+def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
+    """What a program says that may take over from a running daemon, when it is good for that: everything is there and
+    the settings can be read. Raises SandboxdError."""
+    platform_factory(config.platform)
+    Policies(config.settings_places(), log)
+    return answer_trial()
+
+
+async def _serve(
+    config: DaemonConfig,
+    log: FilteringBoundLogger,
+    manager: ServiceManager,
+    program: DaemonProgram,
+    before: Incoming | None,
+    store: descriptor_store.Store | None,
+) -> Outgoing | None:
+    """Serve until it is asked to stop. What is to be handed over when that is for a restart."""
+    outgoing = None
+    stop = StopRequest()
+    running: Daemon | None = None
+
+    def reload() -> None:
+        if running is not None:
+            manager.reloading()
+            running.reloading.reload()
+            manager.ready(_state(running))
+
+    # From the start, so that a signal during it is not lost, and to the last, when another program goes on.
+    with signals_handled(stop, reload, goes_on=lambda: outgoing is not None):
+        async with run_daemon(
+            config,
+            log,
+            stop=stop,
+            startup=StartUp() if before else StartUp.of_this_process(),
+            program=program,
+            before=before,
+            store=store,
+        ) as daemon:
+            running = daemon
+            gc.collect()
+            gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
+            manager.ready(_state(daemon))
+            log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
+            with manager.watchdog_fed():
+                reason = await stop.wait()
+                for_manager = not stop.restart and await _comes_again(manager, daemon, reason)
+                restarts = stop.restart or for_manager
+                log.info("restarting" if restarts else "stopping", reason=reason)
+                if restarts:
+                    outgoing = await daemon.hand_over()
+                    outgoing.for_manager = for_manager
+                    outgoing.ends_at_once = lambda: stop.restart and stop.overruled
+            manager.stopping() if outgoing is None else manager.restarting(for_manager)
+        running = None
+        if outgoing is not None:
+            await signals_heard()
+    if outgoing is None:
+        log.info("stopped")
+    return outgoing
+
+
+async def _comes_again(manager: ServiceManager, daemon: Daemon, reason: str) -> bool:
+    """Whether the service manager ends this daemon to start it again, and keeps what it is given for that."""
+    if not manager.address or reason != "SIGTERM" or not daemon.restarting.supported:
+        return False
+    return await descriptor_store.restart_intended()
+
+
+def _state(daemon: Daemon) -> str:
+    """For `systemctl status`."""
+    own = daemon.policies.own
+    problems = len(own.complaints)
+    return f"listening at {daemon.socket}, settings generation {daemon.policies.generation}" + (
+        f", {problems} warnings (see: sandboxd status)" if problems else ""
+    )

@@ -1,0 +1,1 @@
+"""bubblewrap: options, the processes it makes, and the set-up around it."""

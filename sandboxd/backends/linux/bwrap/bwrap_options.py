@@ -1,0 +1,140 @@
+"""From a Plan to bubblewrap options. Pure, and only options that bubblewrap 0.8 has (bwrap(1)).
+
+There is no `--new-session` (it breaks job control; the filter refuses the terminal tricks it was for) and no
+`--die-with-parent` (it follows the thread that spawned, not the process; the helper watches its owner itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from sandboxd.backends.linux.bwrap.late_mounts import split
+from sandboxd.backends.linux.landlock.confinement import writable_roots
+from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
+from sandboxd.errors import PolicyError
+from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
+from sandboxd.plan.plan import Plan
+
+NAMESPACES: Final = (
+    "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+    "--cap-drop", "ALL",
+    "--as-pid-1",
+)  # fmt: skip
+"""`--unshare-user` in words, because bubblewrap leaves it out for root."""
+
+KERNEL_SETTINGS: Final = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/driver",
+                          "/proc/dynamic_debug", "/proc/mtrr", "/proc/1")  # fmt: skip
+"""Parts of /proc that set up the kernel of the host. Their files are root's, and root needs no capability to write most
+of them: in `sys/kernel/core_pattern` a program can be named that the kernel runs on the host. bubblewrap covers a few
+itself, but only where the *directory* is writable, and none of these is. Process 1 is the helper: its `oom_score_adj`
+and the like are for root to write, too."""
+
+MOST_OPTIONS = 2_000
+MOST_BYTES = 100_000
+MOST_WORDS = 8_900
+"""bubblewrap's own limit is 9,000, of which the command needs some."""
+
+_NAME_SIZE = "4096"
+"""Bytes that fit into an empty directory of ours. None are meant to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class BwrapOptions:
+    """`options` are everything before `--`. With `needs_file` they are too many for an argument list that also has to
+    hold the command: put them, NUL separated, into a file and pass it with `--args FD`. `mounts` are those in the
+    options, `late` those that have to follow before the command starts. `roots` are where something can be written."""
+
+    options: tuple[str, ...]
+    needs_file: bool
+    mounts: tuple[Mount, ...] = ()
+    late: tuple[LateMount, ...] = ()
+    roots: tuple[bytes, ...] = ()
+
+
+_rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
+
+
+def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOptions:
+    """The options for a plan. Kept per view, since every command of a place has the same. `weaker`: bind the outer
+    /proc instead of mounting a new one. `root`: the command runs as root, whose the kernel's settings are. Raises
+    `PolicyError` when bubblewrap cannot take them all."""
+    known = _rendered.setdefault(plan.view, {})
+    options = known.get((plan.cwd, weaker, root))
+    if options is None:
+        options = known[plan.cwd, weaker, root] = _render(plan.view, plan.cwd, weaker, root)
+    return options
+
+
+def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
+    options: list[str] = []
+    parts = split(view)
+    for mount in parts.early:
+        if weaker and mount.operation is Operation.PROCESSES:
+            options += ("--ro-bind", "/proc", "/proc")
+        else:
+            options += _WORDS[mount.operation](mount)
+    options += NAMESPACES
+    options += ("--chdir", cwd)
+    if len(options) > MOST_WORDS:
+        raise PolicyError(
+            "mounts_too_many",
+            f"these rules need {len(options):,} words to bubblewrap, which takes 9,000; most come from {view.busiest}",
+            hint="name a directory above the paths instead of each of them",
+            data={"words": len(options), "rule": view.busiest},
+        )
+    size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
+    needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
+    settings = tuple(LateMount(MountMethod.READ_ONLY_IF_THERE, path) for path in KERNEL_SETTINGS if root and not weaker)
+    return BwrapOptions(tuple(options), needs_file, parts.early, (*settings, *parts.late), writable_roots(view))
+
+
+_WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
+    Operation.READ_ONLY: lambda m: ("--ro-bind", m.source, m.target),
+    Operation.WRITABLE: lambda m: ("--bind", m.source, m.target),
+    Operation.DEVICE: lambda m: ("--dev-bind", m.source, m.target),
+    Operation.DEVICES: lambda m: ("--dev", m.target),
+    Operation.PROCESSES: lambda m: ("--proc", m.target),
+    Operation.MASK_FILE: lambda m: ("--ro-bind", m.source, m.target),
+    Operation.MASK_DIRECTORY: lambda m: (
+        "--perms",
+        "0111" if m.passage else "0000",
+        "--size",
+        _NAME_SIZE,
+        "--tmpfs",
+        m.target,
+    ),
+    Operation.LISTABLE_DIRECTORY: lambda m: ("--perms", "0555", "--tmpfs", m.target),
+    Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),
+    # listable, so that git does not complain; not sealed, like the masks of the sandbox's own places; sticky, by which
+    # the helper knows that nothing of the host's stands here (notifications.c)
+    Operation.REFUSE_NAME: lambda m: ("--perms", "1555", "--size", _NAME_SIZE, "--tmpfs", m.target),
+    Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
+    Operation.REMOUNT_READ_ONLY: lambda m: ("--remount-ro", m.target),
+}
+
+
+_ROOT: Final = ("--ro-bind", "/", "/", "--unshare-user", "--cap-drop", "ALL")
+_TRY_MOUNTS: Final = (
+    "--dev", "/dev", "--perms", "0000", "--size", _NAME_SIZE, "--tmpfs", "/sys", "--remount-ro", "/sys",
+)  # fmt: skip
+
+PROBE_PARTS: Final = (
+    ("user namespace", _ROOT),
+    ("mounts", (*_ROOT, *_TRY_MOUNTS)),
+    ("own /proc", (*_ROOT, "--unshare-pid", "--as-pid-1", "--proc", "/proc")),
+    ("network namespace", (*_ROOT, "--unshare-net")),
+    ("ipc and uts namespaces", (*_ROOT, "--unshare-ipc", "--unshare-uts")),
+)
+"""What a sandbox is made of, each alone: where it cannot be started, this says everything that is in the way. Without
+the first none of the others can be."""
+
+
+def probe_options(*, weaker: bool = False) -> tuple[str, ...]:
+    """A minimal sandbox with one of each kind of mount, to find out whether this machine can start one."""
+    processes = ("--ro-bind", "/proc", "/proc") if weaker else ("--proc", "/proc")
+    return (
+        "--ro-bind", "/", "/", *_TRY_MOUNTS[:2], *processes, *_TRY_MOUNTS[2:], *NAMESPACES,
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Which mounts of a view bubblewrap makes, and which are made after it, from outside, before the command starts. Pure.
+
+bubblewrap reads the list of all mounts after each bind, so one costs 0.2 ms where the kernel needs 0.01; and it takes
+at most 9,000 words, in whatever way they come: too few for what a pattern can deny. So it makes the
+frame (whatever needs its own source, options, or a place in an empty file system) and one mask of each kind. The rest
+are copies of these masks, or directories and files mounted on themselves.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
+from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
+
+_MASKS = frozenset({Operation.MASK_FILE, Operation.MASK_DIRECTORY, Operation.REFUSE_NAME})
+_SELF = {Operation.WRITABLE: MountMethod.SAME, Operation.READ_ONLY: MountMethod.READ_ONLY}
+"""What is there is writable only where the mount above is: another bind is for bubblewrap."""
+_APART = ("/dev/", "/proc/")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`early` is for bubblewrap, `late` for what follows it, both in order."""
+
+    early: tuple[Mount, ...]
+    late: tuple[LateMount, ...]
+
+
+def split(view: FileView) -> Split:
+    """Everything that is in force in a view, in two steps."""
+    links = tuple(LateMount(MountMethod.LINK, path) for path in view.open_links)
+    late = _late_ones(view.mounts)
+    early = tuple(mount for mount in view.mounts if mount.target not in late)
+    return Split(early, (*late.values(), *links))
+
+
+def _late_ones(mounts: Sequence[Mount]) -> dict[str, LateMount]:
+    """By target, in order."""
+    sealed = {mount.target for mount in mounts if mount.operation is Operation.REMOUNT_READ_ONLY}
+    shown = {mount.target: mount for mount in mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
+    models: dict[Operation, str] = {}
+    found: list[LateMount] = []
+    frame: set[str] = set()
+    """Directories with something in them that bubblewrap mounts: it has to find them as they stay."""
+    for mount in mounts:
+        if mount.operation in _MASKS and _is_plain(mount, sealed) and _stands_on_the_host(mount, shown):
+            models.setdefault(mount.operation, mount.target)
+    for mount in reversed(mounts):
+        if mount.operation is Operation.REMOUNT_READ_ONLY:
+            continue
+        if (late := _late(mount, models, sealed)) is None or mount.target in frame or not _stands_on_the_host(
+            mount, shown
+        ):  # fmt: skip
+            frame.update(_above(mount.target))
+        else:
+            found.append(late)
+    return {mount.target: mount for mount in reversed(found)}
+
+
+def _late(mount: Mount, models: dict[Operation, str], sealed: set[str]) -> LateMount | None:
+    if mount.operation in _MASKS:
+        model = models.get(mount.operation)
+        if model is None or model == mount.target or not _is_plain(mount, sealed):
+            return None
+        return LateMount(MountMethod.COPY, mount.target, model)
+    how = _SELF.get(mount.operation)
+    return LateMount(how, mount.target) if how is not None and mount.source == mount.target else None
+
+
+def _is_plain(mount: Mount, sealed: set[str]) -> bool:
+    """A mask like all others of its operation, with nothing in it."""
+    return mount.operation is not Operation.MASK_DIRECTORY or (not mount.passage and mount.target in sealed)
+
+
+def _stands_on_the_host(mount: Mount, shown: dict[str, Mount]) -> bool:
+    """Whether the place is one of the host's, which exists without being made, and shows what it shows there. For a
+    writable mount it has to be writable."""
+    if mount.target.startswith(_APART):
+        return False
+    above = next((shown[path] for path in _above(mount.target) if path in shown), None)
+    if above is None or above.operation not in _SELF or above.source != above.target:
+        return False
+    return mount.operation is not Operation.WRITABLE or above.operation is Operation.WRITABLE
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = posixpath.dirname(path)
+        yield path

@@ -1,0 +1,98 @@
+"""Whether the mounts of a sandbox lie where the plan wants them. Pure: the texts come from proc_pid_mountinfo(5).
+
+Between the plan and bubblewrap's mount(2) another sandbox that may write in the same place can swap a directory for a
+symlink, and mount(2) follows it, in the source and in the target: a place outside would become writable. So before the
+command starts it is looked up what was mounted where. A mount shows the true path of its root, whatever led there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sandboxd.plan.filesystem.mounts import Mount, Operation
+
+_BINDS = frozenset({Operation.READ_ONLY, Operation.WRITABLE, Operation.DEVICE, Operation.MASK_FILE})
+_EMPTY = frozenset({Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY, Operation.REFUSE_NAME})
+_APART = ("/dev/", "/proc/")
+"""The sandbox's own file systems: nobody else can change anything there."""
+
+_Shown = tuple[bytes, bytes, bytes]
+"""Device, path of the root in its file system, and the rest of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMount:
+    """One mount as mountinfo has to show it. `shows` are (device, root) pairs of which one must be there, None for an
+    empty file system of the sandbox's own; with `only` nothing else may be at that point."""
+
+    target: str
+    point: bytes
+    shows: frozenset[tuple[bytes, bytes]] | None
+    only: frozenset[tuple[bytes, bytes]] | None = None
+
+
+def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMount, ...]:
+    """What must be seen in a sandbox with these mounts; `outside` are the mounts of the process that became bubblewrap.
+    The same for every command of a place as long as `outside` is."""
+    around = _table(outside)
+    found = []
+    for mount in mounts:
+        if mount.target == "/" or mount.target.startswith(_APART):
+            continue
+        point = _escape(mount.target)
+        if mount.operation in _EMPTY:
+            found.append(ExpectedMount(mount.target, point, None))
+        elif mount.operation in _BINDS:
+            origin = _origin(_escape(mount.source), around)
+            shows = frozenset() if origin is None else frozenset({origin})
+            only = None
+            if mount.source == mount.target:  # also from a mount point of the host the same must be seen
+                only = shows.union(one[:2] for one in around.get(point, []))
+            found.append(ExpectedMount(mount.target, point, shows, only))
+    return tuple(found)
+
+
+def misplaced(expected: Iterable[ExpectedMount], inside: bytes) -> str | None:
+    """The target of a mount that is not there or shows something else; None when all is well. `inside` are the mounts
+    of the sandbox."""
+    within = _table(inside)
+    for one in expected:
+        shown = within.get(one.point, ())
+        if one.shows is None:
+            right = any(root == b"/" and rest.partition(b" - ")[2].startswith(b"tmpfs ") for _, root, rest in shown)
+        else:
+            seen = {(device, root) for device, root, _ in shown}
+            right = not one.shows.isdisjoint(seen) and (one.only is None or seen <= one.only)
+        if not right:
+            return one.target
+    return None
+
+
+def _table(text: bytes) -> dict[bytes, list[_Shown]]:
+    found: dict[bytes, list[_Shown]] = {}
+    for line in filter(None, text.split(b"\n")):  # the kernel escapes no other end of a line
+        _, _, device, root, point, rest = line.split(b" ", 5)
+        found.setdefault(point, []).append((device, root, rest))
+    return found
+
+
+def _origin(path: bytes, table: dict[bytes, list[_Shown]]) -> tuple[bytes, bytes] | None:
+    """Device and root that a bind mount of a canonical path shows."""
+    point = path
+    while True:
+        if point in table:
+            device, root, _ = table[point][-1]
+            rest = path[len(point.rstrip(b"/")) :]
+            return device, root.rstrip(b"/") + rest or b"/"
+        if point == b"/":
+            return None
+        point = point.rpartition(b"/")[0] or b"/"
+
+
+def _escape(path: str) -> bytes:
+    text = os.fsencode(path)
+    for character, code in ((b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012")):
+        text = text.replace(character, code)
+    return text

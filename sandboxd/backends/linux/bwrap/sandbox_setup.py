@@ -1,0 +1,242 @@
+"""What is done to a sandbox before its command starts, while bubblewrap works and after it.
+
+What captures its network takes a namespace and no mounts, so it is begun when process 1 exists, long before bubblewrap
+has made the mounts. Whoever has done it stays in the namespaces, and does the late mounts when process 1 waits for GO;
+meanwhile the mounts of bubblewrap are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+from sandboxd.backends.base import Listeners
+from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
+from sandboxd.backends.linux.bwrap.mount_check import ExpectedMount, expected_mounts, misplaced
+from sandboxd.backends.linux.network.capture import Capture
+from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
+from sandboxd.backends.linux.network.namespace_program import MAX_PROGRAM, Continuation, NamespaceProgram, Step
+from sandboxd.backends.linux.network.namespace_request import NamespaceError
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker, WaitingProgram
+from sandboxd.errors import LaunchError
+
+
+class SandboxSetup:
+    """One per daemon. `worker` does what is to be done in the namespaces."""
+
+    def __init__(self, worker: NamespaceWorker) -> None:
+        self.worker = worker
+        self._expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
+        """For the mounts of the host that it was worked out from."""
+        self._programs: WeakKeyDictionary[BwrapOptions, dict[tuple[Step, ...], tuple[NamespaceProgram, ...]]] = (
+            WeakKeyDictionary()
+        )
+        """For the steps that they begin with."""
+
+    def of(self, options: BwrapOptions, capture: Capture | None) -> RunningSetup:
+        """The preparation of one launch."""
+        return RunningSetup(self, options, capture)
+
+    def programs(self, before: tuple[Step, ...], options: BwrapOptions) -> tuple[NamespaceProgram, ...]:
+        """Those steps, and the late mounts."""
+        known = self._programs.setdefault(options, {})
+        programs = known.get(before)
+        if programs is None:
+            known.clear()
+            programs = known[before] = tuple(programs_of((*before, *options.late)))
+        return programs
+
+    def check_mounts(self, pid: int, outside: bytes, options: BwrapOptions) -> None:
+        """`outside` are the mounts around bubblewrap. Raises LaunchError."""
+        try:
+            inside = _read(f"/proc/{pid}/mountinfo")
+        except OSError as error:
+            raise _ended(error) from error
+        known = self._expected.get(options)
+        if known is None or known[0] != outside:
+            known = self._expected[options] = outside, expected_mounts(options.mounts, outside)
+        if (wrong := misplaced(known[1], inside)) is not None:
+            raise LaunchError(
+                "mount_misplaced",
+                f"{wrong} was moved or replaced while the sandbox was made",
+                hint="try again; when it happens again, a command that still runs in the same place does this",
+                data={"path": wrong},
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was begun at the birth of process 1 `pid`, in the network namespace with that device and inode."""
+
+    pid: int
+    network: tuple[int, int]
+    stay: WaitingProgram
+
+
+class RunningSetup:
+    """See `Preparation`."""
+
+    def __init__(self, completion: SandboxSetup, options: BwrapOptions, capture: Capture | None) -> None:
+        self._completion = completion
+        self._options = options
+        self._capture = capture
+        self._begun: _Begun | None = None
+        self._around: bytes | None = None
+        """The mounts around bubblewrap when it copied them."""
+
+    def born(self, pid: int, bubblewrap: int) -> None:
+        with contextlib.suppress(LaunchError):  # it has ended already, which is told elsewhere
+            self._around = _mounts_around(bubblewrap)
+        if self._capture is None:
+            return
+        try:
+            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            stay = self._completion.worker.stay(network, _early(self._capture))
+            self._begun = _Begun(pid, _identity(network), stay)
+        finally:
+            os.close(network)
+
+    def abandon(self) -> None:
+        if self._begun is not None:
+            self._begun.stay.close()
+            self._begun = None
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
+        """Raises LaunchError."""
+        network = listeners.namespace
+        listeners.inside, listeners.namespace = NamespaceHold(self._completion.worker, network), -1
+        begun, self._begun = self._begun, None
+        if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
+            begun.stay.close()
+            raise LaunchError("launch_failed", "bubblewrap has named another process as process 1 of the sandbox")
+        if begun is not None and begun.stay.has_failed:
+            begun.stay.close()
+            begun = None
+        work: _Work | None = None
+        try:
+            work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
+            around = _mounts_around(bubblewrap) if self._around is None else self._around
+            self._completion.check_mounts(pid, around, self._options)
+        except LaunchError:
+            if begun is not None:
+                begun.stay.close()
+            if work is not None:
+                work.first.cancel()
+            raise
+        return None if work is None else self._finish(begun, work, pid, listeners)
+
+    def _whole(self, pid: int, network: int) -> _Work | None:
+        """Everything, now."""
+        programs = self._completion.programs(self._capture.steps if self._capture else (), self._options)
+        return _Work(self._start(pid, network, programs[0]), programs[1:]) if programs else None
+
+    def _rest(self, begun: _Begun, pid: int) -> _Work:
+        """What could not be done at the birth."""
+        assert self._capture is not None
+        programs = self._completion.programs((self._capture.routes,), self._options)
+        mounts = _mounts_of(pid)
+        try:
+            return _Work(begun.stay.finish(programs[0], mounts), programs[1:])
+        finally:
+            os.close(mounts)
+
+    async def _finish(self, begun: _Begun | None, work: _Work, pid: int, listeners: Listeners) -> None:
+        assert listeners.inside is not None
+        network = listeners.inside.fileno()
+        try:
+            if begun is None:
+                sockets = await work.first
+            else:
+                try:
+                    sockets = await begun.stay.opened()
+                except NamespaceError:  # once more, with everything there that it can want; else it is told why not
+                    again = self._whole(pid, network)
+                    assert again is not None
+                    work, begun = again, None
+                    sockets = await work.first
+            if self._capture is not None:
+                self._capture.hand_over(sockets, listeners)
+            if begun is not None:
+                await work.first
+        finally:
+            if begun is not None:
+                begun.stay.close()
+        for program in work.following:
+            await self._start(pid, network, program)
+
+    def _start(self, pid: int, network: int, program: NamespaceProgram) -> asyncio.Future[list[socket.socket]]:
+        if not program.has_mounts:
+            return self._completion.worker.start(network, program)
+        mounts = _mounts_of(pid)
+        try:
+            return self._completion.worker.start(network, program, mounts)
+        finally:
+            os.close(mounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The first program is under way; `following` are to come after it."""
+
+    first: asyncio.Future[list[socket.socket]]
+    following: Sequence[NamespaceProgram]
+
+
+@lru_cache(maxsize=64)
+def _early(capture: Capture) -> NamespaceProgram:
+    return NamespaceProgram.of((*capture.rest, Continuation()))
+
+
+def programs_of(steps: Sequence[Step]) -> Iterator[NamespaceProgram]:
+    """Programs that do the steps, in order, none too long."""
+    part: list[Step] = []
+    size = 0
+    for step in steps:
+        length = len(step.encode())
+        if part and size + length > MAX_PROGRAM:
+            yield NamespaceProgram.of(part)
+            part, size = [], 0
+        part.append(step)
+        size += length
+    if part:
+        yield NamespaceProgram.of(part)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _mounts_of(pid: int) -> int:
+    """A descriptor of its mount namespace. Raises LaunchError."""
+    try:
+        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _ended(error) from error
+
+
+def _mounts_around(bubblewrap: int) -> bytes:
+    """The mounts around bubblewrap. Raises LaunchError."""
+    try:
+        return _read(f"/proc/{bubblewrap}/mountinfo")
+    except OSError as error:
+        raise _ended(error) from error
+
+
+def _ended(error: OSError) -> LaunchError:
+    return LaunchError("launch_failed", f"the sandbox ended before it was complete: {error.strerror}")
+
+
+def _read(path: str) -> bytes:
+    """In one piece, as the kernel makes it."""
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()

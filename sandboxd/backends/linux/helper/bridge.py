@@ -1,0 +1,193 @@
+"""The bridge: where a starting sandbox meets its daemon.
+
+The launch stage of the helper connects here from the host side and names its ticket; the same connection is inherited
+through bubblewrap by the helper's init stage, which finds its configuration already waiting in it, and sends the
+sandbox's listening sockets back over it. So no socket file exists inside the sandbox, and nothing secret stands in an
+argument or a variable: a ticket is only a name, good once, and good for nothing to anyone but a process of this user in
+the daemon's own namespaces (`identify`).
+
+Everything here is callbacks on the event loop instead of tasks: a launch is three short exchanges, and they are on the
+path of every command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+from sandboxd.backends.base import Observer
+from sandboxd.backends.linux.helper.expected_launch import Aftermath, Peer, Preparation
+from sandboxd.backends.linux.helper.expected_launch import ExpectedLaunch as ExpectedLaunch
+from sandboxd.backends.linux.helper.helper_connection import HelperConnection
+from sandboxd.backends.linux.helper.launch_handle import Handle
+from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LinkRecord
+from sandboxd.errors import DaemonError
+from sandboxd.handover.record import Descriptor
+
+_BACKLOG = 1024
+
+
+class Bridge:
+    """Listens on `path`. `identify` raises SandboxdError for a peer that is not this user on this host, and says which
+    process the peer is. `log(event, **values)` takes what an administrator may want to know."""
+
+    def __init__(self, path: str, identify: Callable[[socket.socket], Peer], log: Callable[..., None]) -> None:
+        self.path = path
+        self._identify = identify
+        self.log = log
+        self._expected: dict[str, ExpectedLaunch] = {}
+        self._links: dict[str, HelperConnection] = {}
+        self._strangers: set[HelperConnection] = set()
+        self._held: tuple[LinkRecord, ...] = ()
+        """Connections of an earlier bridge that have not named their ticket, until `go_on`."""
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+            mask = os.umask(0o177)
+            try:
+                listener.bind(self.path)
+            finally:
+                os.umask(mask)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._socket = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+
+    # the next daemon (docs/restarts.md)
+
+    async def prepared(self, patience_s: float) -> None:
+        """Take nothing more in, and return when no launch is in the middle of being completed, after `patience_s` at
+        the latest. To be followed by `hand_over`."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        for link in [*self._links.values(), *self._strangers]:
+            link.pause()
+        if working := [link.preparing for link in self._links.values() if link.preparing is not None]:
+            await asyncio.wait(working, timeout=patience_s)
+
+    def hand_over(self) -> BridgeRecord:
+        """Let go of the listening socket and of whoever has not named a ticket. Links and expected launches are taken
+        one by one before (`take`)."""
+        assert self._socket is not None
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        listener, self._socket = self._socket, None
+        strangers = tuple(link.hand_over() for link in self._strangers)
+        self._strangers.clear()
+        return BridgeRecord(Descriptor(listener.detach()), strangers)
+
+    def take(self, ticket: str) -> tuple[ExpectedLaunch | None, LinkRecord | None]:
+        """Let go of one launch: what it waits for when nobody has claimed it yet, else its link."""
+        link = self._links.pop(ticket, None)
+        return self._expected.pop(ticket, None), None if link is None else link.hand_over()
+
+    def resume(self, record: BridgeRecord) -> None:
+        """Take over from another bridge, in place of `open`. Helpers wait until `go_on`."""
+        self._socket = socket.socket(fileno=record.listener)
+        self._socket.setblocking(False)
+        self._held = record.strangers
+
+    def go_on(self) -> None:
+        """Hear helpers after `resume`, once all launches are expected again: an unknown ticket is refused."""
+        assert self._socket is not None
+        held, self._held = self._held, ()
+        for one in held:
+            self._strangers.add(HelperConnection(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    def resume_link(
+        self,
+        ticket: str,
+        one: LinkRecord,
+        observer: Observer,
+        preparation: Preparation | None,
+        aftermath: Aftermath | None = None,
+    ) -> Handle:
+        """The link of a launch, and from now on `observer` hears of it. Raises ProtocolError for a record that makes no
+        sense."""
+        connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
+        self._links[ticket] = link = HelperConnection(self, connection, one.pid, one.pidfd, one)
+        link.resume(ticket, observer, preparation, one.preparing, aftermath if one.stays else None)
+        return Handle(self, ticket)
+
+    def close(self) -> None:
+        """Stop listening and drop every link: commands that still run go on without network."""
+        if self._socket is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        for link in [*self._links.values(), *self._strangers]:
+            link.close()
+        for one in self._held:
+            os.close(one.connection)
+            os.close(one.pidfd)
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def expect(self, ticket: str, expected: ExpectedLaunch) -> Handle:
+        self._expected[ticket] = expected
+        return Handle(self, ticket)
+
+    def forget(self, ticket: str) -> None:
+        self._expected.pop(ticket, None)
+
+    def link(self, ticket: str) -> HelperConnection | None:
+        return self._links.get(ticket)
+
+    def is_disconnected(self, ticket: str) -> bool:
+        """Whether the helper of a launch has closed its connection already, and its end is still to be told."""
+        link = self._links.get(ticket)
+        return link is not None and link.is_disconnected
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of descriptors: the peer waits in the backlog until some are free
+                self.log("bridge_accept_failed", error=error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket.fileno())
+                loop.call_later(0.1, self._accept_again)
+                return
+            connection.setblocking(False)
+            try:
+                peer = self._identify(connection)
+                pidfd = os.pidfd_open(peer.pid)
+            except (DaemonError, OSError) as error:
+                self.log("bridge_peer_refused", error=str(error))
+                connection.close()
+                continue
+            link = HelperConnection(self, connection, peer.pid, pidfd)
+            self._strangers.add(link)
+            link.readable()
+
+    def _accept_again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+            self._accept()
+
+    def claim(self, link: HelperConnection, ticket: str) -> ExpectedLaunch | None:
+        expected = self._expected.pop(ticket, None)
+        if expected is not None:
+            self._strangers.discard(link)
+            self._links[ticket] = link
+        return expected
+
+    def lost(self, link: HelperConnection) -> None:
+        self._strangers.discard(link)
+        if link.ticket is not None and self._links.get(link.ticket) is link:
+            del self._links[link.ticket]

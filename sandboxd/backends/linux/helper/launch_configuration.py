@@ -1,0 +1,246 @@
+"""What the daemon tells the helper `apply-seccomp` to run, and under what: one message of the bridge's protocol
+(bridge_protocol.py, docs/helper.md). Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import reduce
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from operator import or_
+
+from sandboxd.backends.linux.helper.bridge_protocol import MAX_LISTENERS, VERSION, ProtocolError
+from sandboxd.errors import CallerError, InternalError
+
+MAX_PORT_RANGES = 64
+MAX_FILTER = 4096 * 8
+MAX_ARGUMENTS = 4 * 1024 * 1024
+
+_MAGIC = 0x43584253  # "SBXC"
+_HEAD = struct.Struct("<11I")
+_LISTENER = struct.Struct("<II28s")
+_PORTS = struct.Struct("<HH")
+_LIMIT = struct.Struct("<I")
+_CONFINEMENT = struct.Struct("<5I")
+_VERSION_BEFORE = 2
+_CONFINEMENT_BEFORE = struct.Struct("<6I")
+"""Of a launch that an earlier daemon has prepared. Its number before `granted`, what was granted below `/`, is granted
+below the roots now."""
+_AF_INET, _AF_INET6 = 2, 10
+
+
+class Flags(IntFlag):
+    """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
+    filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
+    connected by the helper, after asking, IDENTIFY that it also says which socket it is, QUIET that refused file calls
+    are not reported. BOUNDED: there is a limit on processes. CONFINED: there is a Confinement. STAY: process 1 ends
+    when the daemon hangs up after EXIT."""
+
+    WAIT = 1
+    UNFILTERED = 2
+    WATCHED = 4
+    INTERNET = 8
+    UNIX = 16
+    CONFINED = 32
+    BOUNDED = 64
+    QUIET = 128
+    STAY = 256
+    IDENTIFY = 512
+
+
+_NO_FLAGS = Flags(0)
+_KNOWN_FLAGS = 1023
+
+
+def _contradict(flags: int) -> bool:
+    unwatched = not flags & Flags.WATCHED
+    about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY
+    return bool(flags & (about_calls if unwatched else Flags.UNFILTERED))
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A TCP socket that the helper opens inside the sandbox's network namespace, listening, and hands out."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    backlog: int = 1024
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535 or not 0 <= self.backlog <= 0x7FFFFFFF:
+            raise InternalError("listener_invalid", f"impossible port or backlog: {self.port}, {self.backlog}")
+
+    @classmethod
+    def tcp(cls, address: str, port: int, backlog: int = 1024) -> Listener:
+        """The same from an address as text. ValueError when it is none."""
+        return cls(ip_address(address), port, backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What the helper asks of Landlock, in the kernel's numbers: the accesses to files that are `handled`, that is,
+    refused where they are not granted, what is `scoped`, and the `flags` with which it is put in force. `granted` is
+    granted below each of the `roots`, and to what the standard streams have open for writing."""
+
+    handled: int
+    scoped: int = 0
+    flags: int = 0
+    granted: int = 0
+    roots: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """The numbers; the paths go elsewhere."""
+        return _CONFINEMENT.pack(self.handled, self.scoped, self.flags, self.granted, len(self.roots))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfiguration:
+    """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of filter.py,
+    empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
+    ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too. `removals`
+    are patterns of the names of variables that the command does not get. `processes` is how many the command may have
+    (RLIMIT_NPROC). That and `confinement` need no flag here.
+
+    Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
+    InternalError for the rest, so a configuration that exists can be sent.
+    """
+
+    arguments: tuple[bytes, ...]
+    filter: bytes
+    listeners: tuple[Listener, ...] = ()
+    grace_ms: int = 2000
+    flags: Flags = _NO_FLAGS
+    asked_ports: tuple[tuple[int, int], ...] = ()
+    removals: tuple[bytes, ...] = ()
+    processes: int | None = None
+    confinement: Confinement | None = None
+
+    def __post_init__(self) -> None:
+        if not self.arguments:
+            raise CallerError("argv_empty", "there is no command to run", hint="give at least the program's name")
+        roots = () if self.confinement is None else self.confinement.roots
+        if any(b"\0" in item for item in (*self.removals, *roots)):
+            raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
+        if any(b"\0" in item for item in self.arguments):
+            raise CallerError("argv_nul", "an argument contains a zero byte", hint="no program can be given one")
+        if (size := sum(len(item) + 1 for item in (*self.removals, *roots, *self.arguments))) > MAX_ARGUMENTS:
+            raise CallerError(
+                "argv_too_large",
+                f"the arguments take {size} bytes, at most {MAX_ARGUMENTS} are possible",
+                hint="put the data into a file, or pass it on standard input",
+            )
+        if len(self.filter) % 8 or len(self.filter) > MAX_FILTER:
+            raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
+        if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
+            raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
+        if _contradict(self.flags) or self.flags & (Flags.BOUNDED | Flags.CONFINED):
+            raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
+        if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
+            raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
+        if not all(0 <= first <= last <= 0xFFFF for first, last in self.asked_ports):
+            raise InternalError("configuration_invalid", f"impossible ports: {self.asked_ports}")
+        if not 0 <= self.grace_ms <= 0xFFFFFFFF:
+            raise InternalError("configuration_invalid", f"impossible grace: {self.grace_ms} ms")
+        if self.processes is not None and not 0 < self.processes <= 0xFFFFFFFF:
+            raise InternalError("configuration_invalid", f"impossible limit: {self.processes} processes")
+
+    def encode(self) -> bytes:
+        """The message for the helper: head, listeners, ports, filter, limit, confinement; patterns, roots, arguments,
+        these with zero bytes."""
+        confinement, roots = b"", tuple[bytes, ...]()
+        if self.confinement is not None:
+            confinement, roots = self.confinement.encode(), self.confinement.roots
+        texts = (*self.removals, *roots, *self.arguments)
+        arguments = b"".join(item + b"\0" for item in texts)
+        listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
+        ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
+        limit = b"" if self.processes is None else _LIMIT.pack(self.processes)
+        head = _HEAD.pack(
+            _MAGIC,
+            VERSION,
+            _HEAD.size + sum(map(len, (listeners, ports, self.filter, limit, confinement, arguments))),
+            self.flags | (Flags.BOUNDED if limit else 0) | (Flags.CONFINED if confinement else 0),
+            self.grace_ms,
+            len(self.listeners),
+            len(self.filter),
+            len(texts),
+            len(arguments),
+            len(self.asked_ports),
+            len(self.removals),
+        )
+        return head + listeners + ports + self.filter + limit + confinement + arguments
+
+    @classmethod
+    def decode(cls, message: bytes) -> LaunchConfiguration:
+        """The inverse, with the checks that the helper makes too. Raises ProtocolError."""
+        if len(message) < _HEAD.size:
+            raise ProtocolError("the configuration is cut off")
+        magic, version, length, flags, grace_ms, listeners, program, texts, size, ports, removals = _HEAD.unpack_from(
+            message
+        )
+        if magic != _MAGIC or version not in (_VERSION_BEFORE, VERSION):
+            raise ProtocolError("the configuration has another version")
+        numbers = _CONFINEMENT if version == VERSION else _CONFINEMENT_BEFORE
+        start_of_ports = _HEAD.size + listeners * _LISTENER.size
+        start_of_program = start_of_ports + ports * _PORTS.size
+        start_of_limit = start_of_program + program
+        is_bounded, is_confined = bool(flags & Flags.BOUNDED), bool(flags & Flags.CONFINED)
+        start_of_confinement = start_of_limit + is_bounded * _LIMIT.size
+        start_of_arguments = start_of_confinement + is_confined * numbers.size
+        if (
+            flags & ~_KNOWN_FLAGS
+            or bool(program) == bool(flags & Flags.UNFILTERED)
+            or _contradict(flags)
+            or listeners > MAX_LISTENERS
+            or ports > MAX_PORT_RANGES
+            or program % 8
+            or program > MAX_FILTER
+            or not removals < texts <= size <= MAX_ARGUMENTS
+            or length != start_of_arguments + size
+            or length != len(message)
+            or message[-1]
+            or message.count(0, start_of_arguments) != texts
+        ):
+            raise ProtocolError("the configuration is malformed")
+        processes = _LIMIT.unpack_from(message, start_of_limit)[0] if is_bounded else None
+        if processes == 0:
+            raise ProtocolError("the configuration is malformed")
+        items = tuple(message[start_of_arguments:-1].split(b"\0"))
+        confinement, first = None, removals
+        if is_confined:
+            handled, scoped, restricting, *granted, roots = numbers.unpack_from(message, start_of_confinement)
+            first += roots
+            if first >= texts:
+                raise ProtocolError("the configuration is malformed")
+            confinement = Confinement(handled, scoped, restricting, reduce(or_, granted), items[removals:first])
+        return cls(
+            arguments=items[first:],
+            filter=message[start_of_program:start_of_limit],
+            listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
+            grace_ms=grace_ms,
+            flags=Flags(flags & ~(Flags.BOUNDED | Flags.CONFINED)),
+            asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
+            removals=items[:removals],
+            processes=processes,
+            confinement=confinement,
+        )
+
+
+def _socket_address(listener: Listener) -> tuple[int, bytes]:
+    """Length and bytes of the address as the kernel takes it (ip(7), ipv6(7)): only the port is in network order."""
+    port = struct.pack(">H", listener.port)
+    if isinstance(listener.address, IPv4Address):
+        return 16, struct.pack("<H", _AF_INET) + port + listener.address.packed + bytes(8)
+    return 28, struct.pack("<H", _AF_INET6) + port + bytes(4) + listener.address.packed + bytes(4)
+
+
+def _read_listener(message: bytes, start: int) -> Listener:
+    backlog, length, raw = _LISTENER.unpack_from(message, start)
+    (family,), (port,) = struct.unpack_from("<H", raw), struct.unpack_from(">H", raw, 2)
+    if (family, length) == (_AF_INET, 16):
+        return Listener(IPv4Address(raw[4:8]), port, backlog)
+    if (family, length) == (_AF_INET6, 28):
+        return Listener(IPv6Address(raw[8:24]), port, backlog)
+    raise ProtocolError(f"a listener of address family {family}")

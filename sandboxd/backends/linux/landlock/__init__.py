@@ -1,0 +1,1 @@
+"""Landlock: confinement per kernel version, and the probe for it."""

@@ -1,0 +1,1 @@
+"""Network namespaces: configuration over netlink, and traffic capture."""

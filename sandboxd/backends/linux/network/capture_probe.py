@@ -1,0 +1,129 @@
+"""Finding out what can be captured on this machine: on a sandbox like all others, from beginning to end.
+
+A minimal sandbox is launched over the bridge; when it waits for GO, the programs are tried in its network namespace,
+the best first. Only a sandbox tells: whether the user namespace of one can be entered depends on who may make one, and
+a kernel module for the rules is loaded, or is not, when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
+from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
+from sandboxd.backends.linux.network.capture import Ability, Reach, capture_for
+from sandboxd.backends.linux.network.namespace_request import NamespaceError
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.backends.linux.network.netlink import Family
+from sandboxd.plan.network import NetworkPlan
+
+PATIENCE_S = 20.0
+_BOTH = (Family.V4, Family.V6)
+ATTEMPTS = tuple(Ability(reach, families) for reach in Reach for families in (_BOTH, _BOTH[:1]))
+"""In this order: a machine without IPv6 has none inside either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """`is_final`: what was found holds until the daemon ends; otherwise it was not possible to find out."""
+
+    ability: Ability
+    is_final: bool
+
+
+async def probe_capture(
+    bridge: Bridge, worker: NamespaceWorker, ticket: str, argv: Sequence[str], configuration: LaunchConfiguration
+) -> Probed:
+    """`argv` launches a minimal sandbox by this ticket; `configuration` is for its helper, with Flags.WAIT."""
+    found: list[Ability] = []
+    observer = _ProbeObserver()
+    handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, found)))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+        )
+    except OSError as error:
+        handle.cancel()
+        return Probed(Ability(None, reason=f"no sandbox could be started: {error.strerror}"), is_final=False)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await process.wait()
+            if observer.is_claimed:
+                await observer.over.wait()
+    except TimeoutError:
+        pass
+    finally:
+        handle.cancel()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if found:
+        return Probed(found[0], is_final=True)
+    reason = observer.reason or f"the sandbox ended with status {process.returncode}"
+    return Probed(Ability(None, reason=f"it could not be tried: {reason}"), is_final=False)
+
+
+class _Trial:
+    """The preparation of that sandbox."""
+
+    def __init__(self, worker: NamespaceWorker, found: list[Ability]) -> None:
+        self._worker = worker
+        self._found = found
+
+    def born(self, pid: int, bubblewrap: int) -> None: ...
+
+    def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None]:
+        return _try_all(listeners, self._worker, self._found)
+
+    def abandon(self) -> None: ...
+
+
+async def _try_all(listeners: Listeners, worker: NamespaceWorker, found: list[Ability]) -> None:
+    reason = ""
+    for attempt in ATTEMPTS:
+        capture = capture_for(attempt, NetworkPlan())
+        assert capture is not None
+        try:
+            sockets = await capture.begin(worker, listeners.namespace)
+        except NamespaceError as error:
+            reason = reason or error.message
+            continue
+        for one in sockets:
+            one.close()
+        found.append(Ability(attempt.reach, attempt.families, reason))
+        return
+    found.append(Ability(None, reason=reason))
+
+
+class _ProbeObserver:
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.is_claimed = False
+        self.reason = ""
+
+    def claimed(self, pid: int) -> None:
+        self.is_claimed = True
+
+    def listening(self, listeners: Listeners) -> None:
+        listeners.close()
+
+    def starting(self) -> None: ...
+
+    def started(self) -> None: ...
+
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
+        self.reason = self.reason or reason
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+    def lost(self, count: int) -> None: ...
+
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
+        answer(0)
+
+    def ended(self, status: int | None) -> None:
+        self.over.set()

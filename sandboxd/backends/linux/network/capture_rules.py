@@ -1,0 +1,106 @@
+"""The packet rules of a sandbox's network namespace, as data. Pure.
+
+With every address local, each packet comes back in by lo, unchanged: a connection finds whoever listens at that address
+and port. These rules give every TCP connection to one listener instead, whatever its destination; the accepted socket
+then has that destination as its own address. There is no address translation and no connection tracking: nothing that
+could run full, and getpeername(2) shows what was dialled.
+
+| Chain | What | Rule |
+| --- | --- | --- |
+| in | other than TCP | as it is |
+| in | TCP to 127.0.0.1 or ::1, on a local port that is allowed | to whoever listens inside, else to the listener |
+| in | other TCP to loopback, to the sandbox's own address, and to port 53 (the responder) | as it is |
+| in | other TCP | to the listener |
+| out | TCP; anything to loopback or the own address; UDP from or to port 53 | as it is |
+| out | all else: UDP, ICMP, what else there may be | refused; the sender has its error at once |
+
+None of this protects the host: there is no way out of the namespace. It decides which error a program sees.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
+
+from sandboxd.backends.linux.network import netlink
+from sandboxd.backends.linux.network.netlink import Chain, Family, Rule, Table
+from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+
+LISTENER_PORT = 1
+"""Where the listener for captured connections is bound, at the loopback address. Below 1024, so that nobody inside
+could have wanted it."""
+
+DNS_PORT = 53
+_TCP, _UDP = b"\x06", b"\x11"
+_PREROUTING, _LOCAL_OUT = 0, 3
+_MANGLE = -150
+LOOPBACK: dict[Family, IPAddress] = {Family.V4: IPv4Address("127.0.0.1"), Family.V6: IPv6Address("::1")}
+
+
+def tables(families: Sequence[Family], local_ports: Sequence[tuple[int, int]]) -> tuple[Table, ...]:
+    """`local_ports` are ranges, ends included."""
+    return tuple(_table(family, local_ports) for family in families)
+
+
+def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
+    to_listener = netlink.give_to(family, LOOPBACK[family].packed, LISTENER_PORT)
+    stays_inside = [
+        (netlink.load_network(*_LOOPBACK_PART[family]), netlink.compare(_LOOPBACK_BYTES[family]), netlink.accept()),
+        (netlink.load_network(*_DESTINATION[family]), netlink.compare(_OWN[family].packed), netlink.accept()),
+    ]
+    to_loopback = (netlink.load_network(*_DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
+    local = Chain(
+        "local",
+        (
+            (netlink.load_is_transparent(), netlink.compare(b"\0"), netlink.accept()),
+            (*to_listener, netlink.accept()),
+        ),
+    )
+    arriving = Chain(
+        "in",
+        (
+            (netlink.load_protocol(), netlink.compare(_TCP, equal=False), netlink.accept()),
+            *((*to_loopback, *_to_ports(ports), netlink.jump(local.name)) for ports in local_ports),
+            *stays_inside,
+            (*_to_ports((DNS_PORT, DNS_PORT)), netlink.accept()),
+            to_listener,
+        ),
+        hook=_PREROUTING,
+        priority=_MANGLE,
+    )
+    leaving = Chain(
+        "out",
+        (
+            (netlink.load_protocol(), netlink.compare(_TCP), netlink.accept()),
+            *stays_inside,
+            *(_udp_port(offset) for offset in (0, 2)),
+            (netlink.reject(family),),
+        ),
+        hook=_LOCAL_OUT,
+    )
+    return Table("sandboxd", family, (local, arriving, leaving))
+
+
+_OWN: dict[Family, IPAddress] = {Family.V4: OWN_V4, Family.V6: OWN_V6}
+_DESTINATION = {Family.V4: (16, 4), Family.V6: (24, 16)}
+_LOOPBACK_PART = {Family.V4: (16, 1), Family.V6: (24, 16)}
+_LOOPBACK_BYTES = {Family.V4: b"\x7f", Family.V6: LOOPBACK[Family.V6].packed}
+
+
+def _to_ports(ports: tuple[int, int]) -> Rule:
+    first, last = ports
+    if first == last:
+        return netlink.load_transport(2, 2), netlink.compare(struct.pack(">H", first))
+    return netlink.load_transport(2, 2), netlink.between(struct.pack(">H", first), struct.pack(">H", last))
+
+
+def _udp_port(offset: int) -> Rule:
+    return (
+        netlink.load_protocol(),
+        netlink.compare(_UDP),
+        netlink.load_transport(offset, 2),
+        netlink.compare(struct.pack(">H", DNS_PORT)),
+        netlink.accept(),
+    )

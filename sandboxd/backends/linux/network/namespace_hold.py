@@ -1,0 +1,109 @@
+"""The network of a running sandbox, from outside: what the daemon connects to and looks at in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+
+from sandboxd.backends.linux.network.namespace_program import (
+    STREAM,
+    NamespaceProgram,
+    OpenNetlink,
+    OpenSocket,
+    SocketUse,
+)
+from sandboxd.backends.linux.network.namespace_request import NamespaceError
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.backends.linux.network.netlink import NETLINK_SOCK_DIAG
+from sandboxd.backends.linux.network.unix_sockets import file_of, list_unix_sockets
+from sandboxd.plan.host_facts import SocketFile
+from sandboxd.policy.hosts.host_patterns import IPAddress
+
+_REUSE_ADDRESS = (1, 2, 1)
+AT_ONCE = 2
+"""Requests of one sandbox: each forks a process, which is to be there for the launches of others as well."""
+class NamespaceHold:
+    """A sandbox's network namespace, kept open to open further sockets in it. Owns the descriptor `namespace`."""
+
+    def __init__(self, worker: NamespaceWorker, namespace: int) -> None:
+        self._worker = worker
+        self._namespace = namespace
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    def fileno(self) -> int:
+        return self._namespace
+
+    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
+        """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError; NamespaceError when
+        it never came to that."""
+        step = OpenSocket(STREAM, address, port, SocketUse.CONNECT)
+        try:
+            sock = await self._open(step)
+        except NamespaceError as error:
+            if error.number:
+                raise OSError(error.number, os.strerror(error.number)) from error
+            raise
+        try:
+            await _connected(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def is_listening(self, address: IPAddress, port: int) -> bool:
+        """Found out by binding a socket there, which a listener forbids and a mere connection does not."""
+        step = OpenSocket(STREAM, address, port, SocketUse.BIND, options=(_REUSE_ADDRESS,))
+        try:
+            sock = await self._open(step)
+        except NamespaceError as error:
+            if error.number == errno.EADDRINUSE:
+                return True
+            raise
+        sock.close()
+        return False
+
+    async def is_bound(self, file: SocketFile) -> bool:
+        """Tell whether a socket that was made inside is bound to this file.
+
+        The kernel tells 32 bits of the inode, and of some file systems (btrfs) another device than stat(2). Then the
+        answer is no. Raises OSError, NamespaceError."""
+        with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
+            return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
+
+    async def _open(self, step: OpenSocket | OpenNetlink) -> socket.socket:
+        async with self._room:
+            (sock,) = await self._worker.start(self._usable(), NamespaceProgram.of((step,)))
+        return sock
+
+    def _usable(self) -> int:
+        if self._namespace < 0:
+            raise NamespaceError("the sandbox has ended")
+        return self._namespace
+
+    def close(self) -> None:
+        if self._namespace >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._namespace)
+            self._namespace = -1
+
+
+async def _connected(sock: socket.socket) -> None:
+    """Wait until a connect() that was begun has ended. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    writable: asyncio.Future[None] = loop.create_future()
+    number = sock.fileno()
+
+    def is_writable() -> None:
+        if not writable.done():
+            writable.set_result(None)
+
+    loop.add_writer(number, is_writable)
+    try:
+        await writable
+    finally:
+        loop.remove_writer(number)
+    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))

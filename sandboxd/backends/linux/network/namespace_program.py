@@ -1,0 +1,202 @@
+"""What is to be done in the network namespace of a sandbox, as steps and as bytes. Pure; docs/helper.md describes them.
+
+A program goes to `apply-seccomp namespaces` (see `namespace_worker.py`), which does the steps in order and stops at the
+first that fails. The answer names that step by its number. Sockets come back in the order of their steps.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sandboxd.backends.linux.network.netlink import Batch, Family
+from sandboxd.errors import InternalError
+from sandboxd.policy.hosts.host_patterns import IPAddress
+
+MAX_PROGRAM = 64 * 1024
+MAX_SOCKETS = 64
+STREAM, DATAGRAM = 1, 2
+"""SOCK_STREAM, SOCK_DGRAM."""
+_NETLINK_FAMILY, _RAW = 16, 3  # AF_NETLINK, SOCK_RAW
+
+SocketOption = tuple[int, int, int]
+"""Level, name and value, as setsockopt(2) has them; the value is an int."""
+
+_HEAD = struct.Struct("=II")
+_NETLINK = struct.Struct("=II")
+_OPEN = struct.Struct("=6I28s")
+_MOUNT = struct.Struct("=II")
+_OPTION = struct.Struct("=IIi")
+_ANSWER = struct.Struct("=II")
+ANSWER_SIZE = _ANSWER.size
+
+
+class SocketUse(IntEnum):
+    """What becomes of a new socket: bound, bound and listening, or connected (or about to be: it does not block)."""
+
+    BIND = 0
+    LISTEN = 1
+    CONNECT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Send these netlink messages; each has to be acknowledged. `purpose` is for the message when one is refused."""
+
+    batch: Batch
+    purpose: str
+
+    def encode(self) -> bytes:
+        return _step(1, _NETLINK.pack(self.batch.protocol, self.batch.acknowledgements) + self.batch.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSocket:
+    """A socket of the namespace, non-blocking. `options` are set first."""
+
+    kind: int
+    address: IPAddress
+    port: int
+    then: SocketUse
+    backlog: int = 0
+    options: tuple[SocketOption, ...] = ()
+
+    @property
+    def purpose(self) -> str:
+        verb = {SocketUse.BIND: "bind", SocketUse.LISTEN: "listen", SocketUse.CONNECT: "connect"}[self.then]
+        return f"{verb} at {self.address}, port {self.port}"
+
+    def encode(self) -> bytes:
+        if self.address.version == 4:
+            family, address = Family.V4, struct.pack("=H", Family.V4) + struct.pack(">H", self.port)
+            address += self.address.packed + bytes(8)
+        else:
+            family, address = Family.V6, struct.pack("=H", Family.V6) + struct.pack(">HI", self.port, 0)
+            address += self.address.packed + bytes(4)
+        body = _OPEN.pack(family, self.kind, 0, self.then, self.backlog, len(address), address)
+        return _step(2, body + b"".join(_OPTION.pack(*option) for option in self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNetlink:
+    """A netlink socket of the namespace, non-blocking, to ask about it."""
+
+    protocol: int
+    purpose = "open a netlink socket"
+
+    def encode(self) -> bytes:
+        address = struct.pack("=HHII", _NETLINK_FAMILY, 0, 0, 0)
+        return _step(2, _OPEN.pack(_NETLINK_FAMILY, _RAW, self.protocol, SocketUse.BIND, 0, len(address), address))
+
+
+class MountMethod(IntEnum):
+    """What is mounted on a path."""
+
+    SAME = 0
+    """What is there."""
+    READ_ONLY = 1
+    """What is there, read-only."""
+    READ_ONLY_IF_THERE = 2
+    """The same, and nothing where the path does not exist."""
+    LINK = 3
+    """The symlink that stands there."""
+    COPY = 4
+    """What is mounted at the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateMount:
+    """One mount in the mount namespace of the sandbox. `source` is that of a COPY."""
+
+    how: MountMethod
+    target: str
+    source: str = ""
+
+    @property
+    def purpose(self) -> str:
+        return f"pin {self.target}" if self.how is MountMethod.LINK else f"mount {self.target}"
+
+    def encode(self) -> bytes:
+        target, source = os.fsencode(self.target), os.fsencode(self.source)
+        return _step(3, _MOUNT.pack(self.how, len(target) + 1) + target + b"\0" + source + b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The last step of a program of which the rest follows later (`NamespaceWorker.stay`), with the mounts."""
+
+    purpose = "wait for the rest of the program"
+
+    def encode(self) -> bytes:
+        return _step(4, b"")
+
+
+Step = Configure | OpenSocket | OpenNetlink | LateMount | Continuation
+
+
+def _step(kind: int, body: bytes) -> bytes:
+    padding = bytes(-len(body) % 4)
+    return _HEAD.pack(kind, len(body) + len(padding)) + body + padding
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceProgram:
+    """Steps, and their bytes. Raises InternalError for more than the other side takes."""
+
+    steps: tuple[Step, ...]
+    encoded: bytes
+    sockets: int
+    has_mounts: bool = False
+    stays: bool = False
+    """More follows."""
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> NamespaceProgram:
+        encoded = b"".join(step.encode() for step in steps)
+        sockets = sum(isinstance(step, OpenSocket | OpenNetlink) for step in steps)
+        if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
+            raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
+        has_mounts = any(isinstance(step, LateMount) for step in steps)
+        return cls(tuple(steps), encoded, sockets, has_mounts, isinstance(steps[-1], Continuation))
+
+    def step(self, stage: int) -> Step | None:
+        """The step of this stage of an answer."""
+        number = stage - FIRST_STEP
+        return self.steps[number] if 0 <= number < len(self.steps) else None
+
+    def describe(self, stage: int) -> str:
+        """What failed at this stage of an answer."""
+        if (step := self.step(stage)) is not None:
+            return f"cannot {step.purpose}"
+        return STAGES.get(stage, f"an unknown stage ({stage}) failed")
+
+
+COMPLETE = 0
+FIRST_STEP = 16
+STAGES = {
+    1: "cannot start a process for it",
+    2: "cannot find the user namespace that owns it",
+    3: "cannot enter the user namespace that owns it",
+    4: "cannot enter it",
+    5: "the helper does not understand the program: it may be of another version",
+    6: "cannot enter its mount namespace",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """`stage` COMPLETE, or where it failed; `errno` why."""
+
+    stage: int
+    errno: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProgramResult:
+        """ValueError when it is not whole."""
+        try:
+            return cls(*_ANSWER.unpack(data))
+        except struct.error:
+            raise ValueError(f"an answer of {len(data)} bytes") from None

@@ -1,0 +1,180 @@
+"""The daemon's hands in the network namespaces of its sandboxes.
+
+`NamespaceWorker` owns a process `apply-seccomp namespaces`, which lives as long as the worker and is replaced when it
+dies. A request is a program (`namespace_program.py`), the namespace, and one end of a socket pair for the answer; the
+other side forks for each, so requests neither wait for nor hurt each other. An end without an answer means that the
+fork died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable
+
+from sandboxd.backends.linux.network.namespace_program import NamespaceProgram
+from sandboxd.backends.linux.network.namespace_request import NamespaceRequest
+
+
+class NamespaceWorker:
+    """`helper` is the path of apply-seccomp. `log(event, **values)` hears when the process had to be replaced."""
+
+    def __init__(self, helper: str, log: Callable[..., None]) -> None:
+        self._helper = helper
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        self._waiting: deque[NamespaceRequest] = deque()
+        self._ended = asyncio.Event()
+        self._closed = False
+
+    def open(self) -> None:
+        """Start the process, which takes a millisecond. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours.setblocking(False)
+            self._process = subprocess.Popen(
+                [self._helper, "namespaces"],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._requests = ours
+        pidfd = os.pidfd_open(self._process.pid)
+        self._ended.clear()
+        self._loop.add_reader(pidfd, self._process_ended, self._process, pidfd)
+
+    async def aclose(self) -> None:
+        """End the process. Whoever waits for an answer gets NamespaceError."""
+        self._closed = True
+        self._hang_up()
+        if self._process is not None:
+            await self._ended.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(
+        self, namespace: int, program: NamespaceProgram, mounts: int | None = None
+    ) -> asyncio.Future[list[socket.socket]]:
+        """Send a program off; the sockets that it opened, owned by whoever awaits them. The future raises
+        NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call,
+        and so is `mounts`, the mount namespace that goes with it, for programs that have mounts."""
+        request = NamespaceRequest(program, self._loop)
+        self._begin(request, namespace, mounts)
+        return request.future
+
+    def _begin(self, request: NamespaceRequest, namespace: int, mounts: int | None) -> None:
+        if self._closed:
+            request.fail("the daemon is ending")
+            return
+        try:
+            request.attach(namespace, mounts)
+            if self._requests is None:
+                self.open()
+        except OSError as error:
+            request.fail("the helper cannot be started", error.errno or 0)
+            return
+        self._waiting.append(request)
+        if len(self._waiting) == 1:
+            self._send_waiting()
+
+    def stay(self, namespace: int, program: NamespaceProgram) -> WaitingProgram:
+        """The same with a program that ends in `More`: whoever did it stays there for the rest. To be closed."""
+        request = NamespaceRequest(program, self._loop)
+        self._begin(request, namespace, None)
+        return WaitingProgram(request)
+
+    async def perform(
+        self, namespace: int, program: NamespaceProgram, mounts: int | None = None
+    ) -> list[socket.socket]:
+        """The same, waited for."""
+        return await self.start(namespace, program, mounts)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            if self._requests is None:
+                try:
+                    self.open()
+                except OSError as error:
+                    self._fail_waiting("the helper cannot be started", error.errno or 0)
+                    return
+            assert self._requests is not None
+            try:
+                self._waiting[0].send(self._requests)
+            except BlockingIOError:
+                self._loop.add_writer(self._requests.fileno(), self._send_waiting)
+                return
+            except OSError:  # it has died: the next one takes over what was not sent
+                self._log("namespace_worker_died")
+                self._hang_up()
+                continue
+            self._waiting.popleft()
+        if self._requests is not None:
+            self._loop.remove_writer(self._requests.fileno())
+
+    def _process_ended(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
+        """May be told of one that has been replaced already."""
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        process.wait()
+        if self._process is process:
+            self._process = None
+            self._ended.set()
+
+    def _hang_up(self) -> None:
+        if self._requests is not None:
+            self._loop.remove_writer(self._requests.fileno())
+            self._requests.close()
+            self._requests = None
+        if self._closed:
+            self._fail_waiting("the daemon is ending")
+
+    def _fail_waiting(self, reason: str, number: int = 0) -> None:
+        while self._waiting:
+            self._waiting.popleft().fail(reason, number)
+
+
+class WaitingProgram:
+    """Somebody in the namespaces of a sandbox who has been given a program, and waits there for the rest of it: nothing
+    has to be entered any more."""
+
+    def __init__(self, request: NamespaceRequest) -> None:
+        self._request = request
+        self._opened = request.future
+        self._are_taken = False
+
+    async def opened(self) -> list[socket.socket]:
+        """The sockets of the first part. Raises NamespaceError."""
+        sockets = await self._opened
+        self._are_taken = True
+        return sockets
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known what became of the first part."""
+        return self._opened.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that nothing comes of it."""
+        return self.is_done and (self._opened.cancelled() or self._opened.exception() is not None)
+
+    def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
+        """Send the rest off, at any time. As `NamespaceWorker.start`; cancelled when the first part fails."""
+        return self._request.finish(program, mounts)
+
+    def close(self) -> None:
+        """Give up what is not done yet; whoever waits for it is cancelled. Sockets that nobody has taken are closed."""
+        if self.is_done and not self.has_failed and not self._are_taken:
+            for one in self._opened.result():
+                one.close()
+        self._request.give_up()

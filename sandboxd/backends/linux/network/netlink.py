@@ -1,0 +1,266 @@
+"""Messages that configure the kernel's network (netlink(7), rtnetlink(7), linux/netfilter/nf_tables.h) as bytes. Pure.
+
+A `Batch` is what is sent in one piece to one netlink protocol, with the number of acknowledgements that come back: each
+message asks for one. The rule set of a sandbox is written with this in `capture_rules.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address
+
+from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+
+NETLINK_ROUTE = 0
+NETLINK_SOCK_DIAG = 4
+NETLINK_NETFILTER = 12
+LOOPBACK_INDEX = 1
+"""lo is the first interface of every network namespace."""
+
+_NESTED = 0x8000
+_REQUEST, _ACK, _REPLACE, _CREATE = 0x01, 0x04, 0x100, 0x400
+_NEWADDR, _NEWROUTE = 20, 24
+_SOCK_DIAG_BY_FAMILY, _DUMP = 20, 0x300
+_ERROR, _DONE = 2, 3
+_NO_DETECTION = 0x02
+"""IFA_F_NODAD: usable at once, there is nobody else who could have it."""
+_TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
+_NFTABLES = 10
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_NEWTABLE, _NEWCHAIN, _NEWRULE = (_NFTABLES << 8 | number for number in (0, 3, 6))
+
+
+class Family(IntEnum):
+    """The numbers of AF_INET and AF_INET6, which are those of NFPROTO_IPV4 and NFPROTO_IPV6."""
+
+    V4 = 2
+    V6 = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    protocol: int
+    messages: bytes
+    acknowledgements: int
+
+
+# ---- Building blocks ----------------------------------------------------------------------------------------------
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """A struct nlattr with its value, padded."""
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def nested(kind: int, *attributes: bytes) -> bytes:
+    return attribute(kind | _NESTED, b"".join(attributes))
+
+
+def text(kind: int, value: str) -> bytes:
+    return attribute(kind, value.encode() + b"\0")
+
+
+def number(kind: int, value: int) -> bytes:
+    """32 bits in network order, as all of nf_tables has them."""
+    return attribute(kind, struct.pack(">I", value))
+
+
+def message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
+    """A struct nlmsghdr with its payload."""
+    data = struct.pack("=IHHII", 16 + len(payload), kind, flags, sequence, 0) + payload
+    return data + bytes(-len(data) % 4)
+
+
+# ---- Routes -------------------------------------------------------------------------------------------------------
+
+
+def everything_is_local(families: Sequence[Family]) -> Batch:
+    """Routes that make every address one of this namespace: a connection to it arrives at a socket in here. What leaves
+    without an address of its own comes from the loopback address. lo gets an address as well that does not look like
+    its own, see `OWN_V4`. Works again on what it has done."""
+    messages = [make(family) for family in families for make in (_local_route, _own_address)]
+    return Batch(NETLINK_ROUTE, b"".join(messages), len(messages))
+
+
+def _local_route(family: Family) -> bytes:
+    source = IPv4Address("127.0.0.1") if family is Family.V4 else IPv6Address("::1")
+    head = struct.pack("=8BI", family, 0, 0, 0, _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL, 0)
+    interface = attribute(4, struct.pack("=I", LOOPBACK_INDEX))  # RTA_OIF
+    preferred = attribute(7, source.packed)  # RTA_PREFSRC
+    return message(_NEWROUTE, _REQUEST | _ACK | _CREATE | _REPLACE, head + interface + preferred)
+
+
+def _own_address(family: Family) -> bytes:
+    own: IPAddress = OWN_V4 if family is Family.V4 else OWN_V6
+    head = struct.pack("=4BI", family, own.max_prefixlen, _NO_DETECTION, 0, LOOPBACK_INDEX)
+    addresses = attribute(1, own.packed) + attribute(2, own.packed)  # IFA_ADDRESS, IFA_LOCAL
+    return message(_NEWADDR, _REQUEST | _ACK | _CREATE | _REPLACE, head + addresses)
+
+
+# ---- Unix sockets -------------------------------------------------------------------------------------------------
+
+
+def bound_unix_sockets() -> bytes:
+    """Ask a NETLINK_SOCK_DIAG socket for the bound Unix sockets of its namespace.
+
+    Those that listen are among them. Names and files are asked for (linux/unix_diag.h)."""
+    not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
+    body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
+    return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
+
+
+UnixFile = tuple[int, int]
+"""Device and inode of a socket, both as the kernel has them in 32 bits."""
+
+
+def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
+    """Read one part of the answer.
+
+    The file of each socket with the name that its server gave to bind(2), and whether that was the last part. Raises
+    OSError, and struct.error for what is no such answer."""
+    found: dict[UnixFile, str] = {}
+    at = 0
+    while at < len(answer):
+        length, kind = struct.unpack_from("=IH", answer, at)
+        if kind in (_ERROR, _DONE):
+            (number,) = struct.unpack_from("=i", answer, at + 16)
+            if number:
+                raise OSError(-number, "the kernel does not list Unix sockets")
+            return found, True
+        inner, end = at + 32, at + length  # behind struct nlmsghdr and struct unix_diag_msg
+        name, file = "", None
+        while inner < end:
+            size, attribute_kind = struct.unpack_from("=HH", answer, inner)
+            if attribute_kind == 0:  # UNIX_DIAG_NAME
+                name = answer[inner + 4 : inner + size].rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif attribute_kind == 1:  # UNIX_DIAG_VFS
+                inode, device = struct.unpack_from("=II", answer, inner + 4)
+                file = device, inode
+            inner += max(size, 4) + -size % 4
+        if file is not None:
+            found[file] = name
+        at += max(length, 16) + -length % 4
+    return found, False
+
+
+# ---- nf_tables: expressions ---------------------------------------------------------------------------------------
+
+Expression = bytes
+_VERDICT, _FIRST, _SECOND = 0, 1, 2  # registers
+_ACCEPT, _JUMP = 1, -3 & 0xFFFFFFFF
+
+
+def _expression(name: str, *attributes: bytes) -> Expression:
+    return nested(1, text(1, name), nested(2, *attributes))
+
+
+def _value(kind: int, data: bytes) -> bytes:
+    return nested(kind, attribute(1, data))
+
+
+def compare(data: bytes, *, equal: bool = True) -> Expression:
+    """Goes on when what was loaded is (not) this."""
+    return _expression("cmp", number(1, _FIRST), number(2, 0 if equal else 1), _value(3, data))
+
+
+def between(first: bytes, last: bytes) -> Expression:
+    """Goes on when what was loaded lies in this range, ends included, in network order."""
+    return _expression("range", number(1, _FIRST), number(2, 0), _value(3, first), _value(4, last))
+
+
+def load_protocol() -> Expression:
+    """The transport protocol, one byte."""
+    return _expression("meta", number(2, 16), number(1, _FIRST))
+
+
+def load_network(offset: int, length: int) -> Expression:
+    """Bytes of the network header."""
+    return _expression("payload", number(1, _FIRST), number(2, 1), number(3, offset), number(4, length))
+
+
+def load_transport(offset: int, length: int) -> Expression:
+    """Bytes of the transport header."""
+    return _expression("payload", number(1, _FIRST), number(2, 2), number(3, offset), number(4, length))
+
+
+def load_is_transparent() -> Expression:
+    """Of the socket that the packet would be given to, one byte: whether it has IP_TRANSPARENT. Goes on only when there
+    is such a socket."""
+    return _expression("socket", number(1, 0), number(2, _FIRST))
+
+
+def give_to(family: Family, address: bytes, port: int) -> tuple[Expression, ...]:
+    """Give the packet to the transparent socket that is bound there, unchanged (nf_tables `tproxy`)."""
+    return (
+        _expression("immediate", number(1, _FIRST), _value(2, address)),
+        _expression("immediate", number(1, _SECOND), _value(2, struct.pack(">H", port))),
+        _expression("tproxy", number(1, family), number(2, _FIRST), number(3, _SECOND)),
+    )
+
+
+def accept() -> Expression:
+    return _expression("immediate", number(1, _VERDICT), nested(2, nested(2, number(1, _ACCEPT))))
+
+
+def jump(chain: str) -> Expression:
+    return _expression("immediate", number(1, _VERDICT), nested(2, nested(2, number(1, _JUMP), text(2, chain))))
+
+
+def reject(family: Family) -> Expression:
+    """Port unreachable: the sender has its error at once."""
+    code = 3 if family is Family.V4 else 4
+    return _expression("reject", number(1, 0), attribute(2, bytes([code])))
+
+
+# ---- nf_tables: tables --------------------------------------------------------------------------------------------
+
+Rule = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Rules in order. `hook` (NF_INET_…) and `priority` for one that the kernel enters by itself."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    hook: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    family: Family
+    chains: tuple[Chain, ...]
+    """Whoever is jumped to comes first."""
+
+
+def new_tables(tables: Sequence[Table]) -> Batch:
+    """All of it or nothing."""
+    made = [one for table in tables for one in _table(table)]
+    begin, end = (message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
+    return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, len(made))
+
+
+def _table(table: Table) -> list[bytes]:
+    def new(kind: int, *attributes: bytes) -> bytes:
+        head = struct.pack(">BBH", table.family, 0, 0)
+        return message(kind, _REQUEST | _ACK | _CREATE | _APPEND, head + b"".join(attributes))
+
+    made = [new(_NEWTABLE, text(1, table.name))]
+    for chain in table.chains:
+        attached: tuple[bytes, ...] = ()
+        if chain.hook is not None:
+            where = nested(4, number(1, chain.hook), number(2, chain.priority & 0xFFFFFFFF))
+            attached = (where, text(7, "filter"))
+        made.append(new(_NEWCHAIN, text(1, table.name), text(3, chain.name), *attached))
+    for chain in table.chains:
+        made += [new(_NEWRULE, text(1, table.name), text(2, chain.name), nested(4, *rule)) for rule in chain.rules]
+    return made
+
+
+_APPEND = 0x800

@@ -1,0 +1,52 @@
+"""The Unix sockets of a network namespace as the kernel lists them (unix_diag).
+
+It knows their files, and the names by which they were bound. No program can change these afterwards: a link or a rename
+moves the file, and not the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import replace
+
+from sandboxd.backends.linux.network.netlink import NETLINK_SOCK_DIAG, UnixFile, bound_unix_sockets, read_unix_sockets
+from sandboxd.plan.host_facts import SocketFile, SocketsAtStart
+
+PART, MOST_PARTS = 1 << 16, 1000
+"""Bytes that are read at a time, and how often. A part holds some hundred sockets."""
+
+
+def file_of(file: SocketFile) -> UnixFile:
+    """Convert to the kernel's form.
+
+    An inode that takes more than 32 bits is equal to none there."""
+    major, minor = file.device
+    return major << 20 | minor, file.inode
+
+
+def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
+    """List the bound sockets in the namespace of a NETLINK_SOCK_DIAG socket.
+
+    With each file comes its name. The kernel has each part of its answer there before it is read. Raises OSError."""
+    found: dict[UnixFile, str] = {}
+    sock.send(bound_unix_sockets())
+    for _ in range(MOST_PARTS):
+        some, is_last = read_unix_sockets(sock.recv(PART))
+        found.update(some)
+        if is_last:
+            break
+    return found
+
+
+def with_names(sockets: SocketsAtStart) -> SocketsAtStart:
+    """Add the names by which the sockets of this namespace were bound.
+
+    Where the kernel does not tell, there are none."""
+    if not sockets.found:
+        return sockets
+    with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as sock:
+        names = list_unix_sockets(sock)
+        named = (replace(one, bound_at=names.get(file_of(one.file), "")) for one in sockets.found)
+        return replace(sockets, found=tuple(named))
+    return sockets

@@ -1,0 +1,1 @@
+"""seccomp: the system call table and the filter program made from it. Pure."""

@@ -1,0 +1,88 @@
+"""Which system calls the helper is told about (seccomp_unotify(2)), and why. Data; filter.py turns it into a program.
+
+They wait until the helper has looked at them. A call on a descriptor (write, ftruncate, fchmod) is never among them:
+what a descriptor may do was settled when it was opened.
+"""
+
+from __future__ import annotations
+
+from sandboxd.backends.linux.seccomp.syscall_table import (
+    ALLOW,
+    EOPNOTSUPP,
+    EPERM,
+    MACHINES,
+    SYSCALLS,
+    Action,
+    Argument,
+    ReturnValue,
+    SyscallRule,
+)
+
+NOTIFY = Action(ReturnValue.NOTIFY)
+SILENTLY = Action(ReturnValue.REFUSE)
+"""The caller hears of success, and nothing is done."""
+
+
+def _row(calls: str, action: Action, why: str, *where: Argument) -> SyscallRule:
+    return SyscallRule(tuple(calls.split()), action, why, where)
+
+
+_AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
+_FASTOPEN = 0x20000000  # MSG_FASTOPEN
+_REMOVEDIR = 0x200  # AT_REMOVEDIR
+_INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
+
+UNIX_SOCKETS_LISTED = (
+    _row("socket", ALLOW,
+        "a stream goes where its connect goes, and that is asked about; a datagram socket could send to any address",
+        Argument(0, (_AF_UNIX,)), Argument(1, (_STREAM, _SEQPACKET), _TYPE)),
+    _row("clone", EPERM,
+        "who shares descriptors with no thread could exchange one while the helper looks; it knows threads only",
+        Argument(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD)),
+    _row("prctl", SILENTLY, "the helper looks at each socket, and refuses who cannot be looked at (ssh-agent)",
+        Argument(0, (_PR_SET_DUMPABLE,)), Argument(1, (0,))),
+    _row("setsockopt getsockopt", EOPNOTSUPP, "SCTP, which can only be handed in, binds and connects by them",
+        Argument(1, (_SCTP,))),
+)  # fmt: skip
+"""Before all other rows."""
+
+WRITES = (
+    _row("open", ALLOW, "only reads", Argument(1, (0,), _INTENDS_TO_WRITE)),
+    _row("openat", ALLOW, "only reads", Argument(2, (0,), _INTENDS_TO_WRITE)),
+    _row("open openat", NOTIFY, "writes a file, or makes one"),
+    _row("creat truncate", NOTIFY, "writes a file"),
+    _row("mkdir mkdirat mknod mknodat link linkat symlink symlinkat", NOTIFY, "makes a name"),
+    _row("rename renameat renameat2 unlink unlinkat rmdir", NOTIFY, "removes a name"),
+    _row("chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat", NOTIFY,
+        "changes what is known about a file"),
+    _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
+)  # fmt: skip
+
+REMOVALS = (
+    _row("rmdir", NOTIFY, "what keeps a name absent would fail to go, and git clean with it"),
+    _row("unlinkat", NOTIFY, "as rmdir", Argument(2, (_REMOVEDIR,), _REMOVEDIR)),
+)  # fmt: skip
+"""Where writes are not looked at. Removing files is left alone: there are many, and few of them are placeholders."""
+
+READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
+"""Before the rows for writes."""
+
+CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
+
+
+SOCKETS_HANDED_IN = (
+    _row("sendto", EOPNOTSUPP, "connects by sending; programs take connect", Argument(3, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendmsg", EOPNOTSUPP, "as sendto", Argument(2, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendmmsg", EOPNOTSUPP, "as sendto", Argument(3, (_FASTOPEN,), _FASTOPEN)),
+    _row("sendto", ALLOW, "without an address", Argument(5, (0,))),
+    _row("sendto sendmsg sendmmsg bind listen", NOTIFY,
+        "a server outside may have handed in a socket of its own network"),
+)  # fmt: skip
+"""Where Unix sockets are listed. Elsewhere no descriptor arrives."""
+
+
+def call_name(number: int, machine: str) -> str:
+    """The name of a system call by its number on `machine`; the number as text where it is none of ours."""
+    column = MACHINES[machine].column
+    return next((name for name, numbers in SYSCALLS.items() if numbers[column] == number), str(number))

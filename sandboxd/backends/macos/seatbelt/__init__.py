@@ -1,0 +1,1 @@
+"""The Seatbelt profile: rules, patterns and text. Pure."""

@@ -1,0 +1,61 @@
+"""Protected names that are not there yet, as regular expressions. Pure.
+
+What exists is a point like any other, from the same table and the same scan as on Linux
+(`plan.filesystem.path_entries`). A rule of Seatbelt can also speak of names that do not exist, at any depth, and so it
+does:
+
+- `WORKSPACE` names below every writable directory that is a workspace, outside `node_modules`;
+- `hooks` of every git directory, submodules and linked worktrees included. `git init` and `git clone` copy sample hooks
+  there, so the environment tells them not to (`environment.py`);
+- not `config` of a git directory that does not exist yet: without writing it there is no `git init`.
+
+The names are matched in any case: most volumes of macOS do not tell `.git` from `.GIT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sandboxd.backends.macos.seatbelt.path_patterns import END, alternatives, checked, fold, quote
+from sandboxd.policy.paths.protected_names import SKIPPED_DIRECTORIES, ProtectedIn, rows
+
+_ANYWHERE = "(/[^/]+)*"
+_HOOKS = "hooks"
+
+
+def workspace_names(root: str) -> Iterator[str]:
+    """Expressions for the protected names of a workspace, at any depth below its canonical directory."""
+    before = f"^{_base(root)}{_ANYWHERE}/"
+    yield from alternatives(before, _folded(row.name for row in rows(ProtectedIn.WORKSPACE)), END)
+
+
+def skipped_directories(root: str) -> str:
+    """What lies in a directory that the names above do not apply to: installed packages, and git's own files (a branch
+    may be called `.vscode`)."""
+    names = "|".join(map(quote, sorted({*SKIPPED_DIRECTORIES, ".git"})))
+    return checked(f"^{_base(root)}{_ANYWHERE}/({names})/", root)
+
+
+def hook_directories(root: str) -> Iterator[str]:
+    """Expressions for the hooks of all git directories below a canonical directory. A branch may be called `hooks`, so
+    a submodule's name is not any path: it ends before the directories that git makes in it."""
+    if all(row.name != _HOOKS for row in rows(ProtectedIn.GIT_DIR)):
+        return
+    git = f"^{_base(root)}{_ANYWHERE}/{fold('.git')}"
+    yield checked(f"{git}/{fold(_HOOKS)}{END}", root)
+    yield checked(f"{git}/worktrees/[^/]+/{fold(_HOOKS)}{END}", root)
+    yield checked(f"{git}/modules(/[^/]+)+/{fold(_HOOKS)}{END}", root)
+
+
+def inside_refs(root: str) -> str:
+    """Branches, and the logs of branches, of submodules."""
+    return checked(f"^{_base(root)}{_ANYWHERE}/{fold('.git')}/modules(/[^/]+)+/(refs|logs)/", root)
+
+
+def _base(root: str) -> str:
+    return "" if root == "/" else quote(root)
+
+
+def _folded(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield "[^/]*".join(fold(piece) for piece in name.split("*"))

@@ -1,0 +1,272 @@
+"""What may be read and written, as an ordered list of rules of which the last match wins. Pure.
+
+The order, and why it is right whichever of two descriptions of the system holds (`tests/support/sbpl.py`):
+
+1. Reading is allowed.
+2. The points of the policy, directories before what lies in them, each with what is in force from there downwards
+   (`plan.filesystem.mounts.settle`, the four rules). A rule about a directory covers everything below it, so after each
+   one the patterns are said again as far as they can match below it.
+3. Protected names that are not there yet, then patterns of `denyWrite`: these beat every `allowWrite`.
+4. The daemon's own directories and the session's temporary one.
+5. Symlinks that must stay, and every directory on the way to something guarded: they cannot be renamed or removed.
+
+Rules about reading name `file-read*`, rules about writing `file-write*`, so a later one always beats an earlier one;
+only number 5 names single operations, and nothing is allowed after it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from sandboxd.backends.macos.seatbelt.absent_names import (
+    hook_directories,
+    inside_refs,
+    skipped_directories,
+    workspace_names,
+)
+from sandboxd.backends.macos.seatbelt.path_patterns import Glob
+from sandboxd.backends.macos.seatbelt.seatbelt_entries import Pattern, at_and_above
+from sandboxd.plan.filesystem.mounts import Mark, MountNode, Visibility, is_below, settle
+from sandboxd.plan.filesystem.path_entries import PathTable, is_workspace
+from sandboxd.plan.host_facts import Facts, PathKind
+from sandboxd.plan.host_queries import writable_roots
+from sandboxd.plan.request import Place
+from sandboxd.policy.model import FilePolicy
+
+READ, WRITE = "file-read*", "file-write*"
+MOVE = ("file-write-create", "file-write-unlink")
+_DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
+
+
+class PathFilter(StrEnum):
+    """Filters of the profile language."""
+
+    LITERAL = "literal"
+    SUBPATH = "subpath"
+    REGEX = "regex"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    how: PathFilter
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileRule:
+    """`unless`: not where one of these matches too."""
+
+    allow: bool
+    operations: tuple[str, ...]
+    matches: tuple[Match, ...]
+    unless: tuple[Match, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    read: bool
+    write: bool
+
+
+@dataclass(slots=True)
+class _Rules:
+    """Collects rules; neighbours that say the same become one."""
+
+    rules: list[FileRule] = field(default_factory=list)
+
+    def add(self, rule: FileRule) -> None:
+        last = self.rules[-1] if self.rules else None
+        if last is not None and replace(last, matches=rule.matches) == rule:
+            self.rules[-1] = replace(last, matches=(*last.matches, *rule.matches))
+        else:
+            self.rules.append(rule)
+
+    def set(self, state: _State, match: Match, why: str) -> None:
+        if state.read is state.write:
+            self.add(FileRule(state.read, (READ, WRITE), (match,), why=why))
+        else:
+            self.add(FileRule(state.read, (READ,), (match,), why=why))
+            self.add(FileRule(state.write, (WRITE,), (match,), why=why))
+
+
+def list_file_rules(
+    files: FilePolicy, place: Place, facts: Facts, found: PathTable, patterns: tuple[Pattern, ...]
+) -> tuple[FileRule, ...]:
+    """`found` are the points of `make_seatbelt_points`. Raises `PolicyError` for what cannot be expressed."""
+    nodes = settle(found.entries)
+    rules = _Rules([FileRule(True, (READ,), (), why="reading is open where nothing below closes it")])
+    _add_points(rules, nodes, patterns)
+    for rule in _protected(files, place, facts, nodes):
+        rules.add(rule)
+    for path in _refused_instead_of_watched(found, facts):
+        why = "names that make git obey another configuration, and do not exist"
+        rules.add(FileRule(False, (WRITE,), (Match(PathFilter.SUBPATH, path),), why=why))
+    closed = [pattern.glob for pattern in patterns if pattern.mark & Mark.DENY_WRITE]
+    if closed:
+        why = "patterns of denyWrite beat every allowWrite"
+        rules.add(FileRule(False, (WRITE,), tuple(map(_regex, closed)), why=why))
+    for node in nodes:
+        if node.entry.shows is not None:
+            match = Match(PathFilter.SUBPATH, node.entry.path)
+            rules.set(_state(node), match, "the daemon's and the session's own directories")
+    _add_links(rules, nodes)
+    _add_guards(rules, nodes, facts, patterns)
+    return tuple(rules.rules)
+
+
+_POINTS = "rules about paths, and the protected names that exist: directories before what lies in them"
+
+
+def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, ...]) -> None:
+    has_allow_patterns = any(not pattern.denies for pattern in patterns)
+    for node in nodes:
+        entry = node.entry
+        if entry.link is not None or entry.shows is not None:
+            continue
+        state = _state(node)
+        above = _state(node.parent) if node.parent is not None else _State(True, False)
+        if node.parent is None and state == above:
+            said = [(True, READ)]  # by the first rule of all
+        elif state != above or (has_allow_patterns and entry.marks & _DENIES):
+            said = _say(rules, state, above, Match(PathFilter.SUBPATH, entry.path), again=has_allow_patterns)
+        else:
+            continue
+        for rule in _patterns_below(node, said, patterns):
+            rules.add(rule)
+
+
+def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
+    """Add what has to be said about a place where something else holds than above it, and return it. `again`: say also
+    what is closed as above, because a pattern may have opened it."""
+    said = [
+        (allow, operation)
+        for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
+        if allow is not before or (again and not allow)
+    ]
+    if len(said) == 2 and state.read is state.write:
+        rules.add(FileRule(state.read, (READ, WRITE), (match,), why=_POINTS))
+    else:
+        for allow, operation in said:
+            rules.add(FileRule(allow, (operation,), (match,), why=_POINTS))
+    return said
+
+
+def _patterns_below(node: MountNode, said: list[tuple[bool, str]], patterns: tuple[Pattern, ...]) -> Iterator[FileRule]:
+    """The patterns again, where the rule just made has covered them. Where two patterns meet, the one with more
+    components is the more specific; `**` has no number of them, so there a deny wins."""
+    closed = node.write_denied or node.protected or bool(node.entry.marks & Mark.UNOPENABLE)
+    found = [
+        (pattern, glob)
+        for pattern in patterns
+        if not pattern.mark & Mark.DENY_WRITE
+        for glob in pattern.glob.meets(node.entry.path).below
+    ]
+    opened = any(allow for allow, _ in said) or any(not pattern.denies for pattern, _ in found)
+    for pattern, glob in sorted(found, key=_specificity):
+        if pattern.denies:
+            if opened:
+                yield FileRule(False, (READ, WRITE), (_regex(glob),), why=_POINTS)
+            continue
+        if (False, READ) in said:
+            yield FileRule(True, (READ,), (_regex(glob),), why=_POINTS)
+        if pattern.mark & Mark.ALLOW_WRITE and not closed and not _state(node).write:
+            yield FileRule(True, (WRITE,), (_regex(glob),), why=_POINTS)
+
+
+def _specificity(item: tuple[Pattern, Glob]) -> tuple[int, int, bool]:
+    pattern, glob = item
+    if glob.is_deep:
+        return (2 if pattern.denies else 0, 0, pattern.denies)
+    return (1, glob.depth, pattern.denies)
+
+
+def _regex(glob: Glob) -> Match:
+    return Match(PathFilter.REGEX, glob.expression)
+
+
+def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[MountNode]) -> Iterator[FileRule]:
+    lifted = tuple(Match(PathFilter.SUBPATH, node.entry.path) for node in nodes if node.entry.marks & Mark.LIFTED)
+    writable = [root for root in writable_roots(files, place) if facts.paths[root].kind is PathKind.DIRECTORY]
+    roots = {facts.paths[root].real for root in writable}
+    why = "protected names that do not exist yet: what a program outside would obey"
+    for root in _outermost({facts.paths[root].real for root in writable if is_workspace(root, facts)}):
+        names = tuple(Match(PathFilter.REGEX, text) for text in workspace_names(root))
+        yield FileRule(False, (WRITE,), names, (Match(PathFilter.REGEX, skipped_directories(root)), *lifted), why)
+    for root in _outermost(roots):
+        hooks = tuple(Match(PathFilter.REGEX, text) for text in hook_directories(root))
+        yield FileRule(False, (WRITE,), hooks, (Match(PathFilter.REGEX, inside_refs(root)), *lifted), why)
+
+
+def _refused_instead_of_watched(found: PathTable, facts: Facts) -> Iterator[str]:
+    """Linux watches these names, since a placeholder would be in the way, and moves them aside afterwards. A rule is in
+    nobody's way. Of names that do harm together one is enough: the one that is least likely to be wanted."""
+    # a way that ends early (`HEAD/refs` where `HEAD` is a file) says nothing about the place it ends at
+    kinds = {resolved.real: resolved.kind for resolved in facts.paths.values() if not resolved.problem}
+    for together in found.watched:
+        absent = [path for path in together if kinds.get(path) is None]
+        if absent:
+            yield min(absent, key=lambda path: (posixpath.basename(path) != "HEAD", path))
+
+
+def _outermost(paths: set[str]) -> list[str]:
+    """Those that lie in no other one."""
+    return [path for path in sorted(paths) if not any(other != path and is_below(path, other) for other in paths)]
+
+
+def _add_links(rules: _Rules, nodes: list[MountNode]) -> None:
+    for node in nodes:
+        entry, parent = node.entry, node.parent
+        if entry.link is None or parent is None:
+            continue
+        match = Match(PathFilter.LITERAL, entry.path)
+        if entry.link and not _state(parent).read:
+            rules.add(FileRule(True, (READ,), (match,), why="symlinks on the way to what is opened"))
+    for node in nodes:
+        if node.entry.link is not None and node.entry.guard:
+            match = Match(PathFilter.LITERAL, node.entry.path)
+            rules.add(FileRule(False, MOVE, (match,), why="symlinks at guarded names: nobody puts another one there"))
+
+
+def _add_guards(rules: _Rules, nodes: list[MountNode], facts: Facts, patterns: tuple[Pattern, ...]) -> None:
+    by_path = {node.entry.path: node for node in nodes}
+    guarded: dict[str, None] = {}
+    for node in nodes:
+        if node.entry.link is not None:
+            if node.entry.guard:
+                guarded.update(_writable_above(node.entry.path, by_path))
+        elif not _state(node).write:
+            guarded.update(_writable_above(node.entry.path, by_path))
+        elif node.parent is None or not _state(node.parent).write:
+            guarded[node.entry.path] = None
+    for pattern in patterns:
+        if pattern.denies:
+            for match in facts.globs.get(pattern.rule.path, ()):
+                guarded.update(_writable_above(match.path, by_path))
+    if guarded:
+        matches = tuple(Match(PathFilter.LITERAL, path) for path in sorted(guarded))
+        why = "writable directories, and those on the way to something guarded, stay where they are"
+        rules.add(FileRule(False, MOVE, matches, why=why))
+
+
+def _writable_above(path: str, by_path: dict[str, MountNode]) -> dict[str, None]:
+    """The directories above a path that can be written, so that somebody could rename them."""
+    found: dict[str, None] = {}
+    below: list[str] = []
+    for directory in at_and_above(posixpath.dirname(path)):
+        below.append(directory)
+        node = by_path.get(directory)
+        if node is not None and node.entry.link is None:
+            if _state(node).write:
+                found.update(dict.fromkeys(below))
+            below.clear()
+    return found
+
+
+def _state(node: MountNode) -> _State:
+    if node.entry.shows is not None:
+        return _State(node.entry.shows is Visibility.PRIVATE, node.entry.shows is Visibility.PRIVATE)
+    return _State(node.readable, node.write_open and not node.write_denied and not node.protected)

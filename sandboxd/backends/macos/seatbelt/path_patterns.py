@@ -1,0 +1,270 @@
+"""Path patterns as regular expressions that Seatbelt understands. Pure.
+
+The patterns mean what `host.globs` makes of them on Linux:
+
+| written | matches | regular expression |
+| --- | --- | --- |
+| `**` as a whole component | any number of directories, none too | `(/[^/]+)*` |
+| `*` | any characters of one name, a leading dot too | `[^/]*` |
+| `?` | one character of a name | `[^/]` |
+| `[a-c]` `[!a-c]` | one character of a name | `[a-c]` `[^a-c/]` |
+| everything else | itself | itself, escaped where it is special |
+
+A rule also covers what lies below a match, so an expression ends in `(/|$)`. Only constructs are used that mean the
+same to every engine: no `.`, no counts, no backslash in a class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.host_queries import split_pattern
+
+LONGEST = 900
+"""Bytes of one expression. The system refuses somewhere above 1,000."""
+END = "(/|$)"
+_SPECIAL = re.compile(r"([.\[\]()*+?|^$\\{}])")
+
+
+def quote(text: str) -> str:
+    """Text that means itself."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def fold(text: str) -> str:
+    """Text that means itself in upper and lower case: on a volume that does not tell them apart, a name that is not
+    there yet could be made in another spelling."""
+    return "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else quote(c) for c in text)
+
+
+@dataclass(frozen=True)
+class Glob:
+    """A pattern below a literal directory: `base` (`/`, or without a trailing slash), then one expression for each
+    component, None for `**`. The last one is never None: `x/**` is the directory `x`."""
+
+    base: str
+    parts: tuple[str | None, ...]
+
+    @cached_property
+    def expression(self) -> str:
+        """Matches a path that is matched or lies below one that is. Raises `PolicyError` when it is too long."""
+        parts = "".join("(/[^/]+)*" if part is None else "/" + part for part in self.parts)
+        return checked(f"^{quote(self.base) if self.base != '/' else ''}{parts}{END}", self.base)
+
+    @property
+    def is_deep(self) -> bool:
+        return None in self.parts
+
+    @property
+    def depth(self) -> int:
+        """Components of a match, when it is not deep."""
+        return self.base.count("/") * (self.base != "/") + len(self.parts)
+
+    def rebased(self, base: str) -> Glob:
+        """The same pattern below another directory: where the literal beginning really is."""
+        return Glob(base, self.parts)
+
+    def meets(self, path: str) -> Meeting:
+        """How a literal path stands to the pattern."""
+        below = _components_below(path, self.base)
+        if below is None:
+            if self.base == path or path == "/" or self.base.startswith(path + "/"):
+                return Meeting(False, False, (self,))
+            return Meeting(False, False, ())
+        states = self._closure({0})
+        above = False
+        for name in below:
+            above = above or len(self.parts) in states
+            states = self._closure(self._step(states, name))
+        exact = len(self.parts) in states
+        rest = tuple(Glob(path, self.parts[state:]) for state in sorted(states) if state < len(self.parts))
+        return Meeting(above, exact, tuple(_without_repeats(rest)))
+
+    def _closure(self, states: set[int]) -> set[int]:
+        for state in sorted(states):
+            following = state
+            while following < len(self.parts) and self.parts[following] is None:
+                following += 1
+                states.add(following)
+        return states
+
+    def _step(self, states: set[int], name: str) -> set[int]:
+        found = set()
+        for state in states:
+            if state == len(self.parts):
+                continue
+            part = self.parts[state]
+            if part is None:
+                found.add(state)
+            elif _name_pattern(part).fullmatch(name):
+                found.add(state + 1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """`above`: the path lies below a match. `exact`: it is one. `below`: what of the pattern can match strictly below
+    it, as patterns of their own."""
+
+    above: bool
+    exact: bool
+    below: tuple[Glob, ...]
+
+
+def parse_glob(pattern: str) -> Glob:
+    """An absolute pattern as `policy.paths.rule_paths` leaves it. Raises `PolicyError` for what cannot be expressed."""
+    beginning, parts = split_pattern(pattern)
+    return Glob(beginning, tuple(_component(part, pattern) for part in parts))
+
+
+def _component(part: str, pattern: str) -> str | None:
+    if part == "**":
+        return None
+    if not part.strip("*"):
+        return "[^/]+"
+    return "".join(_pieces(part, pattern))
+
+
+def _pieces(part: str, pattern: str) -> Iterator[str]:
+    position = 0
+    while position < len(part):
+        character = part[position]
+        position += 1
+        if character == "*":
+            while part[position : position + 1] == "*":
+                position += 1
+            yield "[^/]*"
+        elif character == "?":
+            yield "[^/]"
+        elif character == "[":
+            end = _class_end(part, position)
+            if end is None:
+                yield r"\["
+            else:
+                yield _class(part[position:end], pattern)
+                position = end + 1
+        else:
+            yield quote(character)
+
+
+def _class_end(part: str, start: int) -> int | None:
+    position = start
+    if part[position : position + 1] == "!":
+        position += 1
+    if part[position : position + 1] == "]":
+        position += 1
+    end = part.find("]", position)
+    return end if end >= 0 else None
+
+
+def _class(inside: str, pattern: str) -> str:
+    """One bracket expression. `]`, `[`, `^` and the backslash stand outside the class, as alternatives: inside it they
+    mean different things to different engines."""
+    negated = inside.startswith("!")
+    items = list(_class_items(inside[1:] if negated else inside))
+    outside = [item for item in items if item in ("]", "[", "^", "\\", "-")]
+    inner = "".join(item for item in items if item not in outside)
+    if negated:
+        if set(outside) - {"-"}:
+            raise PolicyError(
+                "pattern_unsupported",
+                f"{pattern}: a negated class with [, ], ^ or a backslash cannot be enforced on macOS",
+                hint="write the pattern without it",
+                data={"pattern": pattern},
+            )
+        return f"[^{inner}/{'-' if outside else ''}]"
+    choices = [f"[{inner}]"] if inner else []
+    choices += [quote(item) for item in outside]
+    if not choices:
+        # an empty range such as [b-a] matches nothing, and neither does a name with a slash
+        return "/"
+    return choices[0] if len(choices) == 1 else f"({'|'.join(choices)})"
+
+
+def _class_items(inside: str) -> Iterator[str]:
+    """Single characters and ranges, ranges that hold nothing left out, as in `fnmatch`."""
+    position = 0
+    while position < len(inside):
+        if inside[position + 1 : position + 2] == "-" and position + 2 < len(inside):
+            first, last = inside[position], inside[position + 2]
+            position += 3
+            if first <= last:
+                yield from _range(first, last)
+        else:
+            yield inside[position]
+            position += 1
+
+
+def _range(first: str, last: str) -> Iterator[str]:
+    """A range without the characters that cannot stand in a class."""
+    awkward = [c for c in "-[\\]^" if first <= c <= last]
+    if not awkward:
+        yield f"{first}-{last}" if first != last else first
+        return
+    yield from awkward
+    start = first
+    for character in awkward:
+        yield from _plain_range(start, chr(ord(character) - 1))
+        start = chr(ord(character) + 1)
+    yield from _plain_range(start, last)
+
+
+def _plain_range(first: str, last: str) -> Iterator[str]:
+    if first < last:
+        yield f"{first}-{last}"
+    elif first == last:
+        yield first
+
+
+@lru_cache(maxsize=4096)
+def _name_pattern(part: str) -> re.Pattern[str]:
+    return re.compile(part)
+
+
+def _components_below(path: str, base: str) -> list[str] | None:
+    if path == base:
+        return []
+    prefix = base if base == "/" else base + "/"
+    return path[len(prefix) :].split("/") if path.startswith(prefix) else None
+
+
+def _without_repeats(globs: Iterable[Glob]) -> Iterator[Glob]:
+    """`**` already covers the state behind it."""
+    skip: Glob | None = None
+    for glob in globs:
+        if skip is None or glob != skip:
+            yield glob
+        skip = Glob(glob.base, glob.parts[1:]) if glob.parts and glob.parts[0] is None else None
+
+
+def checked(expression: str, what: str) -> str:
+    """The expression, when the system takes it. Raises `PolicyError`."""
+    size = len(expression.encode("utf-8", "surrogateescape"))
+    if size > LONGEST:
+        raise PolicyError(
+            "pattern_too_long",
+            f"a pattern below {what[:100]} needs an expression of {size:,} bytes; macOS takes {LONGEST}",
+            hint="write a shorter pattern, or start it in a directory with a shorter name",
+        )
+    return expression
+
+
+def alternatives(before: str, texts: Iterable[str], after: str) -> Iterator[str]:
+    """Expressions `before(a|b|…)after` that together have all the texts, none of them too long. The texts are
+    expressions already. Raises `PolicyError` when a single one is too long."""
+    room = LONGEST - len((before + after + "()").encode("utf-8", "surrogateescape"))
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        width = len(text.encode("utf-8", "surrogateescape")) + 1
+        if chunk and size + width > room:
+            yield checked(f"{before}({'|'.join(chunk)}){after}", before)
+            chunk, size = [], 0
+        chunk.append(text)
+        size += width
+    if chunk:
+        yield checked(f"{before}({'|'.join(chunk)}){after}", before)

@@ -1,0 +1,42 @@
+"""`sandboxd check`: every step in one go; exit status 1 when a sandbox cannot be started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, parse, visible
+from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
+from sandboxd_client.wire.messages.check import CheckResult
+
+OPTIONS = (JSON, NO_AUTOSTART)
+CANNOT = 1
+ADVICE = "advice_"
+"""How the codes of steps begin that commands do as well without."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, "check [--json]", "Tell what this host can enforce.", OPTIONS):
+        return 0
+    no_words(parsed)
+    with client(parsed) as box:
+        result = box.check()
+    if "json" in parsed:
+        print_json(result)
+    else:
+        _print(result)
+    return 0 if result.ok else CANNOT
+
+
+def _print(result: CheckResult) -> None:
+    width = max((len(step.name) for step in result.steps), default=0)
+    for step in result.steps:
+        mark = "ok    " if step.ok else "advice" if step.code.startswith(ADVICE) else "FAILED"
+        sys.stdout.write(f"{mark}  {step.name:<{width}}  {visible(step.detail, 2000)}\n")
+        if not step.ok and step.remedy:
+            sys.stdout.write(f"{'':8}{'':<{width}}  remedy: {visible(step.remedy, 2000)}\n")
+    if result.ok:
+        sys.stdout.write(f"Sandboxes can be started. Layers: {', '.join(result.layers) or 'none'}\n")
+    else:
+        sys.stdout.write("No sandbox can be started on this host; nothing would be run.\n")

@@ -1,0 +1,28 @@
+"""`sandboxd metrics`: the figures of the running daemon. Never starts one. Exit status 1 when none is running."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import parse
+from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.output import fail
+from sandboxd_client import Client, DaemonNotRunning
+
+NOT_RUNNING = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, ())
+    if show_help(parsed, "metrics", "Print the figures of the daemon, in the text format of Prometheus.", ()):
+        return 0
+    no_words(parsed)
+    with Client(autostart=False) as box:
+        try:
+            sys.stdout.write(box.metrics().text)
+        except DaemonNotRunning:
+            return fail(
+                "no daemon is running", "`sandboxd run` or `sandboxd service install --now` starts one", NOT_RUNNING
+            )
+    return 0

@@ -1,0 +1,51 @@
+"""`sandboxd restart`: the daemon goes on in another program, with everything it has; when none runs, one is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import parse
+from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd_client import Client, DaemonNotRunning, RpcError
+from sandboxd_client.connection import usable_path
+from sandboxd_client.starting import stop_daemon
+from sandboxd_client.wire.messages.status import StatusResult
+
+IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found"})
+SUMMARY = "Have the daemon go on in a new program, with everything it runs; start it when none runs."
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, ())
+    if show_help(parsed, "restart", SUMMARY, ()):
+        return 0
+    no_words(parsed)
+    status = restart(usable_path())
+    sys.stdout.write(f"running (pid {status.pid}, version {status.version}, socket {status.socket})\n")
+    if status.restarted is not None:
+        done = status.restarted
+        sys.stdout.write(f"{done.commands} running commands taken over in {done.stall_s * 1000:.0f} ms")
+        sys.stdout.write(f", {done.cut} connections cut\n" if done.cut else "\n")
+        for line in done.lost:
+            sys.stderr.write(f"lost: {line}\n")
+    return 0
+
+
+def restart(path: str) -> StatusResult:
+    """In place; a daemon that cannot do that (an older one, another system) is ended with what it runs, and started."""
+    try:
+        with Client(path, autostart=False) as box:
+            before = box.status().restarts
+            box.restart()
+            status = box.status()
+            if status.restarts > before:
+                return status
+    except DaemonNotRunning:
+        pass
+    except RpcError as error:
+        if error.slug not in IN_PLACE_IMPOSSIBLE:
+            raise
+        stop_daemon(path)
+    with Client(path) as box:
+        return box.status()

@@ -1,0 +1,89 @@
+"""`sandboxd serve`: the daemon in the foreground. The only command that imports it."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandboxd.cli.arguments import Option, UsageError, parse, visible
+from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd_client import programs
+from sandboxd_client.commands import absolute
+from sandboxd_client.connection import usable_path
+from sandboxd_client.errors import SandboxdError
+
+SYNTAX = (
+    "serve [--socket P] [--settings F] [--log-format console|json|journal] [--idle-exit SECONDS] [--resolve NAME=ADDR]…"
+)
+OPTIONS = (
+    Option("--socket", "listen here", value="PATH"),
+    Option("--settings", "a settings file that only managed settings can overrule", value="FILE"),
+    Option(
+        "--log-format",
+        "how to log (console on a terminal, journal below systemd, else json)",
+        value="FORMAT",
+        only=("console", "json", "journal"),
+    ),
+    Option("--idle-exit", "end when nothing has been in use for so many seconds", value="SECONDS"),
+    Option("--resolve", "pin a host name to an address", value="NAME=ADDR", many=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What `app.process.main` is given. Paths are absolute; `resolve` is as written (NAME=ADDR)."""
+
+    socket: str | None = None
+    settings: str | None = None
+    log_format: str | None = None
+    resolve: tuple[str, ...] = ()
+    idle_exit: float | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    if "--help" not in arguments:
+        _go_on_isolated(arguments)
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, SYNTAX, "Run the daemon in the foreground.", OPTIONS):
+        return 0
+    no_words(parsed)
+    options = ServeOptions(
+        socket=usable_path(absolute(parsed.get("socket"))) if "socket" in parsed else None,
+        settings=absolute(parsed.get("settings")) if "settings" in parsed else None,
+        log_format=parsed.get("log_format"),
+        resolve=tuple(parsed.many("resolve")),
+        idle_exit=seconds(parsed.get("idle_exit")) if "idle_exit" in parsed else None,
+    )
+    from sandboxd.app.process import main as run_daemon
+
+    return run_daemon(options)
+
+
+def _go_on_isolated(arguments: Sequence[str]) -> None:
+    """Execute the daemon anew when this interpreter, or what is loaded into it, was chosen by the environment: what is
+    named there may lie where commands write, and the daemon would keep it over each restart."""
+    environment = programs.without_code(os.environ)
+    if sys.flags.isolated and environment == dict(os.environ):
+        return
+    if importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) is None:
+        raise SandboxdError(
+            "not_isolated",
+            "the daemon would be imported from the current directory or from PYTHONPATH, where commands may write",
+            "install it, for example with: uv tool install sandboxd, or in a virtual environment: pip install sandboxd",
+        )
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-I", "-m", "sandboxd", "serve", *arguments], environment)
+
+
+def seconds(text: str) -> float:
+    """Raises UsageError for what is no number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"--idle-exit needs a number of seconds above 0, not {visible(text, 40)}")
+    return value

@@ -1,0 +1,117 @@
+"""`sandboxd status`: never starts a daemon. Exit status 1 when none is running."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, parse
+from sandboxd.cli.daemon_client import no_words, print_json, print_rows, show_help
+from sandboxd_client import Client, DaemonNotRunning
+from sandboxd_client.activation import only_a_connection_is_missing
+from sandboxd_client.wire.messages.status import StatusResult
+from sandboxd_client.wire.params import encode
+
+OPTIONS = (JSON,)
+NOT_RUNNING = 1
+SESSIONS_SHOWN = 10
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, "status [--json]", "Tell whether the daemon is running, and with what.", OPTIONS):
+        return 0
+    no_words(parsed)
+    with Client(autostart=False) as box:
+        waiting = only_a_connection_is_missing(box.socket)
+        try:
+            if waiting:
+                raise DaemonNotRunning(box.socket)
+            status = box.status()
+        except DaemonNotRunning:
+            if "json" in parsed:
+                print_json({"running": False, "socket": box.socket, "starts_on_connection": waiting})
+            else:
+                why = "the next connection starts it" if waiting else f"nothing answers at {box.socket}"
+                sys.stdout.write(f"not running ({why})\n")
+            return NOT_RUNNING
+    if "json" in parsed:
+        print_json({"running": True, **encode(status)})
+    else:
+        print_rows(_rows(status))
+    return 0
+
+
+def _enabled(status: StatusResult) -> str:
+    place = status.enabled_origin
+    where = f", by {place.file}:{place.line or 1} ({place.source})" if place is not None and place.file else ""
+    return f"on{where}" if status.enabled else f"off in the settings{where} (run and wrap use it all the same)"
+
+
+def _rows(status: StatusResult) -> list[tuple[str, str]]:
+    """First what is asked most: does it run, does anything need attention, what is going on."""
+    since = datetime.datetime.fromtimestamp(status.started_at).astimezone()
+    rows = [
+        (
+            "running",
+            f"version {status.version}, pid {status.pid}, for {duration(time.time() - status.started_at)}, "
+            f"since {since.isoformat(' ', 'seconds')}",
+        )
+    ]
+    missing = status.unavailable
+    if missing is not None:
+        rows.append(("FAILED", f"no sandbox can be started: {missing.message} ({missing.slug})"))
+        rows += [("", f"hint: {missing.hint}")] if missing.hint else []
+    rows += _listed("warnings", list(status.warnings))
+    busy = f"{status.commands} running" if status.commands else "none running"
+    rows += [
+        ("sandbox", _enabled(status)),
+        ("layers", ", ".join(status.layers) or "none"),
+        ("commands", f"{busy}, in {counted(len(status.sessions), 'session')}"),
+    ]
+    shown = sorted(status.sessions, key=lambda session: (-session.commands, session.session_id))[:SESSIONS_SHOWN]
+    sessions = [
+        f"{session.session_id} {session.name or ''} in {session.cwd}: "
+        f"{session.commands} running, {session.violations} blocked"
+        + (f" ({session.violations_lost} of them too fast to record)" if session.violations_lost else "")
+        for session in shown
+    ]
+    if len(status.sessions) > len(shown):
+        sessions.append(f"and {len(status.sessions) - len(shown)} more (--json has them all)")
+    rows += _listed("sessions", sessions)
+    rows += _listed("published", [f"{port} ({s.session_id})" for s in status.sessions for port in s.published])
+    files = [f"{file.path} ({file.source}, {file.state})" for file in status.settings if file.state != "absent"]
+    rows += _listed("settings", files or ["no settings file, only defaults"])
+    rows.append(("policy", f"generation {status.generation}"))
+    rows += _listed("network", list(status.network))
+    if status.audit is not None and status.audit.enabled:
+        audit = status.audit
+        lost = f", {audit.lost} lost" if audit.lost else ""
+        stopped = "; nothing new runs" if audit.blocking else ""
+        rows.append(("audit", f"{audit.path}, {counted(audit.lines, 'line')}{lost}{stopped}"))
+    rows.append(("socket", status.socket + (" (the service manager's)" if status.activated else "")))
+    if status.startup:
+        parts = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in status.startup)
+        rows.append(("start", f"took {sum(phase.seconds for phase in status.startup):.2f} s ({parts})"))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units that it has."""
+    left = max(int(seconds), 0)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size} {unit}")
+        left %= size
+    return " ".join(parts[:2])
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(label: str, values: list[str]) -> list[tuple[str, str]]:
+    return [(label if index == 0 else "", value) for index, value in enumerate(values)]

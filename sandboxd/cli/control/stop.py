@@ -1,0 +1,36 @@
+"""`sandboxd stop`: the daemon and everything it runs. Returns when it is gone; none running is fine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import parse
+from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd_client import DaemonNotRunning
+from sandboxd_client.activation import is_listening, only_a_connection_is_missing
+from sandboxd_client.connection import usable_path
+from sandboxd_client.starting import stop_daemon
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, ())
+    if show_help(parsed, "stop", "End the daemon and everything it runs.", ()):
+        return 0
+    no_words(parsed)
+    path = usable_path()
+    if only_a_connection_is_missing(path):  # ours would start what it is to stop
+        sys.stdout.write("not running (the next connection starts it)\n")
+        return 0
+    try:
+        pid = stop_daemon(path)
+    except DaemonNotRunning:
+        sys.stdout.write(f"not running (nothing answers at {path})\n")
+        return 0
+    sys.stdout.write(f"stopped (pid {pid})\n")
+    if os.path.exists(path) and is_listening(path):
+        sys.stdout.write(
+            "the next connection starts it again; to end that too: systemctl --user stop sandboxd.socket\n"
+        )
+    return 0

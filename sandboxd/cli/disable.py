@@ -1,7 +1,0 @@
-"""`sandboxd disable`: see `enable`, which has both."""
-
-from __future__ import annotations
-
-from sandboxd.cli.enable import disable as main
-
-__all__ = ["main"]

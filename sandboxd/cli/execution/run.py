@@ -1,0 +1,295 @@
+"""`sandboxd run`: one command in the sandbox. The hot path of the command line: every import here is counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sandboxd.cli import output
+from sandboxd.cli.arguments import NO_AUTOSTART, Option, Parsed, UsageError, help_text, parse, visible
+from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
+from sandboxd_client.commands import absolute, check_command, sendable
+from sandboxd_client.connection import Connection, open_connection, usable_path
+from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from sandboxd.cli.execution.learn import LearnedFile
+    from sandboxd_client.relay import Relay
+
+SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
+SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
+OPTIONS = (
+    Option("-c", "run this shell line", value="TEXT"),
+    Option("--cwd", "run in this directory", value="DIR"),
+    Option(
+        "--allow-domain", "a host the command may connect to, besides those of the settings", value="HOST", many=True
+    ),
+    Option("--allow-write", "a path the command may write to, besides those of the settings", value="PATH", many=True),
+    Option("--allow-read", "a path the command may read although the settings deny it", value="PATH", many=True),
+    Option(
+        "--publish",
+        "let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone",
+        value="PORT",
+        many=True,
+    ),
+    Option("--settings", "a further settings file for this command: a path, or a NAME of --learn", value="FILE"),
+    Option(
+        "--ignore-unknown-restrictions",
+        "run the command although a key of the settings restricts it by its name and is not enforced",
+    ),
+    Option("--session", "run in this session of the daemon", value="ID"),
+    Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
+    Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
+    Option("--show-violations", "tell afterwards what was blocked"),
+    Option(
+        "--learn",
+        "write the settings that would have let what was blocked pass: to this path, or a NAME for --settings NAME",
+        value="FILE",
+    ),
+    Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
+    NO_AUTOSTART,
+)
+_SUSPICIOUS = (1, output.NOT_RUN)  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
+
+_WRAPS_TRIED = 3
+"""Times that a command is wrapped while settings change between that and its start."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if "help" in parsed:
+        sys.stdout.write(help_text(SYNTAX, SUMMARY, OPTIONS))
+        return 0
+    _fill_standard_descriptors()
+    try:
+        text, argv = _command(parsed)
+        check_command(text, argv)
+        params = _wrap_params(parsed, text, argv)
+        grace_s = _grace(parsed)
+        connection = _connect(autostart="no_autostart" not in parsed)
+        try:
+            if "disable_sandbox" in parsed:
+                from sandboxd.cli.execution.unsandboxed import run_unsandboxed
+
+                return run_unsandboxed(connection, params)
+            show, relays = "show_violations" in parsed, "relay_stdio" in parsed
+            if "learn" not in parsed:
+                return _run(connection, params, grace_s, show=show, relays=relays)
+            from sandboxd.cli.execution.learn import LearnedFile
+
+            with LearnedFile.opened(parsed.get("learn")) as file:
+                return _run(connection, params, grace_s, show=show, relays=relays, learn=file)
+        finally:
+            connection.close()
+    except InvalidCommand as error:
+        raise UsageError(error.message, error.hint) from None
+
+
+def _run(
+    connection: Connection,
+    params: dict[str, Any],
+    grace_s: float,
+    *,
+    show: bool,
+    relays: bool,
+    learn: LearnedFile | None = None,
+) -> int:
+    mask = signal_mask()
+    relay: Relay | None = None
+    for left in reversed(range(_WRAPS_TRIED)):
+        if relays:
+            relay = _relay_after(relay)
+        status = _run_once(connection, params, grace_s, mask, relay, show=show, learn=learn, again=left > 0)
+        if status is not None:
+            return status
+    raise AssertionError("the last one has a status")
+
+
+def _relay_after(failed: Relay | None) -> Relay:
+    from sandboxd_client.relay import Relay
+
+    return Relay((0, 1, 2), after=failed)
+
+
+def _run_once(
+    connection: Connection,
+    params: dict[str, Any],
+    grace_s: float,
+    mask: frozenset[int],
+    relay: Relay | None,
+    *,
+    show: bool,
+    learn: LearnedFile | None,
+    again: bool,
+) -> int | None:
+    """The exit status. None where nothing was run since settings or files have changed meanwhile, and it may be
+    tried `again`."""
+    wrapped = connection.call("wrap", params)
+    for warning in wrapped["warnings"]:
+        output.warn(warning)
+    if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
+        for found in wrapped.get("published", ()):
+            output.note(f"sandboxd: published {found}")
+    status = _spawn(wrapped, grace_s, mask, relay)
+    if status in _SUSPICIOUS or show or learn is not None:
+        return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
+    return status
+
+
+def _fill_standard_descriptors() -> None:
+    """Descriptors 0, 1 and 2 that were closed: without this our own files would take their numbers."""
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _command(parsed: Parsed) -> tuple[str | None, list[str] | None]:
+    text: str | None = parsed.get("c")
+    if parsed.words:
+        word = visible(parsed.words[0], 60)
+        raise UsageError(f"unexpected word {word}", f"put -- before the command: sandboxd run [OPTION…] -- {word} …")
+    if text is not None:
+        if parsed.command is not None:
+            raise UsageError("give a command after --, or a shell line with -c, not both")
+        return text, None
+    if not parsed.command:
+        raise UsageError("no command given", "usage: sandboxd " + SYNTAX)
+    return None, parsed.command
+
+
+def _grace(parsed: Parsed) -> float:
+    if "grace" not in parsed:
+        return DEFAULT_GRACE_S
+    try:
+        grace_s = float(parsed.get("grace"))
+    except ValueError:
+        grace_s = -1.0
+    if not 0 <= grace_s <= 86400:
+        raise UsageError(f"--grace is a number of seconds, not {visible(parsed.get('grace'))}")
+    return max(grace_s, 0.001)  # a timer of 0 never fires
+
+
+def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> dict[str, Any]:
+    cwd = absolute(parsed.get("cwd"))
+    if not os.path.isdir(cwd):
+        raise InvalidCommand("cwd_missing", f"--cwd: {cwd} is not a directory")
+    params: dict[str, Any] = {"cwd": cwd, "env": sendable(os.environ)}
+    if text is not None:
+        params["command"] = text
+    else:
+        params["argv"] = argv
+    if "session" in parsed:
+        params["session_id"] = parsed.get("session")
+    overrides: dict[str, Any] = {}
+    for option, name in (
+        ("allow_domain", "allow_domains"),
+        ("allow_write", "allow_write"),
+        ("allow_read", "allow_read"),
+    ):
+        given = parsed.many(option)
+        if given:
+            overrides[name] = given if option == "allow_domain" else [_rule_path(path, parsed) for path in given]
+    if parsed.many("publish"):
+        overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
+    if "settings" in parsed:
+        overrides["settings"] = _settings_path(parsed.get("settings"))
+    if "ignore_unknown_restrictions" in parsed:
+        overrides["ignore_unknown_restrictions"] = True
+    if overrides:
+        params["overrides"] = overrides
+    return params
+
+
+def _rule_path(path: str, parsed: Parsed) -> str:
+    """A relative path is seen from where the person is, not from `--cwd`. Without `--cwd` it stays relative, so that
+    characters of the directory's own name are not taken for a pattern."""
+    if not path or path[0] in "/~$":
+        return path
+    return absolute(path) if "cwd" in parsed else f"./{path.removeprefix('./')}"
+
+
+def _publication(text: str) -> str:
+    path, _, inner = text.rpartition(":")
+    return f"{absolute(path)}:{inner}" if "/" in path else text
+
+
+def _connect(*, autostart: bool) -> Connection:
+    path = usable_path()
+    try:
+        return open_connection(path)
+    except DaemonNotRunning:
+        if not autostart:
+            raise
+    from sandboxd_client.starting import connect_or_start
+
+    return connect_or_start(path)
+
+
+def _settings_path(name: str) -> str:
+    if "/" in name:
+        return absolute(name)
+    from sandboxd.cli.execution.learn import settings_path
+
+    return settings_path(name)
+
+
+def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay: Relay | None) -> int:
+    environment = dict(os.environ)
+    environment.update(wrapped["env"]["set"])
+    for name in wrapped["env"]["unset"]:
+        environment.pop(name, None)
+    try:
+        os.chdir(wrapped["cwd"])
+        return run_in_foreground(wrapped["argv"], environment, grace_s, mask, relay)
+    except OSError as error:
+        what = error.filename or wrapped["argv"][0]
+        return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
+
+
+def _told(
+    connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None, again: bool
+) -> int | None:
+    """The exit status, after having asked the daemon whether it could mean that nothing was run; None as above."""
+    question: dict[str, Any] = {"wrap_id": wrap_id}
+    if learn is not None:
+        question["learn"] = True
+    try:
+        outcome = connection.call("wrap.outcome", question, 10.0)
+    except SandboxdError as error:
+        if show or learn is not None:
+            output.warn(f"what was blocked is not known: {error.message}")
+        return status
+    if again and status in _SUSPICIOUS and outcome.get("outdated"):
+        return None
+    if show:
+        for violation in outcome["violations"]:
+            output.note(_line(violation))
+            if violation.get("hint"):
+                output.note(f"  hint: {violation['hint']}")
+        if outcome.get("violations_lost"):
+            output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
+    if learn is not None and outcome["started"]:
+        learn.take(outcome["learned"])
+    if status in _SUSPICIOUS and not outcome["started"]:
+        reason = outcome["reason"] or "the sandbox ended before the command started"
+        return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "see: sandboxd check")
+    return status
+
+
+def _line(violation: dict[str, Any]) -> str:
+    line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {output.quoted(violation['target'])}"
+    if violation.get("count", 1) > 1:
+        line += f", {violation['count']} times"
+    if violation.get("process"):
+        line += f", by {violation['process']}"
+    if violation.get("rule"):
+        line += f" (rule {violation['rule']})"
+    if violation.get("inferred"):
+        line += " (guessed from the output)"
+    return line

@@ -1,0 +1,119 @@
+"""`sandboxd allow` (and `sandboxd deny`): one rule about a path, a host or a Unix socket, in local settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
+from sandboxd.cli.daemon_client import client, show_help
+from sandboxd.cli.output import warn
+from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed, is_pattern, rule_path
+from sandboxd_client import Change, Client, SandboxdError
+from sandboxd_client.wire.messages.policy import ExplainResult
+
+_CWD = Option("--cwd", "a relative path is below this directory", value="DIR")
+_REMOVE = Option("--remove", "take the rule away again")
+_READ = Option("--read", "allow reading inside a place that is denied, not writing")
+_ENDING = "It holds at once, for the network, and for files from the next command on."
+
+# (verb, kind): the lists it is added to
+_LISTS = {
+    ("allow", "path"): ("sandbox.filesystem.allowWrite",),
+    ("allow", "domain"): ("sandbox.network.allowedDomains",),
+    ("allow", "socket"): ("sandbox.network.allowUnixSockets",),
+    ("deny", "path"): ("sandbox.filesystem.denyRead", "sandbox.filesystem.denyWrite"),
+    ("deny", "domain"): ("sandbox.network.deniedDomains",),
+}
+_OPPOSITE = {"allow": "deny", "deny": "allow"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    return change_rule("allow", arguments, (_READ, _REMOVE, PROJECT, _CWD, YES, JSON, NO_AUTOSTART))
+
+
+def deny(arguments: Sequence[str]) -> int:
+    return change_rule("deny", arguments, (_REMOVE, PROJECT, _CWD, JSON, NO_AUTOSTART))
+
+
+def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]) -> int:
+    """Add a rule, or with `--remove` take it away. A rule of the same words that says the opposite is taken out of
+    local settings; what other files say stays, and is told where it is stronger."""
+    parsed = parse(arguments, options)
+    opens = "let commands write a path, reach a host or use a Unix socket"
+    what = opens if verb == "allow" else "close a path, or a host"
+    syntax = f"{verb} (path P | domain H{' | socket P' if verb == 'allow' else ''})"
+    if show_help(parsed, syntax, f"In your local settings, or the project's: {what}. {_ENDING}", options):
+        return 0
+    kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
+    kinds = tuple(known for of, known in _LISTS if of == verb)
+    if kind not in kinds:
+        message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} what?"
+        raise UsageError(message, suggestion(kind, kinds))
+    if len(rest) != 1:
+        problem = f"unexpected word {visible(rest[1], 60)}" if rest else f"{verb} {kind} needs a {kind}"
+        raise UsageError(problem, f"usage: sandboxd {syntax}")
+    if "read" in parsed and kind != "path":
+        raise UsageError("--read is for allow path")
+    text = rest[0] if kind == "domain" else rule_path(rest[0], parsed.get("cwd"))
+    keys = ("sandbox.filesystem.allowRead",) if "read" in parsed else _LISTS[verb, kind]
+    with client(parsed) as box:
+        cwd, project = parsed.get("cwd"), "project" in parsed
+        if "remove" in parsed:
+            result = box.settings_update([Change("remove", key, text) for key in keys], cwd=cwd, project=project)
+            missing = f"{result.file} has no such rule"
+            return announce(parsed, result, f"{text} is in no {verb} rule there any more", missing)
+        changes = [Change("add", key, text) for key in keys]
+        file = os.path.join(os.path.realpath(cwd or "."), ".claude/settings.local.json") if project else None
+        lists = _LISTS.get((_OPPOSITE[verb], kind), ())
+        opposite = [key for key in lists if _stands_in_local(box, key, text, cwd, file)]
+        changes += [Change("remove", key, text) for key in opposite]
+        result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes, project=project))
+        status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
+        for key in opposite:
+            warn(f"it was in {key} before, and is not any more")
+        _check(box, verb, kind, text, cwd, write="read" not in parsed)
+    return status
+
+
+def _done(verb: str, kind: str, read: bool) -> str:
+    if verb == "deny":
+        return "denied"
+    return "allowed" if kind != "path" else "readable" if read else "writable"
+
+
+def _stands_in_local(box: Client, key: str, text: str, cwd: str | None, file: str | None) -> bool:
+    """Whether an entry stands in local settings, or in `file`."""
+    (found,) = box.settings_get(key, cwd=cwd).values
+    placed = zip(found.value, found.origins, strict=False)  # an empty list has the origin of its default
+    return any(
+        value == text and (origin.source == "local" if file is None else origin.file == file)
+        for value, origin in placed
+    )
+
+
+def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, write: bool) -> None:
+    """Warn when what was just allowed is refused all the same, or the other way round."""
+    if is_pattern(text) or (kind == "path" and text.startswith("$")):
+        return
+    if kind == "path" and verb == "allow" and not os.path.lexists(os.path.expanduser(text)):
+        warn("there is no such path yet: the rule counts from the first command after it was made")
+        return
+    try:
+        if kind == "domain":
+            said = box.policy_explain("host", text.removeprefix("."), cwd=cwd)
+        elif kind == "socket":
+            said = box.policy_explain("socket", text, cwd=cwd)
+        else:
+            said = box.policy_explain("path", text, write=write and verb == "allow", cwd=cwd)
+    except SandboxdError as error:
+        warn(error.message)
+        return
+    if (said.behavior == "allow") is not (verb == "allow"):
+        warn(f"{'not allowed all the same' if verb == 'allow' else 'not denied all the same'}: {_reason(said)}")
+
+
+def _reason(said: ExplainResult) -> str:
+    rule = "" if said.reason.rule is None else f", by the rule {said.reason.rule}"
+    place = "" if said.reason.origin is None else f" in {said.reason.origin}"
+    return f"{said.reason.text}{rule}{place}"

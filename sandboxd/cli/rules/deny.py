@@ -1,0 +1,7 @@
+"""`sandboxd deny`: see `allow`, which has both."""
+
+from __future__ import annotations
+
+from sandboxd.cli.rules.allow import deny as main
+
+__all__ = ["main"]

@@ -1,0 +1,7 @@
+"""`sandboxd disable`: see `enable`, which has both."""
+
+from __future__ import annotations
+
+from sandboxd.cli.rules.enable import disable as main
+
+__all__ = ["main"]

@@ -1,0 +1,35 @@
+"""`sandboxd enable` (and `sandboxd disable`): the switch in local settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse
+from sandboxd.cli.daemon_client import client, no_words, show_help
+from sandboxd.cli.rules.local_settings import YES, announce, confirmed
+from sandboxd_client import Change
+
+OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), JSON, NO_AUTOSTART)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return switch(True, arguments)
+
+
+def disable(arguments: Sequence[str]) -> int:
+    return switch(False, arguments)
+
+
+def switch(on: bool, arguments: Sequence[str]) -> int:
+    """Set `sandbox.enabled`. Refused with the reason where managed settings lock it."""
+    options = OPTIONS if on else (YES, *OPTIONS)
+    parsed = parse(arguments, options)
+    name, word = ("enable", "on") if on else ("disable", "off")
+    summary = f"Switch the sandbox {word} for callers that ask whether to use it. `run` and `wrap` always use it."
+    if show_help(parsed, name, summary, options):
+        return 0
+    no_words(parsed)
+    with client(parsed) as box:
+        change, cwd = Change("set", "sandbox.enabled", on), parsed.get("cwd")
+        result = confirmed(parsed, lambda yes: box.settings_update([change], cwd=cwd, confirm=yes))
+    return announce(parsed, result, f"the sandbox is {word}")

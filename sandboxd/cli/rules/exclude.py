@@ -1,0 +1,60 @@
+"""`sandboxd exclude`: commands that run outside the sandbox, in local settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
+from sandboxd.cli.daemon_client import client, print_json, show_help
+from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed
+from sandboxd_client.wire.messages.settings import SettingValue
+
+SYNTAX = "exclude (add PATTERN | remove PATTERN | list)"
+SUMMARY = """Commands that run outside the sandbox: docker (with any arguments), 'git push:*', 'npm run build'.
+
+A line runs outside only when every command in it is excluded and it has no redirection or substitution."""
+OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), PROJECT, YES, JSON, NO_AUTOSTART)
+_ACTIONS = ("add", "remove", "list")
+KEY = "sandbox.excludedCommands"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments, OPTIONS)
+    if show_help(parsed, SYNTAX, SUMMARY, OPTIONS):
+        return 0
+    action, *rest = [*parsed.words, *(parsed.command or ())] or [""]
+    if action not in _ACTIONS:
+        message = f"unknown exclude command {visible(action)}" if action else "exclude needs a command"
+        raise UsageError(message, suggestion(action, _ACTIONS))
+    if len(rest) > (0 if action == "list" else 1):
+        raise UsageError(f"unexpected word {visible(rest[-1], 60)}: put a pattern in quotes")
+    if action != "list" and not rest:
+        raise UsageError(f"exclude {action} needs a pattern", f"usage: sandboxd {SYNTAX}")
+    with client(parsed) as box:
+        if action == "list":
+            (found,) = box.settings_get(KEY, cwd=parsed.get("cwd")).values
+            if "json" in parsed:
+                print_json(found)
+            else:
+                _print(found)
+            return 0
+        remove, cwd, project = action == "remove", parsed.get("cwd"), "project" in parsed
+        result = confirmed(
+            parsed,
+            lambda yes: box.settings_exclude_command(rest[0], remove=remove, cwd=cwd, confirm=yes, project=project),
+        )
+        if action == "add":
+            return announce(parsed, result, f"{rest[0]} runs outside the sandbox")
+        (found,) = box.settings_get(KEY, cwd=parsed.get("cwd")).values
+    left = f"(on it: {', '.join(found.value)})" if found.value else "(nothing is)"
+    return announce(
+        parsed, result, f"{rest[0]} is not excluded any more", f"{rest[0]} is not on the list of {result.file} {left}"
+    )
+
+
+def _print(found: SettingValue) -> None:
+    if not found.value:
+        sys.stdout.write("no command is excluded\n")
+    for pattern, origin in zip(found.value, found.origins, strict=False):
+        sys.stdout.write(f"{visible(pattern, 2000)}\n    {visible(str(origin), 2000)}\n")

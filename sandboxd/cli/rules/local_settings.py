@@ -1,0 +1,80 @@
+"""What the commands that change local settings have in common: how a value is written, and what is said afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sandboxd.cli.arguments import Option, Parsed, visible
+from sandboxd.cli.daemon_client import print_json
+from sandboxd.cli.output import note, warn
+from sandboxd_client import RpcError
+from sandboxd_client.wire.messages.settings import SettingsUpdateResult
+
+_SPECIAL = "*?["
+PROJECT = Option("--project", "in the settings of the project in this directory (--cwd), not in your own")
+
+
+def parse_value(text: str) -> Any:
+    """A value of the command line: JSON, or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def rule_path(text: str, cwd: str | None) -> str:
+    """A path of the command line as a rule. Local settings hold for every project, so a relative path becomes absolute;
+    the special characters of a name that exists mean themselves. `~` and `$VAR` stay."""
+    if text.startswith(("~", "$")):
+        return text
+    path = os.path.abspath(os.path.join(cwd or "", text))
+    if is_pattern(text) and os.path.lexists(path):
+        return "".join(f"[{c}]" if c in _SPECIAL else c for c in path)
+    return path
+
+
+def is_pattern(text: str) -> bool:
+    return any(c in text for c in _SPECIAL)
+
+
+YES = Option("--yes", "confirm a rule that gives very much away, without being asked")
+
+
+def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:
+    """Make a change. One that gives very much away is made with `--yes`, or after a second question in the terminal.
+    Raises RpcError `confirmation_needed` otherwise."""
+    try:
+        return change("yes" in parsed)
+    except RpcError as error:
+        if error.slug != "confirmation_needed" or not _agreed(error.message):
+            raise
+    return change(True)
+
+
+def _agreed(message: str) -> bool:
+    """Whether the person at the terminal agrees; False without one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    note(f"sandboxd: {message}")
+    sys.stderr.write("Write this rule? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def announce(parsed: Parsed, result: SettingsUpdateResult, done: str, otherwise: str = "") -> int:
+    """Say what has been changed, where, and what has to be known about it; `otherwise` is said when there was nothing
+    to change. Returns the exit status."""
+    if "json" in parsed:
+        print_json(result)
+    elif result.written:
+        sys.stdout.write(f"{visible(done, 2000)}\n    in {visible(result.file, 2000)}\n")
+    else:
+        reason = otherwise or f"{result.file} says so already"
+        sys.stdout.write(f"nothing to change: {visible(reason, 2000)}\n")
+    for warning in result.warnings:
+        warn(warning)
+    return 0

@@ -1,0 +1,1 @@
+"""`sandboxd service`: units of systemd and agents of launchd."""

@@ -1,0 +1,100 @@
+"""The systemd of a user, asked through systemctl(1); and why it cannot be asked, in words that help."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxd.cli.service.systemd_units import SERVICE, SOCKET, properties
+from sandboxd_client import programs
+from sandboxd_client.errors import SandboxdError
+
+_TIMEOUT_S = 100.0
+"""Longer than a start or stop of our units may take by their own settings."""
+_SERVICE_PROPERTIES = (
+    "LoadState,ActiveState,SubState,Result,MainPID,ExecMainStatus,FragmentPath,DropInPaths,NeedDaemonReload,UnitFileState,StatusText,"
+    "NRestarts"
+)
+_SOCKET_PROPERTIES = "LoadState,ActiveState,Result,FragmentPath,NeedDaemonReload,UnitFileState,Listen"
+
+
+@dataclass(frozen=True, slots=True)
+class UserManager:
+    """`environment` is that of the caller. Every method raises SandboxdError."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @classmethod
+    def reached(cls) -> UserManager:
+        """The manager, when it answers; else the error says what is missing for that."""
+        manager = cls()
+        manager.unit_path()
+        return manager
+
+    def unit_path(self) -> tuple[str, ...]:
+        """The directories in which it looks for units, the first one wins."""
+        return tuple(self._run("show", "--value", "-p", "UnitPath").split())
+
+    def service(self) -> dict[str, str]:
+        return properties(self._run("show", "-p", _SERVICE_PROPERTIES, SERVICE))
+
+    def socket(self) -> dict[str, str]:
+        return properties(self._run("show", "-p", _SOCKET_PROPERTIES, SOCKET))
+
+    def program(self) -> str:
+        """The program that the service starts; empty when it has none."""
+        start = self._run("show", "--value", "-p", "ExecStart", SERVICE)
+        return start.partition("path=")[2].partition(" ;")[0]
+
+    def do(self, *words: str) -> None:
+        """Something that changes it."""
+        self._run(*words)
+
+    def _run(self, *words: str) -> str:
+        program = programs.find("systemctl").path
+        if program is None or not os.path.isdir("/run/systemd/system"):
+            what = "is not installed" if program is None else "is installed, and this machine was not started with it"
+            raise SandboxdError(
+                "no_systemd", f"there is no systemd here: it {what}", "start the daemon with: sandboxd serve"
+            )
+        try:
+            done = subprocess.run(
+                [program, "--user", "--no-pager", "--no-ask-password", *words],
+                env={**programs.without_code(self.environment), "SYSTEMD_COLORS": "0", "LC_ALL": "C.UTF-8"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise SandboxdError(
+                "systemd_failed", f"systemctl --user {' '.join(words)} does not come to an end"
+            ) from None
+        if done.returncode == 0:
+            return done.stdout
+        reason = next(iter(done.stderr.strip().splitlines()), f"status {done.returncode}")
+        if "connect to" in reason or "No medium found" in reason or "DBUS_SESSION_BUS" in reason:
+            raise self._unreachable(reason)
+        raise SandboxdError(
+            "systemd_failed", f"systemctl --user {' '.join(words)}: {reason}", "see: sandboxd service status"
+        )
+
+    def _unreachable(self, reason: str) -> SandboxdError:
+        uid = os.getuid()
+        runtime = f"/run/user/{uid}"
+        if os.path.exists(f"{runtime}/systemd/private"):  # it runs, and this shell does not know where: su, cron
+            hint = f"run: export XDG_RUNTIME_DIR={runtime}"
+        else:
+            hint = f"log in instead of using su or sudo, or as root: loginctl enable-linger {user_name(uid)}"
+        return SandboxdError("no_user_manager", f"no systemd of yours can be reached ({reason})", hint)
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,262 @@
+"""`sandboxd service` on Linux: units of the user's systemd.
+
+Ours go to ~/.config/systemd/user. Where a distribution has installed units for everybody, those are used and nothing is
+written. A file that we did not write is neither overwritten nor removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sandboxd import __version__
+from sandboxd.cli.output import fail, warn
+from sandboxd.cli.service.systemctl import UserManager, user_name
+from sandboxd.cli.service.systemd_units import (
+    SERVICE,
+    SOCKET,
+    UNITS,
+    Service,
+    listening_paths,
+    unit_texts,
+    why_it_cannot_start,
+    written_version,
+)
+from sandboxd_client import programs
+from sandboxd_client.activation import daemon_pid, is_listening
+from sandboxd_client.connection import usable_path
+from sandboxd_client.errors import SandboxdError
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_SOCKET_WANTED = ("sockets.target.wants", SOCKET)
+
+
+def shipped_units() -> dict[str, str]:
+    """The units as a distribution would install them: inside the package where it was installed from a wheel, beside
+    it in a checkout. Raises SandboxdError `units_missing`."""
+    for directory in (_PACKAGE / "systemd", _PACKAGE.parent / "systemd"):
+        if (directory / SERVICE).is_file():
+            return {name: (directory / name).read_text() for name in UNITS}
+    raise SandboxdError("units_missing", f"the units are missing from {_PACKAGE}", "reinstall sandboxd")
+
+
+def own_directory() -> str:
+    """Where a person's own units are (systemd.unit(5))."""
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    home = configured if configured.startswith("/") else os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(home, "systemd", "user")
+
+
+def own_service() -> Service:
+    """The service that starts this very program. The interpreter is named and not the console script: that works from a
+    virtual environment, pipx, uv tool and a distribution's package alike."""
+    environment = programs.without_code(os.environ)
+    environment["PATH"] = os.pathsep.join(
+        entry
+        for entry in environment.get("PATH", os.defpath).split(os.pathsep)
+        if entry.startswith("/") and not programs.why_writable(entry)
+    )
+    path = usable_path()
+    usual = path == f"{environment.get('XDG_RUNTIME_DIR', '').rstrip('/')}/sandboxd/sandboxd.sock"
+    return Service((sys.executable, "-I", "-m", "sandboxd"), __version__, environment, None if usual else path)
+
+
+def distribution_directory(unit_path: tuple[str, ...], own: str) -> str | None:
+    """Where units of ours are installed for everybody, if they are."""
+    for directory in unit_path:
+        if directory == own or directory.startswith("/run/"):
+            continue
+        if all(os.path.isfile(os.path.join(directory, name)) for name in UNITS):
+            return directory
+    return None
+
+
+# install
+
+
+def install(*, now: bool) -> int:
+    """Again is the same as once. Without `now` what runs already goes on as it is."""
+    _refuse_a_wrong_person()
+    manager, own = UserManager.reached(), own_directory()
+    unit_path = manager.unit_path()
+    theirs = distribution_directory(unit_path, own)
+    if theirs is not None and not any(os.path.lexists(os.path.join(own, name)) for name in UNITS):
+        where, changed = theirs, False
+    else:
+        if own not in unit_path:
+            raise SandboxdError(
+                "unit_directory_unknown",
+                f"systemd does not look for units in {own}",
+                "it was started with another HOME or XDG_CONFIG_HOME; install with the same ones",
+            )
+        service = own_service()
+        _refuse_a_fleeting_program(service)
+        where, changed = own, _write_units(own, unit_texts(service, shipped_units()))
+    by_hand = started_by_hand(manager)
+    if by_hand and now:
+        return fail(
+            f"a daemon that systemd did not start (pid {by_hand}) has the socket",
+            "end it with: sandboxd stop, and then install again",
+        )
+    if changed or "yes" in (manager.service()["NeedDaemonReload"], manager.socket()["NeedDaemonReload"]):
+        manager.do("daemon-reload")
+    manager.do("enable", SOCKET)
+    sys.stdout.write(f"{'written' if changed else 'present'}: {', '.join(os.path.join(where, n) for n in UNITS)}\n")
+    if now and (failed := _start(manager, changed)):
+        return failed
+    listens = ", ".join(listening_paths(manager.socket()["Listen"]))
+    sys.stdout.write(f"socket: {listens}\n")
+    if not now:
+        sys.stdout.write("it starts with your next login; now: sandboxd service install --now\n")
+    if not os.path.exists(f"/var/lib/systemd/linger/{user_name(os.getuid())}"):
+        sys.stdout.write(
+            f"it runs while you are logged in; to have it always: loginctl enable-linger {user_name(os.getuid())}\n"
+        )
+    return 0
+
+
+def _refuse_a_wrong_person() -> None:
+    behind = os.environ.get("SUDO_USER") or os.environ.get("DOAS_USER") or ""
+    if os.geteuid() == 0 and behind not in ("", "root"):
+        raise SandboxdError(
+            "service_of_root",
+            f"run by sudo this would be the service of root, and not that of {behind}",
+            "run it without sudo: a user's service needs no rights",
+        )
+
+
+def _refuse_a_fleeting_program(service: Service) -> None:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if any(os.path.realpath(sys.prefix).startswith(f"{place.rstrip('/')}/") for place in (cache, "/tmp", "/run")):
+        raise SandboxdError(
+            "program_fleeting",
+            f"this sandboxd is in a place that is emptied now and then: {sys.prefix}",
+            "install it, for example with: uv tool install sandboxd, or: pipx install sandboxd",
+        )
+    # What the service will have: nothing of this environment that Python could need.
+    try:
+        done = subprocess.run(
+            [*service.program, "--version"], env={"PATH": os.defpath}, cwd="/", capture_output=True, text=True
+        )
+        ended = done.returncode == 0
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    except OSError as error:
+        ended, reason = False, error.strerror or str(error)
+    if not ended:
+        raise SandboxdError(
+            "program_unusable",
+            f"{' '.join(service.program)} does not start outside this shell: {reason}",
+            "install sandboxd into a virtual environment and use the program that is there",
+        )
+
+
+def _write_units(directory: str, texts: dict[str, str]) -> bool:
+    """Whether something had to be written. Raises SandboxdError."""
+    changed = False
+    try:
+        for name in texts:
+            path = os.path.join(directory, name)
+            if os.path.lexists(path) and version_of(path) is None:
+                raise SandboxdError(
+                    "unit_foreign", f"{path} was not written by sandboxd", "move it away, or start that one yourself"
+                )
+        os.makedirs(directory, exist_ok=True)
+        for name, text in texts.items():
+            path = os.path.join(directory, name)
+            if read_text(path) != text:
+                changed = True
+                with open(f"{path}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(text)
+                os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise SandboxdError(
+            "unit_unwritable",
+            f"cannot write {error.filename or directory}: {error.strerror}",
+            "check its owner and mode",
+        ) from error
+    return changed
+
+
+def _start(manager: UserManager, changed: bool) -> int:
+    """Start both, the service too: what keeps it from starting is to be seen now. New units restart a daemon;
+    commands go on (docs/restarts.md). Returns an exit status."""
+    _forget_failures(manager)
+    words = ["start", SOCKET, SERVICE]
+    if changed and manager.service()["ActiveState"] == "active":
+        words = ["restart", SERVICE]
+    if manager.socket()["ActiveState"] == "active" and not is_listening(usable_path()):  # it moves, or its file is gone
+        manager.do("stop", SOCKET, SERVICE)
+        words = ["start", SOCKET, SERVICE]
+    try:
+        manager.do(*words)
+    except SandboxdError as error:
+        return fail(why_it_cannot_start(manager.service()) or error.message, f"see: journalctl --user -u {SERVICE}")
+    return 0
+
+
+def _forget_failures(manager: UserManager) -> None:
+    """Earlier ones count towards the limit of starts."""
+    for name in UNITS:
+        with contextlib.suppress(SandboxdError):  # it is not loaded
+            manager.do("reset-failed", name)
+
+
+# uninstall
+
+
+def uninstall() -> int:
+    """Ends the daemon as well. Without a manager that answers, the files go all the same."""
+    own = own_directory()
+    ours = [path for name in UNITS if version_of(path := os.path.join(own, name)) is not None]
+    unreachable: SandboxdError | None = None
+    try:
+        manager = UserManager.reached()
+        known = [
+            name
+            for name, state in zip(UNITS, (manager.service(), manager.socket()), strict=True)
+            if state["LoadState"] == "loaded"
+        ]
+        if known:
+            manager.do("disable", "--now", *known)
+    except SandboxdError as error:
+        unreachable = error
+    wanted = os.path.join(own, *_SOCKET_WANTED)
+    for path in (*ours, *([wanted] if os.path.islink(wanted) else [])):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    for directory in (os.path.dirname(wanted), own):
+        with contextlib.suppress(OSError):  # only an empty one
+            os.rmdir(directory)
+    if unreachable is None:
+        manager.do("daemon-reload")
+        _forget_failures(manager)
+        theirs = distribution_directory(manager.unit_path(), own)
+        if theirs is not None:
+            sys.stdout.write(f"those in {theirs} belong to your distribution and are only disabled\n")
+    elif ours:
+        warn(f"{unreachable.message}: what runs goes on")
+    sys.stdout.write("".join(f"removed: {path}\n" for path in ours) or "it was not installed\n")
+    return 0
+
+
+def version_of(path: str) -> str | None:
+    """The version of sandboxd that wrote this unit; None when we did not."""
+    text = read_text(path)
+    return None if text is None else written_version(text)
+
+
+def read_text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return None
+
+
+def started_by_hand(manager: UserManager) -> int | None:
+    """The pid of a daemon at our socket that is not the unit's."""
+    pid = daemon_pid(usable_path())
+    return None if pid is None or str(pid) == manager.service()["MainPID"] else pid

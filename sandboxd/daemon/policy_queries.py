@@ -1,0 +1,232 @@
+"""Questions to the policy, put to the same code that enforces it, with what the daemon knows added: whose policy is
+meant, whether a sandbox can be started here, who asks."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sandboxd.daemon.program_paths import ProgramPaths
+from sandboxd.errors import CallerError, HostError, PolicyError
+from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.wide_programs import runs_others
+from sandboxd.policy.decision import Decision, Reason
+from sandboxd.policy.explain.explanation import explain_command, explain_host
+from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sandboxd.backends.base import Backend
+    from sandboxd.daemon.policies import Policies
+    from sandboxd.policy.model import Policy
+    from sandboxd.runtime.sessions import Sessions
+
+
+class ExplainPath(Protocol):
+    """May a command that runs in `cwd` of a project read or write an absolute path? `session_id` tells whose temporary
+    directory is meant; None for no particular one. Raises PolicyError."""
+
+    async def __call__(
+        self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
+    ) -> Decision: ...
+
+
+class ExplainSocket(Protocol):
+    """May a command that runs in `cwd` of a project connect to the Unix socket at an absolute path? Otherwise as
+    ExplainPath."""
+
+    async def __call__(self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """`subject` is the target as the policy reads it; `sandboxed` is for commands only."""
+
+    subject: str
+    decision: Decision
+    sandboxed: bool | None = None
+
+
+class PolicyQueries:
+    """`environment` is the daemon's own: whether we are inside a container that is a sandbox itself ($IS_SANDBOX)."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        sessions: Sessions,
+        backend: Backend,
+        explain_path: ExplainPath,
+        explain_socket: ExplainSocket,
+        environment: Mapping[str, str],
+        platform: str,
+        log: Callable[..., object],
+    ) -> None:
+        self._policies = policies
+        self._sessions = sessions
+        self._backend = backend
+        self._explain_path = explain_path
+        self._explain_socket = explain_socket
+        self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
+        self._platform = platform
+        self._log = log
+        self._own_addresses = OwnAddresses()
+
+    def policy(
+        self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
+    ) -> Policy:
+        """That of the session, else of the directory's project, else the daemon's own. Raises CallerError
+        `session_unknown`, SettingsError."""
+        if session_id is not None:
+            return self._sessions.get(session_id).policy_of(overrides)
+        if directory is not None:
+            return self._policies.of_session(directory)(overrides)
+        return self._policies.own.now.policy
+
+    async def command(
+        self,
+        text: str | None,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        uid: int,
+        search: str,
+        unsandboxed: bool = False,
+    ) -> tuple[CommandDecision, str | None]:
+        """What happens to a command line, and the PATH to run it with when it is excluded. `search` is the
+        PATH that the caller would run it with."""
+        policy = self.policy(session_id, directory, overrides)
+        unavailable = await self.unavailable() if policy.enabled else ""
+        paths = self._program_paths(policy, session_id, directory, search)
+        decision = await paths.decide(
+            lambda resolve: decide_command(
+                policy,
+                text,
+                dangerously_disable=unsandboxed,
+                permission_mode=self._mode(session_id),
+                platform=self._platform,
+                root=uid == 0,
+                is_sandbox_env=self._inside_sandbox,
+                unavailable=unavailable,
+                resolve=resolve,
+            )
+        )
+        if decision.reason is Reason.SANDBOX_UNAVAILABLE:
+            fate = "refused" if decision.sandboxed else "a person is asked to run it without"
+            self._log("no sandbox can be started for a command", fate=fate, session=session_id)
+        if decision.reason is not Reason.EXCLUDED:
+            return decision, None
+        if runs_others(parse_command_pattern(decision.decision.rule or "-")):
+            self._log("a command is excluded with a program that runs others", rule=decision.decision.rule)
+        return decision, await paths.search_path()
+
+    async def explain_command(
+        self,
+        text: str,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        uid: int,
+        search: str,
+    ) -> CommandDecision:
+        """How the command line runs when it is run through the sandbox."""
+        policy = self.policy(session_id, directory, overrides)
+        unavailable = await self.unavailable()
+        paths = self._program_paths(policy, session_id, directory, search)
+        return await paths.decide(
+            lambda resolve: explain_command(
+                policy,
+                text,
+                permission_mode=self._mode(session_id),
+                platform=self._platform,
+                root=uid == 0,
+                is_sandbox_env=self._inside_sandbox,
+                unavailable=unavailable,
+                resolve=resolve,
+            )
+        )
+
+    def _program_paths(
+        self, policy: Policy, session_id: str | None, directory: str | None, search: str
+    ) -> ProgramPaths:
+        """What commands can write is what `explain` says of the caller's place, and what the daemon knows beside: the
+        temporary directories, the directories of all sessions, what people have granted, what was opened before."""
+        project = directory if session_id is None else self._sessions.get(session_id).cwd
+        cwd = directory or project
+        sessions = self._sessions.all()
+        granted = [g.path for session in sessions for g in session.grants.list() if g.path is not None and g.write]
+        named = [rule.path for rule in policy.files.allow_write if not rule.glob]
+        known = [path for path in (project, directory, *(session.cwd for session in sessions)) if path and path != "/"]
+
+        async def is_writable(path: str) -> bool:
+            if cwd is None or project is None:
+                return False
+            try:
+                return (await self._explain_path(policy, cwd, project, session_id, path, True)).allowed
+            except PolicyError:
+                return True
+
+        places = self._policies.places
+        closed = (*known, *granted, *named, *places.own_paths)
+        return ProgramPaths(
+            cwd, places.home, closed, search=search, is_writable=is_writable, earlier=places.could_be_written
+        )
+
+    def _mode(self, session_id: str | None) -> str | None:
+        return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value
+
+    async def unavailable(self) -> str:
+        """Why no sandbox can be started here; empty when one can."""
+        try:
+            await self._backend.ready()
+        except HostError as error:
+            return error.message
+        return ""
+
+    def explain_host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
+        """`target` is a host with an optional port."""
+        policy = self.policy(session_id, directory)
+        return Explained(target, explain_host(policy, target, own=self._own_addresses()))
+
+    async def explain_path(
+        self,
+        target: str,
+        session_id: str | None,
+        directory: str | None,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        write: bool,
+    ) -> Explained:
+        """`target` is a path; a relative one is under the working directory. Raises CallerError `cwd_relative` when
+        that is not known, PolicyError."""
+        cwd, project, path = self._seen_from(target, session_id, directory)
+        policy = self.policy(session_id, directory, overrides)
+        return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))
+
+    async def explain_socket(
+        self, target: str, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
+    ) -> Explained:
+        """`target` is the path of a Unix socket, read as that of `explain_path`. Raises the same."""
+        cwd, project, path = self._seen_from(target, session_id, directory)
+        policy = self.policy(session_id, directory, overrides)
+        return Explained(path, await self._explain_socket(policy, cwd, project, session_id, path))
+
+    def _seen_from(self, target: str, session_id: str | None, directory: str | None) -> tuple[str, str, str]:
+        """Working directory, project and absolute path."""
+        project = directory if session_id is None else self._sessions.get(session_id).cwd
+        cwd = directory or project
+        if cwd is None or project is None:
+            raise CallerError(
+                "cwd_relative", "a path is explained for a working directory", hint="send cwd or session_id"
+            )
+        if target == "~" or target.startswith("~/"):
+            target = self._policies.places.home + target[1:]
+        path = posixpath.join(cwd, target)
+        if ".." not in path:  # with it, only the host knows what is meant
+            path = posixpath.normpath(path)
+        return cwd, project, path

@@ -1,0 +1,1 @@
+"""Restart in place, and the store for crashes."""

@@ -1,0 +1,278 @@
+"""The service manager's descriptor store: what is handed over when the manager restarts the daemon instead of the
+daemon executing itself (sd_pid_notify_with_fds(3), systemd.service(5) FileDescriptorStoreMax=).
+
+Each descriptor goes there under a name of its own, and the document in a memory file beside them. The next daemon finds
+them behind the sockets of its units (sd_listen_fds_with_names(3)), takes what it can, and has the store emptied: what
+lies there would otherwise keep connections open that both sides have closed.
+
+What a crash must not lose lies there while the daemon runs (`crash_store`), by other names.
+
+The manager asks with the same signal whether the service is to end or to come again. Which of both is in its list of
+jobs; only for a restart anything is kept.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import select
+import socket
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxd.errors import HostError
+from sandboxd.handover.crash_documents import document_in, gathered, parse_name
+from sandboxd.handover.document import Incoming, Outgoing, read_document
+from sandboxd_client import programs
+
+FIRST = 3
+"""SD_LISTEN_FDS_START."""
+STATE = "sandboxd-state"
+TAKEN_WITHIN_S = 10.0
+"""How long the manager may take to take everything; it kills us later than that."""
+ASKED_WITHIN_S = 5.0
+MOST_BYTES = 64 << 20
+"""Of a memory file. A thousand commands take less than one MiB."""
+_NAME = re.compile(r"sandboxd-(?:state|[0-9]{1,9})")
+"""Of what is handed over. `handover.crash_documents` has the others."""
+_UNIT = re.compile(r"[^/]+\.service")
+
+
+def keep(address: str, outgoing: Outgoing) -> None:
+    """Give everything to the service manager at `address` ($NOTIFY_SOCKET), and return when it has it. Raises OSError.
+    Takes a while; to be called when nothing else is left to do."""
+    state = os.memfd_create(STATE, os.MFD_CLOEXEC)
+    try:
+        with open(state, "wb", closefd=False) as file:
+            file.write(outgoing.text())
+        with _connected(address) as manager:
+            _store(manager, STATE, state)
+            for number in outgoing.descriptors:
+                _store(manager, f"sandboxd-{number}", number)
+            _await_taken(manager)
+    finally:
+        os.close(state)
+
+
+def empty(address: str, names: tuple[str, ...]) -> None:
+    """Have these names removed. The manager going away is no reason to stop serving."""
+    with contextlib.suppress(OSError), _connected(address) as manager:
+        for name in names:
+            manager.send(removal(name).text.encode())
+
+
+def _connected(address: str) -> socket.socket:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        manager.settimeout(TAKEN_WITHIN_S)  # its queue is short
+        manager.connect("\0" + address[1:] if address.startswith("@") else address)
+    except OSError:
+        manager.close()
+        raise
+    return manager
+
+
+def _store(manager: socket.socket, name: str, descriptor: int) -> None:
+    _send(manager, storing(name, descriptor).text, descriptor)
+
+
+def _send(manager: socket.socket, text: str, descriptor: int) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+    manager.sendmsg([text.encode()], rights)
+
+
+def _await_taken(manager: socket.socket) -> None:
+    """sd_notify_barrier(3): the manager closes the pipe when it has seen all that was sent before."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        _send(manager, "BARRIER=1", writer)
+        os.close(writer)
+        writer = -1
+        poll = select.poll()
+        poll.register(reader, 0)
+        if not poll.poll(TAKEN_WITHIN_S * 1000):
+            raise TimeoutError("the service manager does not take what is to be kept")
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+
+
+def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None, tuple[str, ...]]:
+    """What the daemon before has put into the store, and the names to empty it by; None when there is nothing. The
+    variables then speak of what else was passed only. What cannot be read is closed. Raises nothing: a daemon without
+    its past is better than none."""
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    count = environment.get("LISTEN_FDS", "")
+    if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or len(names) != int(count):
+        return None, ()
+    stored = {FIRST + place: name for place, name in enumerate(names) if _is_ours(name)}
+    if not stored:
+        return None, ()
+    # The sockets of units come first. What lies among ours has been put into the store by another program.
+    others = names[: min(stored) - FIRST]
+    environment["LISTEN_FDS"], environment["LISTEN_FDNAMES"] = str(len(others)), ":".join(others)
+    for descriptor in range(min(stored), FIRST + len(names)):
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+            if descriptor not in stored:
+                os.close(descriptor)
+    return _read(stored), tuple(stored.values())
+
+
+def _is_ours(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None or parse_name(name) is not None
+
+
+def _read(stored: Mapping[int, str]) -> Incoming | None:
+    """What was handed over, else what was kept for a crash."""
+    states = [descriptor for descriptor, name in stored.items() if name == STATE]
+    incoming = None
+    if len(states) == 1:
+        handed = {d: name for d, name in stored.items() if name != STATE and parse_name(name) is None}
+        here = {int(name.rpartition("-")[2]): descriptor for descriptor, name in handed.items()}
+        with contextlib.suppress(OSError, HostError):
+            incoming = read_document(_content(states[0]), here)
+    elif not states:
+        incoming = _read_kept(stored)
+    used = set() if incoming is None else {number for part in incoming.all_parts for number in part.descriptors}
+    for descriptor in stored:
+        if descriptor not in used:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    return incoming
+
+
+def _read_kept(stored: Mapping[int, str]) -> Incoming | None:
+    memories: dict[str, int] = {}
+    here: dict[str, dict[int, int]] = {}
+    for descriptor, name in stored.items():
+        if (parsed := parse_name(name)) is None:
+            continue
+        key, number = parsed
+        if number is None:
+            memories[key] = descriptor
+        else:
+            here.setdefault(key, {})[number] = descriptor
+    documents = []
+    for key, memory in memories.items():
+        with contextlib.suppress(OSError, HostError):
+            documents.append(read_document(document_in(_content(memory)), here.get(key, {})))
+    return gathered(documents) if documents else None
+
+
+def _content(memory: int) -> bytes:
+    """Raises OSError, also for what is too large to be a document."""
+    size = os.fstat(memory).st_size
+    if size > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return os.pread(memory, size, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerMessage:
+    """One message to the manager, with a descriptor of its own that is closed when it was sent; -1 for none."""
+
+    text: str
+    descriptor: int = -1
+
+
+def storing(name: str, descriptor: int) -> ManagerMessage:
+    # FDPOLL=0: one whose other side has hung up stays too, or the document would name what is not there.
+    return ManagerMessage(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", descriptor)
+
+
+def removal(name: str) -> ManagerMessage:
+    return ManagerMessage(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+class Store:
+    """The store of a running daemon. `address` is $NOTIFY_SOCKET, `size` $FDSTORE (systemd 254 and newer say there how
+    much there is room for), `old` the names that lie there since an earlier daemon crashed."""
+
+    def __init__(self, address: str, size: str = "", old: tuple[str, ...] = ()) -> None:
+        self._address = address
+        self._size = size
+        self.old = old
+
+    def take_old(self) -> tuple[str, ...]:
+        """Those names, once; the memory files first, so that none ever names what is removed already."""
+        old, self.old = self.old, ()
+        return tuple(sorted(old, key=lambda name: "." in name))
+
+    async def capacity(self) -> int:
+        """How many descriptors it may hold; 0 when there is none, or nobody says."""
+        if self._size.isdecimal():
+            return int(self._size)
+        unit, _ = unit_of(_own_groups())
+        said = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
+        return int(said) if said.strip().isdecimal() else 0
+
+    def send(self, messages: Sequence[ManagerMessage]) -> None:
+        """In this order; waits for the manager. Raises OSError."""
+        try:
+            with _connected(self._address) as manager:
+                for message in messages:
+                    if message.descriptor < 0:
+                        manager.send(message.text.encode())
+                    else:
+                        _send(manager, message.text, message.descriptor)
+        finally:
+            for message in messages:
+                if message.descriptor >= 0:
+                    os.close(message.descriptor)
+
+
+async def restart_intended() -> bool:
+    """Whether the manager has asked this service to end so that it starts it again. False when that cannot be known."""
+    unit, _ = unit_of(_own_groups())
+    return bool(unit) and names_restart(await _ask("list-jobs", "--plain", "--no-legend"), unit)
+
+
+async def _ask(*what: str) -> str:
+    """What systemctl(1) says of the manager that we belong to; empty when it cannot be asked."""
+    _, user = unit_of(_own_groups())
+    program = programs.find("systemctl").path
+    if program is None:
+        return ""
+    words = (program, *(("--user",) if user else ()), *what)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    try:
+        async with asyncio.timeout(ASKED_WITHIN_S):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return ""
+    return said.decode(errors="replace")
+
+
+def names_restart(jobs: str, unit: str) -> bool:
+    """Whether there is a job of this kind in what `systemctl list-jobs` prints: number, unit, kind, state."""
+    rows = (line.split() for line in jobs.splitlines())
+    return any(row[1:3] in ([unit, "restart"], [unit, "try-restart"]) for row in rows)
+
+
+def _own_groups() -> str:
+    return Path("/proc/self/cgroup").read_text(errors="replace")
+
+
+def unit_of(groups: str) -> tuple[str, bool]:
+    """The service that a process with these control groups belongs to (proc_pid_cgroup(5)), and whether it is that of a
+    user's manager."""
+    path = groups.rpartition("::")[2].strip()
+    name = path.rpartition("/")[2]
+    return (name if _UNIT.fullmatch(name) else ""), "/user@" in path

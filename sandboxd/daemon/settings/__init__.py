@@ -1,0 +1,1 @@
+"""Settings at run time: reload, local edits, trust, subscriptions and checks."""

@@ -1,0 +1,122 @@
+"""Everything that is wrong or doubtful in settings files, also in those that no daemon reads. Needs no daemon: the
+moment when it matters most is when a broken file keeps one from starting."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import pwd
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sandboxd.daemon.policies import SettingsPlaces
+from sandboxd.policy.build import check_settings, evaluate
+from sandboxd.policy.commands.exclusion import head_of
+from sandboxd.policy.paths.opening_checks import why_writable
+from sandboxd.settings.files.locations import Location
+from sandboxd.settings.files.reading import read_layer, read_layers
+from sandboxd.settings.files.trust import OpenedPlaces, opened_file
+from sandboxd.settings.layer import Layer
+from sandboxd.settings.merge import Settings, merge
+from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.problems import Problem, error
+from sandboxd.settings.schema import json_schema
+
+if TYPE_CHECKING:
+    from sandboxd.policy.paths.rule_paths import PathScope
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """`files` are those that were looked at, `problems` in order of file and line."""
+
+    files: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def places_here(environment: Mapping[str, str], platform: str) -> SettingsPlaces:
+    """The places of whoever runs this process, as a daemon with this environment would have them."""
+    return SettingsPlaces(environment, environment.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir, platform)
+
+
+def lint_files(
+    places: SettingsPlaces, directory: str | None, files: Sequence[str] | None = None, source: str | None = None
+) -> Linted:
+    """Look at `files` (absolute paths) one by one, each as `source` or as what its path says it is; without `files` at
+    all that count in `directory`, together. Raises SettingsError when the environment names an impossible place."""
+    scope = places.scope(directory)
+    if files is None:
+        layers = read_layers(places.locations(directory), trust=places.trust)
+        present = tuple(layer.file for layer in layers if layer.file is not None and os.path.lexists(layer.file))
+        settings = merge(layers)
+        opened = OpenedPlaces(opened_file(places.home)).read()
+        return Linted(present, (*check_settings(settings, scope), *_planted_programs(settings, scope, opened)))
+    known = {location.path: location for location in places.locations(directory).files}
+    problems: list[Problem] = []
+    for file in files:
+        location = known.get(file) or Location(guess_source(file), file)
+        problems += _lint(location if source is None else replace(location, source=Source(source)), places.home, scope)
+    return Linted(tuple(files), tuple(problems))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    return json_schema()
+
+
+def guess_source(path: str) -> Source:
+    """As what a settings file is meant, by its name and the directory it stands in."""
+    directory, name = posixpath.split(path)
+    if name == "managed-settings.json" or posixpath.basename(directory) == "managed-settings.d":
+        return Source.MANAGED
+    return Source.LOCAL if name == "settings.local.json" else Source.USER
+
+
+def _planted_programs(settings: Settings, scope: PathScope, opened: Collection[str]) -> Iterator[Problem]:
+    """Exclusions of programs that commands could write at some time (`opened`), and of a name for which PATH has a
+    program that they can write."""
+    policy, _ = evaluate(settings, scope)
+    for rule in policy.commands.excluded:
+        head = head_of(rule.pattern)
+        named = "/" in head
+        path = posixpath.dirname(head.partition("*")[0]) if named and "*" in head else head
+        found = path if named else shutil.which(head, path=scope.environment.get("PATH", "")) if head else None
+        if found is None or (not named and "*" in head):
+            continue
+        found = os.path.abspath(scope.home + found[1:] if found.startswith("~/") else found)
+        ways = (found, os.path.realpath(found))
+        why = "" if named else next(filter(None, (why_writable(way, policy.files, scope) for way in ways)), "")
+        place = next((place for way in ways for place in _above(way) if place in opened), None)
+        if not why and place is not None:
+            why = f"commands could write {place} before"
+        if why:
+            until = "" if named else f" as long as PATH finds {found}"
+            message = f"{rule.pattern!r} is not excluded{until}: {why}"
+            hint = "exclude a program that only you can write"
+            hint += "" if named else ", or take the directory out of PATH"
+            yield error("exclusion_writable", message, rule.origin, hint=hint, fatal=False)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield path
+
+
+def _lint(location: Location, home: str, scope: PathScope) -> Iterable[Problem]:
+    if not os.path.lexists(location.path):
+        at = Origin(location.source, "", location.path)
+        return [error("settings_missing", "there is no such file", at, hint="check the path")]
+    # A file that is looked at before it is installed may belong to anybody: only its content is judged.
+    layer = read_layer(location, home)
+    content = Layer(layer.source, layer.file, layer.values, _about_content(layer))
+    if layer.source is Source.PROJECT:
+        content = replace(content, may_widen=False, distrust=layer.distrust)
+    return check_settings(merge([content]), scope)
+
+
+def _about_content(layer: Layer) -> tuple[Problem, ...]:
+    return tuple(problem for problem in layer.problems if problem.slug != "settings_not_yours")

@@ -1,0 +1,190 @@
+"""Changes to the user's local settings: judged first, written so that nobody's work is lost, in force when answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sandboxd.errors import CallerError, SettingsError
+from sandboxd.policy.edit_checks import check_rule_change, wide_changes
+from sandboxd.settings.edits import Act, Change, apply_changes, full_key
+from sandboxd.settings.files.trust import real_path
+from sandboxd.settings.files.writing import edit_file
+from sandboxd.settings.key_table import TABLE
+from sandboxd.settings.merge import Settings, changed_keys
+from sandboxd.settings.origins import Source
+
+if TYPE_CHECKING:
+    from sandboxd.daemon.policies import Policies, Project
+    from sandboxd.daemon.settings.trusting import Trusting
+
+
+__all__ = ["Change", "Changed", "change_of", "change_project", "change_settings", "excluding", "without_effect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`written` is False when the file said so already. `keys` have another effective value than before; `warnings`
+    are sentences: a rule is dangerous or pointless, or a change has no effect and why."""
+
+    file: str
+    written: bool
+    generation: int
+    keys: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def change_of(act: str, key: str, value: Any = None) -> Change:
+    """One change as a caller words it; `act` is one of set, unset, add, remove."""
+    return Change(Act(act), key, value)
+
+
+def excluding(pattern: str, *, remove: bool = False) -> Change:
+    """The change that excludes commands from the sandbox, or takes that back."""
+    return Change(Act.REMOVE if remove else Act.ADD, "sandbox.excludedCommands", pattern)
+
+
+async def change_settings(
+    policies: Policies,
+    changes: Sequence[Change],
+    session_id: str | None,
+    directory: str | None,
+    *,
+    confirmed: bool = False,
+) -> Changed:
+    """Make all changes in the local settings file, or none. They are in force when this returns. `confirmed` says that
+    a person knows what a wide rule gives away.
+
+    Raises CallerError (`confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
+    `settings_wrong_type`, `settings_other_source`, and
+    the slugs of rules that cannot be used), SettingsError when the file cannot be changed."""
+    project, _ = policies.snapshot(session_id, directory)
+    file = project.locations.local_file
+
+    async def write(change: Callable[[str], str]) -> bool:
+        return await asyncio.to_thread(edit_file, file, change, policies.places.lock_directory)
+
+    return await _change(policies, project, changes, file, write, confirmed)
+
+
+async def change_project(
+    policies: Policies, trusting: Trusting, changes: Sequence[Change], directory: str, *, confirmed: bool = False
+) -> Changed:
+    """The same in the local settings of a project. They stay trusted, or become so when nothing in them widened before.
+    Raises the same, and `settings_is_link` for a directory of settings that a link leads to."""
+    directory, file = _project_file(directory)
+    project, _ = policies.snapshot(None, directory)
+    edited: list[tuple[str, str]] = []
+
+    async def write(change: Callable[[str], str]) -> bool:
+        def edit(text: str) -> str:
+            new = change(text)
+            edited.append((text, new))
+            return new
+
+        places = policies.places
+        written = await asyncio.to_thread(edit_file, file, edit, places.lock_directory, follow=False)
+        if written:
+            before, after = edited[-1]  # the last is the one that counted
+            await trusting.renew(directory, file, before.encode() or None, after.encode())
+        return written
+
+    return await _change(policies, project, changes, file, write, confirmed)
+
+
+def _project_file(directory: str) -> tuple[str, str]:
+    """The real directory of a project, and its local settings."""
+    real = os.path.realpath(directory)
+    return real, os.path.join(real, ".claude", "settings.local.json")
+
+
+async def _change(
+    policies: Policies,
+    project: Project,
+    changes: Sequence[Change],
+    file: str,
+    write: Callable[[Callable[[str], str]], Awaitable[bool]],
+    confirmed: bool,
+) -> Changed:
+    before = project.now.settings
+    wanted = tuple(replace(change, key=full_key(change.key)) for change in changes)
+    warnings: list[str] = []
+    wide: list[str] = []
+    for change in wanted:
+        _check_source(change.key)
+        warnings += check_rule_change(before, change, project.scope)
+        wide += wide_changes(change, project.scope, real_path)
+    if wide and not confirmed:
+        raise CallerError(
+            "confirmation_needed",
+            f"this gives very much away: {'; '.join(wide)}",
+            hint="repeat the command with --yes, or the call with confirm, if that is meant",
+            data={"grants": wide},
+        )
+    warnings += wide
+    try:
+        written = await write(lambda text: apply_changes(text, wanted))
+    except SettingsError as fault:
+        raise _placed(fault, file) from fault
+    policies.reload()
+    if project.error is not None:
+        warnings.append(f"{project.error.message}; its last good content stays in force until that is mended")
+    else:
+        warnings += (said for change in wanted for said in without_effect(project.now.settings, change, file))
+    keys = changed_keys(before, project.now.settings)
+    return Changed(file, written, project.now.policy.generation, keys, tuple(dict.fromkeys(warnings)))
+
+
+def _placed(fault: SettingsError, file: str) -> SettingsError:
+    """The error with the file in it. An edit works on text, and knows no more than the line."""
+    if "file" in fault.data:
+        return fault
+    place = ":".join(str(part) for part in (file, fault.data.get("line"), fault.data.get("column")) if part)
+    hint = fault.hint or f"correct {file}; nothing was changed"
+    return SettingsError(fault.slug, f"{place}: {fault.message}", hint=hint, data={**fault.data, "file": file})
+
+
+def _check_source(key: str) -> None:
+    sources = TABLE[key].sources
+    if Source.LOCAL not in sources and sources != {Source.MANAGED}:  # those are locked, and said to be
+        who = " or ".join(sorted(source.value for source in sources))
+        raise CallerError(
+            "settings_other_source",
+            f"{key} counts in {who} settings only, and changes are written to local settings",
+            hint="write it into that file",
+            data={"key": key},
+        )
+
+
+def without_effect(settings: Settings, change: Change, file: str) -> Iterator[str]:
+    """Why a change that was made in `file` is not what holds now. Nothing when it is."""
+    key = change.key
+    for ignored in settings.ignored:
+        if ignored.key == key and ignored.origin.file == file:
+            yield f"{key}: {_shown(ignored.value)} is ignored: {ignored.reason}"
+            return
+    value = settings.values.get(key)
+    if isinstance(value, tuple):
+        entries = {_plain(entry.value): entry.origin for entry in value}
+        if change.act is Act.REMOVE and _plain(change.value) in entries:
+            yield f"{_shown(change.value)} stays in {key}: {entries[_plain(change.value)]} has it too"
+        elif change.act is Act.UNSET and entries:
+            yield f"{key} still has entries from {', '.join(sorted({str(at) for at in entries.values()}))}"
+        return
+    now = settings.scalar(key)
+    if change.act is Act.UNSET and settings.is_set(key):
+        yield f"{key} stays {_shown(now.value)}: {now.origin} says so"
+    elif change.act is Act.SET and _plain(now.value) != _plain(change.value):
+        yield f"{key} stays {_shown(now.value)}: {now.origin} has precedence"
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

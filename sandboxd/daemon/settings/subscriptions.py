@@ -1,0 +1,103 @@
+"""Who wants to know of changed settings, and what each of them has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from sandboxd.errors import SettingsError
+from sandboxd.settings.merge import Settings, changed_keys
+
+if TYPE_CHECKING:
+    from sandboxd.daemon.policies import Policies, PolicySnapshot, Project, SessionPolicy
+    from sandboxd.settings.problems import Problem
+
+Scope = tuple[str | None, str | None]
+"""Whose settings: those of a session (by id), of a project (by directory), or with neither the daemon's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsState:
+    """What holds. `changed` are the keys with another effective value than the last state that was told; `broken` is
+    why the files are not in force as they stand, with the place."""
+
+    scope: Scope
+    generation: int
+    settings: Settings
+    problems: tuple[Problem, ...]
+    broken: str
+    changed: tuple[str, ...] = ()
+
+
+Tell = Callable[[Any, SettingsState], None]
+"""Called with the subscriber. Must not hold it: a subscription ends when its subscriber is gone."""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    scope: Scope
+    project: Project
+    """Held, so that its files stay watched."""
+    session: SessionPolicy | None
+    tell: Tell
+    last: SettingsState | None = None
+
+    def renewed(self) -> SettingsState:
+        """The state now, which counts as told from here on. Raises SettingsError when there never was one."""
+        error, last = self.project.error, self.last
+        try:
+            now: PolicySnapshot = self.project.now if self.session is None else self.session.snapshot()
+        except SettingsError as fault:
+            if last is None:
+                raise
+            self.last = replace(last, broken=fault.message, changed=())
+            return self.last
+        self.last = SettingsState(
+            self.scope,
+            now.policy.generation,
+            now.settings,
+            self.project.problems,
+            "" if error is None else error.message,
+            () if last is None else changed_keys(last.settings, now.settings),
+        )
+        return self.last
+
+
+class SettingsSubscriptions:
+    """Tells each subscriber of each reload that changes something for it, exactly once."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._of: WeakKeyDictionary[Any, dict[Scope, _Subscription]] = WeakKeyDictionary()
+        policies.after_reload(self._reloaded)
+
+    def add(self, subscriber: object, session_id: str | None, directory: str | None, tell: Tell) -> SettingsState:
+        """Subscribe; the result is the state that later changes count from. Twice for the same settings is once. Raises
+        SettingsError."""
+        project, session = self._policies.view(session_id, directory)
+        scope = (session_id, directory)
+        subscription = _Subscription(scope, project, session, tell)
+        state = subscription.renewed()
+        self._of.setdefault(subscriber, {})[scope] = subscription
+        return state
+
+    def remove(self, subscriber: object) -> None:
+        """Tell this one nothing more."""
+        self._of.pop(subscriber, None)
+
+    def scopes(self, subscriber: object) -> tuple[Scope, ...]:
+        """Whose settings this one hears of."""
+        return tuple(self._of.get(subscriber, ()))
+
+    def __len__(self) -> int:
+        """How many subscribers there are."""
+        return len(self._of)
+
+    def _reloaded(self) -> None:
+        for subscriber, subscriptions in list(self._of.items()):
+            for subscription in subscriptions.values():
+                before, now = subscription.last, subscription.renewed()
+                if now.changed or before is None or now.broken != before.broken:
+                    subscription.tell(subscriber, now)

@@ -1,0 +1,302 @@
+"""What people trust of the settings files of projects: shown, recorded, forgotten, and asked when a content changes.
+
+A record is of exactly the bytes that a person was shown: who asks for one sends the digests of what was shown, and the
+files are read anew and compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from sandboxd.errors import CallerError, DaemonError
+from sandboxd.policy.display import LONGEST, neutralise
+from sandboxd.runtime.prompts.grants import Grants, GrantScope
+from sandboxd.runtime.prompts.open_prompts import NOBODY
+from sandboxd.runtime.prompts.prompt_records import Question, QuestionKind, Suggestion
+from sandboxd.runtime.session_records import PermissionMode
+from sandboxd.settings.files.locations import Location
+from sandboxd.settings.files.reading import read_content, trust_is_allowed, trust_subject
+from sandboxd.settings.files.trust import (
+    TrustedDirectory,
+    TrustedFile,
+    TrustStore,
+    difference,
+    digest,
+    real_path,
+    remembered,
+)
+from sandboxd.settings.layer import parse_layer
+from sandboxd.settings.origins import Source
+from sandboxd.settings.problems import first_fatal
+from sandboxd.settings.widening import Widening, widening
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from sandboxd.daemon.policies import Policies, Project
+    from sandboxd.runtime.prompts.open_prompts import Prompts
+    from sandboxd.runtime.session import SandboxSession
+
+__all__ = ["TRUST_KEY", "Shown", "ShownFile", "TrustedDirectory", "Trusting"]
+
+TRUST_KEY: Final = "settings.trust"
+"""The list that the suggestion of a question about trust names."""
+ASKED_IN: Final = "projects"
+"""The id that such questions have in place of a session's: they outlive the command that made the change seen."""
+_MOST_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFile:
+    """A file that there is. `state` is trusted, changed or untrusted; `changed` is the difference to what was trusted,
+    if anything was."""
+
+    path: str
+    name: str
+    sha256: str
+    state: str
+    changed: tuple[str, ...] = ()
+    content: TrustedFile = field(repr=False, default=TrustedFile("", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The settings files of one directory, and all that they could widen. `forbidden` says that managed settings let
+    nobody trust them."""
+
+    directory: str
+    files: tuple[ShownFile, ...]
+    widens: tuple[Widening, ...]
+    forbidden: bool
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {file.path: file.sha256 for file in self.files}
+
+
+class Trusting:
+    """Trust in the files of projects: what RPC and questions do with the records of `policies`."""
+
+    def __init__(self, policies: Policies, log: FilteringBoundLogger) -> None:
+        self._policies = policies
+        self._store: TrustStore = policies.places.trust
+        self._log = log
+        self._grants = Grants()
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._writing = asyncio.Lock()
+        """Held while a record is made from the one before, in a worker thread."""
+
+    @property
+    def is_permitted(self) -> bool:
+        """Whether managed settings let people trust anything."""
+        return trust_is_allowed(self._policies.own.latest.layers)
+
+    def all(self) -> tuple[TrustedDirectory, ...]:
+        return self._store.all()
+
+    def show(self, path: str) -> Shown:
+        """The files of a project directory, or one settings file (absolute). Raises CallerError, SettingsError."""
+        files: list[ShownFile] = []
+        widens: list[Widening] = []
+        locations = self._locations(path)
+        for location in locations:
+            data = read_content(location)
+            if data is None:
+                continue
+            layer = parse_layer(data, location.source, location.path)
+            fatal = first_fatal(layer.problems)
+            if fatal is not None:
+                raise fatal.as_error()
+            widens += widening(layer)
+            files.append(self._shown(location, data))
+        directory = trust_subject(locations[0])[0]
+        return Shown(directory, tuple(files), tuple(widens), not self.is_permitted)
+
+    def _locations(self, path: str) -> tuple[Location, ...]:
+        real = real_path(path)
+        if os.path.isfile(real):
+            for location in self._policies.places.locations(os.path.dirname(os.path.dirname(real))).files:
+                if location.in_project and location.path == real:
+                    return (location,)
+            return (Location(Source.CLI, real, in_project=True),)
+        if not os.path.isdir(real):
+            raise CallerError(
+                "cwd_missing", f"there is no directory {neutralise(path)}", hint="name the directory of a project"
+            )
+        found = tuple(one for one in self._policies.places.locations(real).files if one.in_project)
+        if not found:
+            raise CallerError(
+                "trust_nothing",
+                f"the settings in {neutralise(real)} are your own, and need no trust",
+                hint="name the directory of a project",
+            )
+        return found
+
+    def _shown(self, location: Location, data: bytes) -> ShownFile:
+        directory, name = trust_subject(location)
+        record = self._store.find(directory)
+        before = None if record is None else record.files.get(name)
+        content = remembered(data)
+        if before is not None and before.sha256 == content.sha256:
+            return ShownFile(location.path, name, content.sha256, "trusted", (), content)
+        changed = () if before is None else difference(before.text, data)
+        state = "untrusted" if record is None else "changed"
+        return ShownFile(location.path, name, content.sha256, state, changed, content)
+
+    async def trust(self, path: str, digests: Mapping[str, str]) -> Shown:
+        """Record that a person trusts what was shown: `digests` has the SHA-256 of each file by its path. Raises
+        CallerError `trust_forbidden`, `trust_changed`, `trust_nothing`; SettingsError."""
+        async with self._writing:
+            directory = await asyncio.to_thread(self._trust, path, digests)
+        self._log.info("settings files are trusted", directory=directory, files=list(digests))
+        self._policies.reload()
+        return await asyncio.to_thread(self.show, path)
+
+    def _trust(self, path: str, digests: Mapping[str, str]) -> str:
+        shown = self.show(path)
+        self._check_permitted(shown.forbidden)
+        if not shown.files:
+            raise CallerError(
+                "trust_nothing", f"there are no settings files in {neutralise(shown.directory)}", hint="nothing to do"
+            )
+        if dict(digests) != shown.digests:
+            raise CallerError(
+                "trust_changed",
+                f"the settings files in {neutralise(shown.directory)} are not what was shown",
+                hint=f"look at them again: sandboxd trust {neutralise(path)}",
+            )
+        self._record(shown.directory, {file.name: file.content for file in shown.files})
+        return shown.directory
+
+    @staticmethod
+    def _check_permitted(forbidden: bool) -> None:
+        if forbidden:
+            raise CallerError(
+                "trust_forbidden",
+                "managed settings let nobody trust the settings of a project (sandbox.allowProjectTrust)",
+                hint="ask whoever administers this machine",
+            )
+
+    def _record(self, directory: str, files: Mapping[str, TrustedFile]) -> None:
+        """Beside what was trusted in that directory before, except the same kind of files that are gone."""
+        before = self._store.find(directory)
+        in_project = any(name.startswith(".claude/") for name in files)
+        kept = {
+            name: file
+            for name, file in ({} if before is None else before.files).items()
+            if not (in_project and name.startswith(".claude/"))
+        }
+        self._store.save(TrustedDirectory(directory, {**kept, **files}, time.time()))
+
+    async def remove(self, path: str) -> bool:
+        """Forget what is trusted in a directory, which need not exist any more. Raises SettingsError."""
+        async with self._writing:
+            removed = await asyncio.to_thread(self._remove, path)
+        if removed:
+            self._log.info("settings files are not trusted any more", directory=path)
+            self._policies.reload()
+        return removed
+
+    def _remove(self, path: str) -> bool:
+        real = real_path(path)
+        if self._store.remove(real):
+            return True
+        in_record = self._store.find(os.path.dirname(real)) is not None and not os.path.isdir(real)
+        return in_record and self._forget_file(*os.path.split(real))
+
+    def _forget_file(self, directory: str, name: str) -> bool:
+        record = self._store.find(directory)
+        if record is None or name not in record.files:
+            return False
+        self._store.save(replace(record, files={key: file for key, file in record.files.items() if key != name}))
+        return True
+
+    async def renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
+        """Trust what was just written into a project's file for a person, where nothing came along with it that no
+        person has trusted: `before` was trusted, widened nothing, or was not there."""
+        async with self._writing:
+            return await asyncio.to_thread(self._renew, project, file, before, after)
+
+    def _renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
+        shown = next((one for one in self._locations(project) if one.path == file), None)
+        if shown is None or not self.is_permitted:
+            return False
+        directory, name = trust_subject(shown)
+        record = self._store.find(directory)
+        known = None if record is None else record.files.get(name)
+        if before is not None and not (known is not None and known.sha256 == digest(before)):
+            layer = parse_layer(before, shown.source, file)
+            if layer.broken or widening(layer):
+                return False
+        files = {**({} if record is None else record.files), name: remembered(after)}
+        self._store.save(TrustedDirectory(directory, files, time.time()))
+        return True
+
+    # questions
+
+    def notice(self, project: Project, session: SandboxSession, prompts: Prompts) -> None:
+        """Ask people about a content that has changed, once; the command does not wait for the answer."""
+        directory = project.directory
+        if (
+            directory is None
+            or not project.trust_has_changed
+            or session.spec.permission_mode is PermissionMode.NONE
+            or not prompts.subscribers
+            or directory in self._asking
+        ):
+            return
+        task = asyncio.get_running_loop().create_task(self._ask(directory, prompts), name="trust-question")
+        self._asking[directory] = task
+        task.add_done_callback(lambda _: self._asking.pop(directory, None))
+
+    async def _ask(self, directory: str, prompts: Prompts) -> None:
+        try:
+            shown = await asyncio.to_thread(self.show, directory)
+            question = None if shown.forbidden or not shown.widens else question_of(shown)
+            if question is not None:
+                await prompts.ask(ASKED_IN, self._grants, question, f"{NOBODY}{secrets.token_hex(8)}")
+        except DaemonError as error:  # what is broken or gone by now is told where the settings are read
+            self._log.warning("a changed project cannot be asked about", directory=directory, why=error.message)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open, or about to be put."""
+        return bool(self._asking)
+
+    def close(self) -> None:
+        """The daemon ends: nobody is asked any more."""
+        for task in self._asking.values():
+            task.cancel()
+
+    async def answered(self, directory: str, rule: str) -> tuple[str, ...]:
+        """A person has said yes to a question: trust exactly the content that it showed. Raises as `trust`."""
+        await self.trust(directory, json.loads(rule))
+        return ()
+
+
+def question_of(shown: Shown) -> Question | None:
+    """May the changed files of this project widen? The suggestion holds what a yes is for. None where the question
+    could not show all that a yes would open: then it takes `sandboxd trust`."""
+    digests = json.dumps(shown.digests, sort_keys=True)
+    lines = [line for file in shown.files for line in file.changed]
+    widens = [f"widens {one.key}: {json.dumps(one.value, ensure_ascii=False)} ({one.origin})" for one in shown.widens]
+    if len(widens) > _MOST_SHOWN or any(len(one) > LONGEST for one in widens):
+        return None
+    return Question(
+        kind=QuestionKind.TRUST,
+        key=(QuestionKind.TRUST, shown.directory, digests),
+        subject=neutralise(shown.directory),
+        project=shown.directory,
+        text=neutralise(f"its settings files are not the ones that were trusted: {' | '.join(lines[:_MOST_SHOWN])}"),
+        warnings=tuple(map(neutralise, widens)),
+        suggestions=(Suggestion(True, TRUST_KEY, digests),),
+        scopes=(GrantScope.ALWAYS,),
+        wide=True,
+    )

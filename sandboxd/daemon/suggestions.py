@@ -1,0 +1,42 @@
+"""What a command would have needed: looks at the host for what `policy.explain.suggestions` has to know."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sandboxd.policy.explain.suggestions import Lesson, TargetState, learn
+from sandboxd.policy.violation import Violation, ViolationKind
+
+if TYPE_CHECKING:
+    from sandboxd.daemon.state import Daemon
+    from sandboxd.runtime.command import Command
+
+__all__ = ["Lesson", "learn_from"]
+
+
+async def learn_from(daemon: Daemon, wrap_id: str, violations: Sequence[Violation]) -> Lesson:
+    """The smallest settings that would have let a command pass. Raises CallerError `wrap_unknown`."""
+    command, _ = daemon.sessions.wrapped(wrap_id)
+    paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
+    context = await asyncio.to_thread(_look, paths, command)
+    lesson = learn(violations, context, daemon.policies.places.home)
+    missing = command.violations_lost + command.violations_recorded - len(violations)
+    if missing <= 0:
+        return lesson
+    note = f"{missing} more were blocked than are kept: run it again with these settings to learn the rest"
+    return replace(lesson, notes=(*lesson.notes, note))
+
+
+def _look(paths: Sequence[str], command: Command) -> dict[str, TargetState]:
+    return {path: TargetState(os.path.lexists(path), _nearest(path), command.closed_at(path)) for path in paths}
+
+
+def _nearest(path: str) -> str:
+    directory = os.path.dirname(path)
+    while directory != "/" and not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    return directory

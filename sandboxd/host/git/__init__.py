@@ -1,0 +1,1 @@
+"""Repositories: git directories, configuration, and the clean-up after commands."""

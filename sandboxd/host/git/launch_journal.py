@@ -1,0 +1,204 @@
+"""The journal of launches: which commands have started whose leftovers were not looked through yet.
+
+A daemon that is killed looks at nothing (repository_cleanup.py). The next daemon of this user reads here where its
+commands could write and since when, waits for those that still run, and looks. A record is a line of JSON that ends
+with NUL: `["place", number, places, apart, known]`, `["start", launch, number, since, process, started]`, `["done",
+launch]`. Nothing waits for the disk: what is written survives the daemon, and not a failure of power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sandboxd.errors import HostError
+from sandboxd.host.placeholders.placeholder import is_at
+from sandboxd.host.placeholders.placeholder_journal import Journal
+from sandboxd.plan.host_facts import Territory
+
+_MOST_RECORDS = 5_000
+"""Then the file is written anew, with what is still open."""
+_MOST_OPEN = 5_000
+
+_Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StartedLaunch:
+    """A command. `process` is bubblewrap, and `since` when that was started (clock ticks after boot, proc(5)), so that
+    the number is not taken for another process."""
+
+    launch_id: str
+    territory: Territory
+    process: int
+    since: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still does."""
+        return self.since != 0 and started_at(self.process) == self.since
+
+
+class LaunchJournal:
+    """`start` is the path with which the names of all journals of this user begin."""
+
+    def __init__(self, start: str) -> None:
+        self._start = start
+        self._path = ""
+        self._file = -1
+        self._open: dict[str, StartedLaunch] = {}
+        self._places: dict[_Where, int] = {}
+        """That stand in the file."""
+        self._records = 0
+
+    def add(self, started: StartedLaunch) -> None:
+        """Raises HostError: a command that is not written down must not start."""
+        if len(self._open) >= _MOST_OPEN:
+            raise self._failed(OSError(errno.ENOSPC, "too many commands are in it"))
+        try:
+            if self._records >= _MOST_RECORDS + 2 * len(self._open):
+                self._write_anew()
+            self._write(self._lines(started))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._open[started.launch_id] = started
+
+    def remove(self, launch_id: str) -> None:
+        """What it has left was looked through, or it never ran."""
+        if self._open.pop(launch_id, None) is None:
+            return
+        with contextlib.suppress(OSError):  # then the next daemon looks once more
+            if self._open or self._records < _MOST_RECORDS:
+                self._write(_record("done", launch_id))
+            else:
+                self.close()
+
+    def take_over(self) -> list[StartedLaunch]:
+        """What daemons that have ended have left, from now on in this journal. Raises HostError."""
+        found: dict[str, StartedLaunch] = {}
+        try:
+            with contextlib.ExitStack() as stack:
+                for journal in Journal(self._start).abandoned(stack):
+                    left = _read(journal.text)
+                    for started in left:
+                        if started.launch_id not in self._open:
+                            self.add(started)
+                            found[started.launch_id] = started
+                    os.unlink(journal.path)
+        except OSError as error:
+            raise self._failed(error) from error
+        return list(found.values())
+
+    def hand_over(self) -> None:
+        """Leave the file to the next daemon."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._open.clear()
+
+    def close(self) -> None:
+        """Remove the file, unless something is still to be looked at."""
+        if self._open or self._file < 0:
+            self.hand_over()
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._file)
+        self._file, self._records = -1, 0
+        self._places.clear()
+
+    def _lines(self, started: StartedLaunch) -> bytes:
+        territory = started.territory
+        where = (territory.places, territory.apart, territory.known)
+        number, lines = self._places.get(where), b""
+        if number is None:
+            number = self._places[where] = len(self._places)
+            lines = _record("place", number, *where)
+        start = _record("start", started.launch_id, number, territory.since, started.process, started.since)
+        return lines + start
+
+    def _write(self, lines: bytes) -> None:
+        if self._file < 0:
+            self._create()
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._places.clear()
+            os.ftruncate(self._file, size)  # half a record would spoil the next one
+            raise
+        self._records += lines.count(b"\0")
+
+    def _create(self) -> None:
+        while True:
+            path = Journal(self._start).path
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            file = os.open(path, flags, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_at(path, os.fstat(file)):
+                self._path, self._file = path, file
+                return
+            os.close(file)  # before it was locked another daemon took it for abandoned
+
+    def _write_anew(self) -> None:
+        """With what is open, beside the old file, which goes when the new one is whole."""
+        old_path, old = self._path, self._file
+        self._file, self._records = -1, 0
+        self._places.clear()
+        try:
+            self._write(b"".join(map(self._lines, self._open.values())))
+        finally:
+            if self._file < 0:
+                self._file = old
+            elif old >= 0:
+                with contextlib.suppress(OSError):
+                    os.unlink(old_path)
+                os.close(old)
+
+    def _failed(self, error: OSError) -> HostError:
+        return HostError(
+            "journal_failed",
+            f"cannot write down which commands have started: {self._start}: {error.strerror}",
+            hint="that disk must have room",
+            data={"path": self._start},
+        )
+
+
+def started_at(process: int) -> int:
+    """When a process was started, in clock ticks after boot; 0 when there is none, or it has ended (proc(5))."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _record(*parts: object) -> bytes:
+    return json.dumps(parts).encode() + b"\0"
+
+
+def _read(text: bytes) -> Iterable[StartedLaunch]:
+    """What is still open. Records that no daemon has written are passed over."""
+    places: dict[int, tuple[tuple[str, ...], ...]] = {}
+    found: dict[str, StartedLaunch] = {}
+    for line in text.split(b"\0"):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            parts: list[Any] = json.loads(line)
+            match parts:
+                case ["place", int(number), *where] if len(where) == 3:
+                    places[number] = tuple(tuple(map(str, some)) for some in where)
+                case ["start", str(launch), int(number), int(since), int(process), int(started)]:
+                    where_it_can_write, apart, known = places[number]
+                    territory = Territory(where_it_can_write, apart, known, since)
+                    found[launch] = StartedLaunch(launch, territory, process, started)
+                case ["done", str(launch)]:
+                    found.pop(launch, None)
+    return found.values()

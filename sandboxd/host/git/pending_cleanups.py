@@ -1,0 +1,158 @@
+"""Looks that are owed: one that failed, and those that a daemon which was killed did not make.
+
+They are made up for when the daemon has started, and before the next command that could write in the same place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sandboxd.host.git.launch_journal import StartedLaunch
+from sandboxd.plan.host_facts import Neutralised, Territory
+
+CouldWrite = Callable[[str], bool]
+Tell = Callable[[Territory, Neutralised], None]
+"""What became of a look that was made up for."""
+
+Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCleanup:
+    launch_id: str
+    territory: Territory
+    could_write: CouldWrite
+
+
+class PendingCleanups:
+    """`look` and `resume` are those of `RepositoryCleanup`. One look is owed for all commands that could write in the
+    same places: that of the first. `settled` hears which others need none."""
+
+    def __init__(
+        self,
+        look: Callable[[str, CouldWrite], Awaitable[Neutralised]],
+        resume: Callable[[str, Territory], None],
+        settled: Callable[[str], None],
+        tell: Tell,
+    ) -> None:
+        self._look = look
+        self._resume = resume
+        self._settled = settled
+        self._tell = tell
+        self._owed: dict[Where, _PendingCleanup] = {}
+        self._under_way: dict[Where, asyncio.Task[None]] = {}
+        self._awaiting: dict[str, asyncio.Task[None]] = {}
+        self._all: asyncio.Task[None] | None = None
+
+    def add(self, launch_id: str, territory: Territory, could_write: CouldWrite) -> None:
+        where = where_of(territory)
+        before = self._owed.get(where)
+        if before is None:
+            self._owed[where] = _PendingCleanup(launch_id, territory, could_write)
+        elif launch_id != before.launch_id:
+            first = min(before, _PendingCleanup(launch_id, territory, anywhere), key=lambda one: one.territory.since)
+            self._owed[where] = _PendingCleanup(first.launch_id, first.territory, anywhere)
+            self._settled(launch_id if first is before else before.launch_id)
+
+    def await_end(self, started: StartedLaunch) -> None:
+        """A command of an earlier daemon: owe its look, and when it still runs, look once it has ended."""
+        if started.runs:
+            self._resume(started.launch_id, started.territory)
+            waiting = asyncio.get_running_loop().create_task(self._when_ended(started), name="owed-look-awaits-end")
+            self._awaiting[started.launch_id] = waiting
+            waiting.add_done_callback(lambda _: self._awaiting.pop(started.launch_id, None))
+        else:
+            self.add(started.launch_id, started.territory, anywhere)
+
+    def begin(self) -> None:
+        """Make up for all that are owed, one after the other."""
+        self._all = asyncio.get_running_loop().create_task(self._make_up_all(), name="owed-looks")
+
+    async def aclose(self) -> None:
+        """Leave what is still owed to the next daemon."""
+        tasks = [one for one in (self._all, *self._awaiting.values(), *self._under_way.values()) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def make_up(self, places: tuple[str, ...]) -> None:
+        """For those that have to do with a place. What fails again stays owed."""
+        for where in [where for where in self._owed if _meet(where[0], places)]:
+            await self._make_up_one(where)
+
+    async def _make_up_all(self) -> None:
+        for where in list(self._owed):
+            await self._make_up_one(where)
+
+    async def _make_up_one(self, where: Where) -> None:
+        task = self._under_way.get(where)
+        if task is None:
+            if where not in self._owed:
+                return
+            task = asyncio.get_running_loop().create_task(self._look_again(where), name="owed-look")
+            self._under_way[where] = task
+            task.add_done_callback(lambda _: self._under_way.pop(where, None))
+        await asyncio.shield(task)
+
+    async def _look_again(self, where: Where) -> None:
+        owed = self._owed.pop(where)
+        self._resume(owed.launch_id, owed.territory)
+        self._tell(owed.territory, await self._looked(owed.launch_id, owed.could_write))
+
+    async def _looked(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
+        try:
+            return await self._look(launch_id, could_write)
+        except Exception as error:  # it is owed again, and nobody else would tell
+            return Neutralised(failed=error)
+
+    async def _when_ended(self, started: StartedLaunch) -> None:
+        with suppress(OSError):
+            await _end_of(started)
+        self._tell(started.territory, await self._looked(started.launch_id, anywhere))
+
+
+def made_up(log: Callable[..., object]) -> Tell:
+    """Says in the log what came of it."""
+
+    def tell(territory: Territory, found: Neutralised) -> None:
+        for path in found.moved:
+            log("left by a command that was not looked through, and moved aside", path=path)
+        if found.failed is not None or found.unseen:
+            place = next(reversed(territory.places), "")
+            error = str(found.failed or found.unseen)
+            log("what a command has left could not be looked through", place=place, error=error)
+
+    return tell
+
+
+async def _end_of(started: StartedLaunch) -> None:
+    process = os.pidfd_open(started.process)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    try:
+        loop.add_reader(process, ended.set)
+        if started.runs:  # and no other process had got its number before that was opened
+            await ended.wait()
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+
+
+def anywhere(path: str) -> bool:
+    return True
+
+
+def where_of(territory: Territory) -> Where:
+    return territory.places, territory.apart, territory.known
+
+
+def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    return any(is_below(one, other) or is_below(other, one) for one in some for other in others)
+
+
+def is_below(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place.rstrip('/')}/")

@@ -1,0 +1,60 @@
+"""Which directories and files have several canonical paths, by the mounts that this process sees.
+
+A bind mount, or a file system that is mounted twice (a subvolume and the whole of it, say), gives what is in it a
+second name, as a symlink does. What a rule closes under one of them must not be open under the other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sandboxd.host.sandbox_mounts import mount_field
+from sandboxd.plan.host_facts import MountAliases
+
+_PRIVATE = ("/proc", "/dev")
+"""A sandbox has its own there."""
+
+
+def aliases_by_mounts() -> MountAliases:
+    """All pairs of which this user can reach both sides; who cannot reach one needs no rule about it."""
+    if sys.platform == "darwin":  # rules go by paths there, and nothing of the system is mounted twice
+        return MountAliases()
+    places: dict[str, dict[str, list[str]]] = {}
+    mounted: set[str] = set()
+    for line in filter(None, Path("/proc/self/mountinfo").read_bytes().split(b"\n")):
+        device, root, point = (mount_field(line, number) for number in (2, 3, 4))
+        mounted.add(point)
+        if root.startswith("/") and not any(point == own or point.startswith(own + "/") for own in _PRIVATE):
+            places.setdefault(device, {}).setdefault(root, []).append(point)
+    pairs = {
+        (min(pair), max(pair)): None
+        for roots in places.values()
+        if sum(map(len, roots.values())) > 1
+        for pair in _candidates(roots)
+        if pair[0] != pair[1] and _are_one(*pair)
+    }
+    return MountAliases.of(pairs, mounted)
+
+
+def _candidates(roots: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """For each mount of one file system: where other mounts of it, of the same part or of more, show its root."""
+    for root, points in roots.items():
+        above = root
+        while True:
+            below = root[len(above) :].strip("/")
+            for other in roots.get(above, ()):
+                for point in points:
+                    yield point, os.path.join(other, below).rstrip("/") or "/"
+            if above == "/":
+                break
+            above = os.path.dirname(above)
+
+
+def _are_one(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:  # hidden by another mount, or closed to this user
+        return False

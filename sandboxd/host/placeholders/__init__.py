@@ -1,0 +1,1 @@
+"""Placeholders for protected names that do not exist."""

@@ -1,0 +1,1 @@
+"""Change detection: directories, names and inotify."""

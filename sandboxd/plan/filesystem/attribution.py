@@ -1,0 +1,146 @@
+"""Why a sandbox refuses something at a path: the rule, its origin, the reason. Pure, and quick enough for every report.
+
+The enforcer says what happened and where; which rule it was is worked out from the points that its mounts were made of,
+so the answer is that of the policy the command was launched under. What the policy allows is not its doing: the host
+refuses it as well, or the program made a mistake.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from bisect import bisect_left
+from itertools import takewhile
+
+from sandboxd.plan.filesystem.effective_access import effective_access_at
+from sandboxd.plan.filesystem.mounts import Mark, Visibility, settle, settled_at
+from sandboxd.plan.filesystem.path_table import PathTable
+from sandboxd.plan.host_facts import ResolvedPath
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.paths.path_decisions import decide_path
+
+_CLOSES = Mark.PROTECTED | Mark.UNOPENABLE | Mark.DENY_READ | Mark.DENY_WRITE
+_MOVES = (Visibility.HOST_WRITABLE, Visibility.PRIVATE)
+_PATH_MAX = 4096  # limits.h: nothing longer can have been opened
+
+
+class Attribution:
+    """One for each layout. Between two points everything is decided alike, so an answer is kept for each point and for
+    the region below it: as many as there are points, whatever a command asks for."""
+
+    def __init__(self, entries: PathTable) -> None:
+        self._found = entries
+        self._known: dict[tuple[str, bool], Decision] = {}
+        self._order: list[str] = []
+        self._writable: tuple[str, ...] | None = None
+
+    def decide(self, path: str, *, write: bool) -> Decision:
+        """The decision on an absolute path without symbolic links. Its text may speak of a directory above; reason,
+        rule and origin are the path's."""
+        at = self._nearest(path)
+        known = self._known.get((at, write))
+        if known is None:
+            known = self._known[at, write] = decide_path(
+                effective_access_at(self._found, at, ResolvedPath(at)), write=write
+            )
+        return known
+
+    def decide_removal(self, path: str) -> Decision:
+        """The same for removing a name, by unlink(2), rmdir(2) or rename(2). What can be written cannot be moved when
+        it is a mount point (EBUSY): because something in it is closed, or as a symbolic link at a closed name."""
+        decision = self.decide(path, write=True)
+        kept = self._kept_at(path) if decision.allowed else None
+        if kept is None:
+            return decision
+        shown = neutralise(kept)
+        if kept == path:
+            text = f"{shown} stays where it is"
+            link = self._found.entries[path].link is not None
+            why = "a symbolic link at a protected or denied name" if link else "it was opened as a whole"
+            return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=f"{why}: change it outside the sandbox")
+        closed = [one.text for one in self._found.reasons.get(kept, ()) if one.mark & _CLOSES]
+        why = f" ({neutralise(closed[0])})" if closed else ""
+        text = f"it stays where it is because {shown} in it is closed{why}"
+        hint = f"{shown} in it is kept in its place{why}: move what else is in it, or do it outside the sandbox"
+        return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=hint)
+
+    def closed_at(self, path: str) -> str:
+        """The path of the rule that keeps this one from being read; empty when none does."""
+        at = self._nearest(path)
+        cause = effective_access_at(self._found, at, ResolvedPath(at)).read_denied
+        return "" if cause is None else cause.path
+
+    def is_private_socket(self, path: str) -> bool:
+        """Whether a socket at a path is the session's own, and of no other: in its `/tmp` or `/dev/shm`."""
+        if not path.startswith(("/tmp/", "/dev/shm/")):
+            return False
+        return self._shows(path) is Visibility.PRIVATE
+
+    def can_change(self, path: str) -> bool:
+        """Whether the command could have put there what stands at a path, a symbolic link for example."""
+        return self._shows(posixpath.dirname(path)) in _MOVES
+
+    def can_bring(self, path: str) -> bool:
+        """Tell whether the command could have put a socket at a path.
+
+        By any name of the place: that of a bind mount too."""
+        return any(self._shows(one) in _MOVES for one in (path, *self._found.mount_aliases.others(path)))
+
+    def is_name_of(self, resolved: ResolvedPath, path: str) -> bool:
+        """Tell whether a path of the host leads to another one.
+
+        By no link that the command could have made."""
+        real, trusted = self.leads_to(resolved)
+        return trusted and path in (real, *self._found.mount_aliases.others(real))
+
+    def writable(self) -> tuple[str, ...]:
+        """List what the command can write on the host, by all canonical paths.
+
+        Takes its time with very many points."""
+        if self._writable is None:
+            tops = [
+                node.entry.path
+                for node in settle(self._found.entries)
+                if node.shows is Visibility.HOST_WRITABLE
+                and (node.parent is None or node.parent.shows is not node.shows)
+            ]
+            self._writable = tuple(
+                dict.fromkeys(one for top in tops for one in (top, *self._found.mount_aliases.others(top)))
+            )
+        return self._writable
+
+    def leads_to(self, resolved: ResolvedPath) -> tuple[str, bool]:
+        """Where a path of a rule leads, and whether that can be trusted: the command made none of the symbolic links on
+        the way."""
+        return resolved.real, not any(self.can_change(link.path) for link in resolved.links)
+
+    def _kept_at(self, path: str) -> str | None:
+        """What keeps a writable path in its place: itself or something in it."""
+        entries = self._found.entries
+        own = entries.get(path)
+        if own is not None and own.link is not None and own.guard:
+            return path
+        if (
+            own is not None
+            and own.link is None
+            and settled_at(entries, posixpath.dirname(path))[-1].shows not in _MOVES
+        ):
+            return path
+        if not self._order:
+            self._order = sorted(entries)
+        below = self._order[bisect_left(self._order, path + "/") :]
+        for at in takewhile(lambda one: one.startswith(path + "/"), below):
+            if entries[at].guard or (entries[at].link is None and settled_at(entries, at)[-1].shows not in _MOVES):
+                return at
+        return None
+
+    def _shows(self, path: str) -> Visibility:
+        return settled_at(self._found.entries, self._nearest(path))[-1].shows
+
+    def _nearest(self, path: str) -> str:
+        entries = self._found.entries
+        if not path.startswith("/") or len(path) > _PATH_MAX:
+            return "/"
+        while path not in entries and path != "/":
+            path = posixpath.dirname(path)
+        return path

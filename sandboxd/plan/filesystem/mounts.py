@@ -1,0 +1,411 @@
+"""Mounts: the only code that decides their order, and what holds where rules meet.
+
+It is given *points*: canonical paths with marks that say which rules name them. It walks them parents before children
+and carries along what is in force. Four rules make the whole semantics:
+
+1. Reading is allowed unless `DENY_READ`; below a denied region the most specific `ALLOW_READ` or `ALLOW_WRITE` re-opens
+   it; on the same path the deny wins.
+2. Writing is denied unless `ALLOW_WRITE`, which has to be more specific than any `DENY_READ` above it.
+3. `DENY_WRITE` beats every `ALLOW_WRITE` at and below its path, however specific that is.
+4. `PROTECTED` is a `DENY_WRITE` that a `LIFTED` at or below its path takes back.
+
+A mount is made only where what should be seen differs from what the mount above already shows. Every directory between
+a writable mount and a mount below it becomes a mount itself: a mount point cannot be renamed (EBUSY), so nobody can
+move the guarded name away together with its parent.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum, auto
+
+from sandboxd.plan.host_facts import Facts, PathKind
+
+
+class Mark(IntFlag):
+    """Which rules name a path."""
+
+    NONE = 0
+    ALLOW_READ = auto()
+    ALLOW_WRITE = auto()
+    DENY_READ = auto()
+    DENY_WRITE = auto()
+    WORKING = auto()
+    """The directory a command was started in: writable where it can be read, but it opens nothing."""
+    PROTECTED = auto()
+    LIFTED = auto()
+    UNOPENABLE = auto()
+    """A directory of this user in which nothing can be made or found at the moment: it stays so, since nobody can open
+    it up. What a more specific rule or a working directory opens in it can be written."""
+    VISITED = auto()
+    """A command's directory outside its session's: seen as on the host, and nothing more."""
+
+
+class Visibility(StrEnum):
+    """What is seen at a place."""
+
+    HOST_READ_ONLY = "read-only"
+    HOST_WRITABLE = "writable"
+    NOTHING = "nothing"
+    """Denied, and masked."""
+    PRIVATE = "private"
+    """The sandbox's own: the session's temporary directory, `/dev`, `/proc`."""
+
+
+class Operation(StrEnum):
+    """What the back end is to do, in this order, for each `Mount` of a view."""
+
+    READ_ONLY = "read-only"
+    WRITABLE = "writable"
+    DEVICE = "device"
+    DEVICES = "devices"
+    PROCESSES = "processes"
+    MASK_FILE = "mask-file"
+    MASK_DIRECTORY = "mask-directory"
+    """An empty directory that cannot be listed. `passage`: it can be walked through to what is mounted below. Without a
+    SEAL its owner could change its mode, and would still find nothing in it."""
+    LISTABLE_DIRECTORY = "shelf"
+    """An empty directory that can be listed and holds only the mounts below."""
+    DIRECTORY = "directory"
+    """A directory on the way to a mount inside a mask or a shelf."""
+    REFUSE_NAME = "refuse-name"
+    """Cover a placeholder, so that an absent name stays absent."""
+    SYMLINK = "symlink"
+    REMOUNT_READ_ONLY = "seal"
+    """Make a mask read-only, after everything below it has been mounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """`source` is a host path for the three binds, the mask file for MASK_FILE, the text of a SYMLINK."""
+
+    operation: Operation
+    target: str
+    source: str = ""
+    passage: bool = False
+
+
+@dataclass(slots=True)
+class PathEntry:
+    """A canonical path that something is to be said about.
+
+    `kind` is None for a path that does not exist. `missing` are the placeholders to make (see `FileView`), the path
+    itself last: to keep it absent, or with a `kind` to have it there. `link` is the text of a symlink that stands here,
+    `guard` says that it must not be replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows`
+    what it shows. `force` masks a file although the place it is in is private. `sealed`: a mask here becomes
+    read-only. `pinned`: what must not be moved, although nothing else is to be said about it."""
+
+    path: str
+    kind: PathKind | None = PathKind.DIRECTORY
+    marks: Mark = Mark.NONE
+    missing: tuple[str, ...] = ()
+    link: str | None = None
+    guard: bool = False
+    fixed: Mount | None = None
+    shows: Visibility | None = None
+    force: bool = False
+    sealed: bool = True
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FileView:
+    """The file system of a sandbox. Compared and hashed by identity: one object serves every command of a place."""
+
+    mounts: tuple[Mount, ...]
+    placeholders: tuple[str, ...] = ()
+    """Empty directories (their paths end in a slash) and files to make on the host before the sandbox starts, parents
+    first, and to remove after it: absent names that must stay absent."""
+    watched: tuple[tuple[str, ...], ...] = ()
+    """Names that a placeholder cannot refuse, because a directory of that name would do harm or be in the way. When all
+    of one tuple are there after the sandbox has ended, the first has to be moved aside."""
+    open_links: tuple[str, ...] = ()
+    """Symlinks at protected or denied names in writable directories. What they lead to is guarded; mounts alone cannot
+    keep the link itself from being replaced."""
+    writable: tuple[str, ...] = ()
+    """What can be written, for people."""
+    busiest: str = ""
+    """The rule that names the most paths, for people, where there are very many mounts."""
+    facts: Facts | None = None
+    """What it was worked out from, to be compared with what there is after a command."""
+    places: tuple[str, ...] = ()
+    """The directories of the host that can be written, canonical, by their places there, none in another. The session's
+    temporary directory is the first."""
+
+
+@dataclass(slots=True)
+class MountNode:
+    """A point in the tree of points, with the rules in force from here downwards."""
+
+    entry: PathEntry
+    parent: MountNode | None
+    readable: bool = True
+    write_open: bool = False
+    write_denied: bool = False
+    protected: bool = False
+    shows: Visibility = Visibility.NOTHING
+    mounted: str = "/"
+    """The nearest mount at or above."""
+    opens_below: bool = False
+    """Something below has to be reachable although this place shows nothing."""
+
+
+def arrange(entries: Mapping[str, PathEntry], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
+    """The mounts for these points, in order. There has to be a point for `/`."""
+    nodes = settle(entries)
+    for node in nodes:
+        _mark_passages(node)
+    emitter = _Emitter(mask_file)
+    for node in nodes:
+        emitter.visit(node)
+    emitter.leave(None)
+    return FileView(
+        mounts=tuple(emitter.mounts),
+        placeholders=tuple(emitter.placeholders),
+        watched=watched,
+        open_links=tuple(emitter.open_links),
+        writable=tuple(emitter.writable),
+        places=_places(emitter.mounts),
+    )
+
+
+def _places(mounts: Sequence[Mount]) -> tuple[str, ...]:
+    writable = [mount for mount in mounts if mount.operation in _WRITABLE]
+    found: list[str] = []
+    for source in sorted({mount.source for mount in writable}, key=_walk_order):
+        if not found or not is_below(source, found[-1]):
+            found.append(source)
+    elsewhere = {mount.source for mount in writable if mount.source != mount.target}
+    return tuple(sorted(found, key=lambda place: place not in elsewhere))
+
+
+def writable_in(view: FileView) -> Callable[[str], bool]:
+    """Whether a command with this view can write at a canonical path of the host: by the nearest mount at or above, or
+    because the directory is shown in another place. True where the mounts are not known any more (a command that a
+    restart of the daemon has left running)."""
+    if not view.mounts:
+        return lambda path: True
+    shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
+    elsewhere = [one.source for one in view.mounts if one.operation in _WRITABLE and one.source != one.target]
+
+    def is_writable(path: str) -> bool:
+        if any(is_below(path, source) for source in elsewhere):
+            return True
+        mount = next((shown[at] for at in at_and_above(path) if at in shown), None)
+        return mount is not None and mount.operation in _WRITABLE and mount.source == mount.target
+
+    return is_writable
+
+
+_WRITABLE = (Operation.WRITABLE, Operation.DEVICE)
+"""The second is what is writable below /dev: a directory in /dev/shm too."""
+
+
+def settled_at(entries: Mapping[str, PathEntry], path: str) -> list[MountNode]:
+    """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
+    same code this way."""
+    return settle({at: entries[at] for at in at_and_above(path) if at in entries})
+
+
+def settle(entries: Mapping[str, PathEntry]) -> list[MountNode]:
+    """All points with what is in force at each, every directory right before what lies below it."""
+    nodes = _tree(entries)
+    for node in nodes:
+        _settle(node)
+    return nodes
+
+
+def at_and_above(path: str) -> Iterator[str]:
+    """A canonical path, the directories above it, and `/` last."""
+    while path != "/":
+        yield path
+        path = posixpath.dirname(path)
+    yield "/"
+
+
+def is_below(path: str, directory: str) -> bool:
+    """`path` is `directory` or lies in it."""
+    return path == directory or directory == "/" or path.startswith(directory + "/")
+
+
+def _tree(entries: Mapping[str, PathEntry]) -> list[MountNode]:
+    nodes: list[MountNode] = []
+    stack: list[MountNode] = []
+    for path in sorted(entries, key=_walk_order):
+        while stack and not is_below(path, stack[-1].entry.path):
+            stack.pop()
+        node = MountNode(entries[path], stack[-1] if stack else None)
+        nodes.append(node)
+        stack.append(node)
+    return nodes
+
+
+def _walk_order(path: str) -> str:
+    """Sorts a directory right before everything below it."""
+    return path.replace("/", "\0") if path != "/" else ""
+
+
+def _settle(node: MountNode) -> None:
+    """What is in force at a node, from its parent and its own marks. The four rules of the module text."""
+    entry, parent, marks = node.entry, node.parent, node.entry.marks
+    if parent is not None:
+        node.readable, node.write_open = parent.readable, parent.write_open
+        node.write_denied, node.protected = parent.write_denied, parent.protected
+    if marks & Mark.DENY_READ:
+        node.readable = node.write_open = False
+    elif marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE):
+        node.readable = True
+        node.write_open = node.write_open or bool(marks & Mark.ALLOW_WRITE)
+    if marks & Mark.WORKING and node.readable:
+        node.write_open = True
+    if marks & Mark.UNOPENABLE:
+        node.write_open = False
+    node.write_denied = node.write_denied or bool(marks & Mark.DENY_WRITE)
+    if marks & Mark.LIFTED:
+        node.protected = False
+    elif marks & Mark.PROTECTED:
+        node.protected = True
+    above = parent.shows if parent is not None else Visibility.NOTHING
+    node.shows = _shows(node, above)
+    node.mounted = parent.mounted if parent is not None and node.shows is above else entry.path
+
+
+def _shows(node: MountNode, above: Visibility) -> Visibility:
+    entry = node.entry
+    if entry.shows is not None:
+        return entry.shows
+    if entry.link is not None:
+        return above
+    if not node.readable:
+        return Visibility.NOTHING
+    if node.write_open and not node.write_denied and not node.protected:
+        return above if entry.kind is None else Visibility.HOST_WRITABLE
+    if entry.kind is None:
+        return Visibility.NOTHING if above is Visibility.HOST_WRITABLE else above
+    if above is Visibility.PRIVATE and not entry.marks & ~(Mark.PROTECTED | Mark.LIFTED | Mark.UNOPENABLE):
+        return above
+    return Visibility.HOST_READ_ONLY
+
+
+def _mark_passages(node: MountNode) -> None:
+    if node.shows is Visibility.NOTHING and not node.entry.link:
+        return
+    above = node.parent
+    while above is not None and not above.opens_below:
+        above.opens_below = True
+        above = above.parent
+
+
+class _Emitter:
+    """Turns settled nodes into mounts, in the order in which they come."""
+
+    def __init__(self, mask_file: str) -> None:
+        self._mask_file = mask_file
+        self.mounts: list[Mount] = []
+        self.placeholders: dict[str, None] = {}
+        self.open_links: list[str] = []
+        self.writable: list[str] = []
+        self._made: set[str] = set()
+        self._unsealed: list[str] = []
+
+    def leave(self, path: str | None) -> None:
+        """Seal the masks that `path` is not in (all of them for None)."""
+        while self._unsealed and (path is None or not is_below(path, self._unsealed[-1])):
+            self.mounts.append(Mount(Operation.REMOUNT_READ_ONLY, self._unsealed.pop()))
+
+    def visit(self, node: MountNode) -> None:
+        entry, parent = node.entry, node.parent
+        self.leave(entry.path)
+        if entry.link is not None:
+            self._link(entry, parent)
+        elif entry.fixed is not None:
+            self._way_to(entry.path, parent)
+            self._add(entry.fixed)
+        elif entry.kind is None:
+            self._absent(node)
+        elif parent is None or node.shows is not parent.shows:
+            self._mount(node)
+        elif entry.pinned and node.shows is Visibility.HOST_WRITABLE:
+            self._way_to(entry.path, parent)
+            self._add(Mount(Operation.WRITABLE, entry.path, entry.path))
+        if node.shows is Visibility.HOST_WRITABLE and (parent is None or parent.shows is not Visibility.HOST_WRITABLE):
+            self.writable.append(entry.path)
+
+    def _mount(self, node: MountNode) -> None:
+        entry, parent = node.entry, node.parent
+        if node.shows is Visibility.NOTHING:
+            hidden = parent is not None and parent.shows is Visibility.PRIVATE
+            if hidden and not node.opens_below and not entry.force:
+                return
+            self._way_to(entry.path, parent)
+            self._make(entry)
+            if entry.kind is PathKind.DIRECTORY:
+                self._add(Mount(Operation.MASK_DIRECTORY, entry.path, passage=node.opens_below))
+                if entry.sealed:
+                    self._unsealed.append(entry.path)
+            else:
+                self._add(Mount(Operation.MASK_FILE, entry.path, self._mask_file))
+            return
+        self._way_to(entry.path, parent)
+        self._make(entry)
+        operation = Operation.WRITABLE if node.shows is Visibility.HOST_WRITABLE else Operation.READ_ONLY
+        if operation is Operation.WRITABLE and entry.path.startswith("/dev/"):
+            operation = Operation.DEVICE
+        self._add(Mount(operation, entry.path, entry.path))
+
+    def _absent(self, node: MountNode) -> None:
+        parent, entry = node.parent, node.entry
+        if parent is None or parent.shows is not Visibility.HOST_WRITABLE or node.shows is not Visibility.NOTHING:
+            return
+        self._make(entry)
+        self._way_to(entry.path, parent)
+        if entry.missing[-1].endswith("/"):
+            self._add(Mount(Operation.REFUSE_NAME, entry.path))
+        else:
+            self._add(Mount(Operation.READ_ONLY, entry.path, entry.path))
+
+    def _make(self, entry: PathEntry) -> None:
+        for path in entry.missing:
+            self.placeholders[path] = None
+
+    def _link(self, entry: PathEntry, parent: MountNode | None) -> None:
+        if parent is None or entry.link is None:
+            return
+        if parent.shows is Visibility.NOTHING:
+            if not entry.link:
+                return
+            self._way_to(entry.path, parent)
+            self._add(Mount(Operation.SYMLINK, entry.path, entry.link))
+        elif parent.shows is Visibility.HOST_WRITABLE and entry.guard:
+            self._way_to(entry.path, parent)
+            self.open_links.append(entry.path)
+
+    def _way_to(self, path: str, parent: MountNode | None) -> None:
+        """See to the directories between a mount and what is mounted below it."""
+        if parent is None or parent.shows is Visibility.HOST_READ_ONLY or path.startswith("/proc/"):
+            return
+        for directory in _between(parent.mounted, path):
+            if directory in self._made:
+                continue
+            if parent.shows is Visibility.HOST_WRITABLE:
+                self._add(Mount(Operation.WRITABLE, directory, directory))
+            elif parent.shows is Visibility.PRIVATE and posixpath.dirname(directory) == parent.mounted:
+                self._add(Mount(Operation.LISTABLE_DIRECTORY, directory))
+            else:
+                self._add(Mount(Operation.DIRECTORY, directory))
+
+    def _add(self, mount: Mount) -> None:
+        self._made.add(mount.target)
+        self.mounts.append(mount)
+
+
+def _between(above: str, path: str) -> list[str]:
+    """The directories strictly between two paths, outermost first."""
+    found = []
+    directory = posixpath.dirname(path)
+    while directory != above and is_below(directory, above):
+        found.append(directory)
+        directory = posixpath.dirname(directory)
+    return found[::-1]

@@ -1,0 +1,294 @@
+"""Points: from the rules of a policy and the facts of a host to canonical paths with marks.
+
+Here symlinks, absent paths, globs and the sandbox's own places are settled. What meets what, and in which order it is
+mounted, is decided in `plan.filesystem.mounts` alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.filesystem.link_trust import LinkTrust, is_in_session
+from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility, is_below, settled_at
+from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
+from sandboxd.plan.filesystem.protected_paths import add_guards, is_workspace, warn_of_visited_directory
+from sandboxd.plan.host_facts import Facts, PathKind, ResolvedPath, Symlink, session_directory
+from sandboxd.plan.host_queries import split_pattern
+from sandboxd.plan.request import Place
+from sandboxd.policy.model import FilePolicy, Missing, PathRule
+from sandboxd.policy.paths.rule_paths import doubt
+from sandboxd.policy.paths.wide_places import is_system_directory
+
+__all__ = ["DEVICES", "PROCESSES", "TMP", "MarkReason", "PathTable", "is_workspace", "make_path_table"]
+
+TMP = "/tmp"
+DEVICES = "/dev"
+PROCESSES = "/proc"
+BASIC_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm", "pts", "fd",
+                           "stdin", "stdout", "stderr", "core", "console"})  # fmt: skip
+_DENIES = Mark.DENY_READ | Mark.DENY_WRITE
+_MOST_PASSED_BY = 3
+"""Links that warnings name, for each pattern."""
+
+
+def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
+    """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
+    _check_working_directories(place, facts)
+    found = PathTable(facts.mount_aliases, managed_reads_only=files.managed_reads_only)
+    own = _OwnPlaces(place, facts)
+    followed = LinkTrust(files, place, facts)
+    for mark, rules in (
+        (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
+        (Mark.DENY_WRITE, files.deny_write),
+        (Mark.DENY_READ, files.deny_read),
+        (Mark.ALLOW_READ, (*files.allow_read, *place.allow_read)),
+    ):
+        for rule in rules:
+            _add_rule(found, own, facts, followed, mark, rule)
+    _add_working_directories(found, place, facts)
+    add_guards(found, files, place, facts, followed)
+    own.add_to(found)
+    warn_of_visited_directory(found, place, facts)
+    _add_name_files(found, place, facts)
+    _warn_of_missing(found)
+    return found
+
+
+class _OwnPlaces:
+    """The sandbox's own places, which no rule reaches into."""
+
+    def __init__(self, place: Place, facts: Facts) -> None:
+        self.session = session_directory(place, facts)
+        self.base = facts.paths[place.temporary_base].real
+        self.runtime = facts.paths[place.runtime_dir].real
+        self.tmp = facts.paths[TMP].real
+        self.tmp_is_the_hosts = self.tmp == facts.paths[place.project_root].real
+        masked = [place.runtime_dir, *place.private]
+        self._masked = [self.base, *(facts.paths[path].real for path in masked if _is_directory(facts.paths[path]))]
+        self._masked += [twin for path in self._masked for twin in facts.mount_aliases.others(path)]
+        self._own = [self.session, self.base, self.runtime, *(facts.paths[path].real for path in place.private)]
+        self._own += [twin for path in self._own for twin in facts.mount_aliases.others(path)]
+        self._absent = [facts.paths[path] for path in place.private if facts.paths[path].kind is None]
+
+    def covers(self, path: str) -> bool:
+        return any(is_below(path, own) for own in self._own)
+
+    def add_to(self, found: PathTable) -> None:
+        entries = found.entries
+        entries.setdefault("/", PathEntry("/"))
+        _fix(entries, DEVICES, Mount(Operation.DEVICES, DEVICES), Visibility.PRIVATE)
+        _fix(entries, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Visibility.PRIVATE)
+        for path in [path for path in entries if self.covers(path)]:
+            del entries[path]
+        for absent in self._absent:  # or a command could make it, and what the daemon would believe in it
+            found.add_absent(absent, MarkReason(Mark.PROTECTED, "the daemon keeps its records there"))
+        for masked in self._masked:
+            # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
+            entries[masked] = PathEntry(masked, shows=Visibility.NOTHING, sealed=False)
+        if self.tmp_is_the_hosts:
+            found.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
+            entries[self.session] = PathEntry(
+                self.session, fixed=Mount(Operation.WRITABLE, self.session, self.session), shows=Visibility.PRIVATE
+            )
+        else:
+            _fix(entries, self.tmp, Mount(Operation.WRITABLE, self.tmp, self.session), Visibility.PRIVATE)
+            # a link and not a second bind: renaming between the two names has to work, and a bind costs more
+            entries[self.session] = PathEntry(self.session, link=self.tmp)
+
+
+def _is_directory(resolved: ResolvedPath) -> bool:
+    return resolved.kind is PathKind.DIRECTORY
+
+
+def _fix(entries: dict[str, PathEntry], path: str, mount: Mount, shows: Visibility) -> None:
+    entry = entries.setdefault(path, PathEntry(path))
+    entry.fixed, entry.shows, entry.kind = mount, shows, PathKind.DIRECTORY
+
+
+def _add_rule(
+    found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, mark: Mark, rule: PathRule
+) -> None:
+    reason = MarkReason(mark, rule.text or rule.path, rule)
+    if rule.glob:
+        _add_pattern(found, own, facts, followed, rule, reason)
+        return
+    resolved = facts.paths[rule.path]
+    if not mark & _DENIES and not followed.opens(rule):
+        _warn_of_link(found, followed, reason, resolved.real, resolved.links)
+        return
+    if _special(found, own, resolved.real, mark, rule):
+        return
+    if resolved.kind is not None:
+        found.add(resolved.real, resolved.kind, reason)
+        _warn_of_pipe(found, reason, resolved.real, resolved.kind)
+        if mark & _DENIES and resolved.kind is PathKind.FILE and resolved.hard_links > 1:
+            found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
+    elif mark & _DENIES and rule.missing is Missing.UNMEANT:
+        return
+    elif mark & _DENIES:
+        found.add_absent(resolved, reason)
+        _warn_of_doubt(found, reason)
+    elif rule.missing is Missing.MAKE:
+        found.add_made(resolved, reason)
+    elif rule.missing is Missing.IGNORE:
+        pass
+    elif resolved.problem:
+        found.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
+    else:
+        found.missing.append((resolved.real, reason))
+    found.add_links(resolved, guard=bool(mark & _DENIES))
+
+
+def _add_pattern(
+    found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, rule: PathRule, reason: MarkReason
+) -> None:
+    matches = facts.globs.get(rule.path, ()) if rule.bounded else facts.globs[rule.path]
+    if reason.mark & _DENIES:  # also while nothing matches: what will is to be found where the rule was meant to look
+        for link in facts.paths[split_pattern(rule.path)[0]].links:
+            found.add_guard(link.path)
+        _warn_of_passed_by(found, reason, facts.passed_by.get(rule.path, ()))
+    for match in matches:
+        if not reason.mark & _DENIES and not followed.opens(rule, match.path):
+            _warn_of_link(found, followed, reason, match.real, match.links)
+        elif not _special(found, own, match.real, reason.mark, rule):
+            found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+            _warn_of_pipe(found, reason, match.real, match.kind)
+    if not matches and reason.mark & _DENIES:
+        _warn_of_doubt(found, reason)
+    if reason.mark & Mark.DENY_WRITE and rule.missing is not Missing.UNMEANT:
+        found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
+    elif not matches and not reason.mark & _DENIES:
+        found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+
+
+def _warn_of_missing(found: PathTable) -> None:
+    """What is to be opened and does not exist, unless a command can make it anyway."""
+    for path, reason in found.missing:
+        at = settled_at(found.entries, path)[-1]
+        if reason.mark is not Mark.ALLOW_WRITE or at.shows is not Visibility.HOST_WRITABLE:
+            found.warn(f"{reason.text}: {path} does not exist, so nothing was opened; make it first")
+
+
+def _warn_of_passed_by(found: PathTable, reason: MarkReason, links: tuple[Symlink, ...]) -> None:
+    for link in links[:_MOST_PASSED_BY]:
+        found.warn(
+            f"{reason.text}: nothing in {link.target} is denied, since ** goes through no symbolic link ({link.path}); "
+            f"if that is meant, give that directory a rule of its own"
+        )
+    if (more := len(links) - _MOST_PASSED_BY) > 0:
+        found.warn(f"{reason.text}: ** goes through none of {more:,} more symbolic links")
+
+
+def _warn_of_doubt(found: PathTable, reason: MarkReason) -> None:
+    """A rule that finds nothing to deny, and may be written otherwise than it was meant."""
+    why = doubt(reason.text)
+    if why is not None:
+        found.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
+
+
+def _warn_of_pipe(found: PathTable, reason: MarkReason, path: str, kind: PathKind | None) -> None:
+    """A read-only mount lets a pipe be written, and Landlock does not take a part back of what can be written."""
+    if kind is PathKind.OTHER and reason.mark & Mark.DENY_WRITE:
+        found.warn(
+            f"{reason.text}: {path} is a pipe or a socket, which in a writable directory can be written all the same; "
+            "denyRead closes it altogether"
+        )
+
+
+def _warn_of_link(
+    found: PathTable, followed: LinkTrust, reason: MarkReason, real: str, links: tuple[Symlink, ...]
+) -> None:
+    if not followed.is_writable(real):
+        link = followed.can_change(links) or links[0]
+        found.warn(
+            f"{reason.text}: opens nothing, since a command could have made the symbolic link {link.path} that leads "
+            f"to {real}; if that is meant, name {real} itself"
+        )
+
+
+def _add_name_files(found: PathTable, place: Place, facts: Facts) -> None:
+    """Our files over those of the host, whatever the rules say about them: the host's name servers cannot be reached
+    from inside, and its names are looked up outside. Where the host has no such file, which is so behind a link into
+    nothing as well, programs look for a name server on loopback by themselves, and there is ours."""
+    for path, source in place.name_files if place.captured else ():
+        resolved = facts.paths[path]
+        if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):
+            continue
+        found.add(resolved.real, PathKind.FILE, MarkReason(Mark.PROTECTED, "it names the name service of the sandbox"))
+        entry = found.entries[resolved.real]
+        entry.fixed, entry.shows = Mount(Operation.READ_ONLY, resolved.real, source), Visibility.HOST_READ_ONLY
+        found.add_links(resolved, guard=False)
+
+
+_OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")
+
+
+def _special(found: PathTable, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
+    """Whether a path belongs to the sandbox itself, so that the rule is settled here."""
+    if own.covers(real):
+        found.warn(f"{rule.text or rule.path}: ignored, it lies in the daemon's own directories")
+        return True
+    if real == own.tmp and not own.tmp_is_the_hosts:
+        if mark & (Mark.ALLOW_WRITE | Mark.ALLOW_READ):
+            found.warn(f"{rule.text or rule.path}: {TMP} inside is the session's own directory, not the host's")
+        return True
+    if is_below(real, PROCESSES):
+        if mark & Mark.DENY_READ and real.startswith("/proc/") and not _OF_A_PROCESS.match(real):
+            found.entries[real] = PathEntry(real, PathKind.FILE, mark, force=True)
+        return True
+    if is_below(real, DEVICES):
+        return _device(found, real, mark, rule)
+    return False
+
+
+def _device(found: PathTable, real: str, mark: Mark, rule: PathRule) -> bool:
+    text = rule.text or rule.path
+    if real == DEVICES:
+        if mark & Mark.ALLOW_WRITE:
+            raise PolicyError(
+                "devices_all",
+                f"{text}: {DEVICES} cannot be opened as a whole",
+                hint="list the devices that are needed one by one",
+                data={"rule": text},
+            )
+        return True
+    if mark & _DENIES and real.split("/")[2] in BASIC_DEVICES:
+        if rule.glob:  # what it matches is a link to the device, as a name that is to be empty is often made
+            return True
+        raise PolicyError(
+            "device_basic",
+            f"{text}: the sandbox has its own {real}, which cannot be denied",
+            hint="remove the rule; the sandbox never sees the host's device directory",
+            data={"rule": text},
+        )
+    return not mark & Mark.ALLOW_WRITE
+
+
+def _check_working_directories(place: Place, facts: Facts) -> None:
+    """Before anything is said about rules that are relative to them."""
+    for name in (place.project_root, place.cwd):
+        resolved = facts.paths[name]
+        if is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):
+            raise PolicyError(
+                "cwd_special", f"{resolved.real} cannot be a working directory", hint="start the command elsewhere"
+            )
+        if resolved.kind is not PathKind.DIRECTORY:
+            raise PolicyError(
+                "cwd_missing",
+                f"the working directory {name} {'does not exist' if resolved.kind is None else 'is not a directory'}",
+                hint="start the command in a directory that exists",
+                data={"path": name},
+            )
+
+
+def _add_working_directories(found: PathTable, place: Place, facts: Facts) -> None:
+    root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
+    of_command = Mark.WORKING if is_in_session(place, facts) else Mark.VISITED
+    for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, of_command)):
+        if resolved.real == "/" and mark is not Mark.VISITED:
+            found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
+        else:
+            mark = Mark.VISITED if is_system_directory(resolved.real) else mark
+            found.add(resolved.real, PathKind.DIRECTORY, MarkReason(mark, "it is the working directory"))
+            found.add_links(resolved, guard=False)

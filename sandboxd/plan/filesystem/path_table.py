@@ -1,0 +1,131 @@
+"""The points of a sandbox under construction, with the reasons for their marks."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+
+from sandboxd.plan.filesystem.mounts import Mark, PathEntry
+from sandboxd.plan.host_facts import Found, MountAliases, PathKind, PathObstacle, ResolvedPath, Symlink
+from sandboxd.policy.model import PathRule
+
+_CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReason:
+    """Why a point has a mark: the rule as its author wrote it, or words for what is built in (then without `rule`)."""
+
+    mark: Mark
+    text: str
+    rule: PathRule | None = None
+
+
+@dataclass(slots=True)
+class PathTable:
+    """The points by path, and what has to be said about the rules. `watched` as in `FileView`."""
+
+    mount_aliases: MountAliases = field(default_factory=MountAliases)
+    entries: dict[str, PathEntry] = field(default_factory=dict)
+    reasons: dict[str, list[MarkReason]] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    watched: dict[tuple[str, ...], None] = field(default_factory=dict)
+    missing: list[tuple[str, MarkReason]] = field(default_factory=list)
+    """Paths that were to be opened and do not exist."""
+    locked: set[str] = field(default_factory=set)
+    """Directories in which a name cannot be kept absent otherwise than by closing them: no rule takes that back."""
+
+    managed_reads_only: bool = False
+    """As in `FilePolicy`, for explanations."""
+
+    def warn(self, text: str) -> None:
+        self.warnings[text] = None
+
+    def add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...] = ()) -> None:
+        """A mark on a canonical path; one that closes, on every path of what is there."""
+        self._add(path, kind, reason, missing)
+        if reason.mark & _CLOSES:
+            for other in self.mount_aliases.others(path):
+                self._add(other, kind, reason, tuple(_moved(one, path, other) for one in missing))
+
+    def _add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...]) -> None:
+        entry = self.entries.get(path)
+        if entry is None or (entry.kind is None and kind is not None):
+            marks = entry.marks if entry is not None else Mark.NONE
+            pinned = entry is not None and entry.pinned
+            entry = self.entries[path] = PathEntry(path, kind, marks, missing, pinned=pinned)
+        entry.marks |= reason.mark
+        self.reasons.setdefault(path, []).append(reason)
+
+    def add_absent(
+        self, resolved: ResolvedPath, reason: MarkReason, *, top_only: bool = False, file: bool = False
+    ) -> None:
+        """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
+        `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
+        if resolved.obstacle is PathObstacle.OWN:
+            why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
+            self.add(resolved.existing, PathKind.DIRECTORY, MarkReason(Mark.UNOPENABLE, why))
+            return
+        if resolved.obstacle is PathObstacle.ENTRY:
+            self.pin(resolved.real, PathKind.OTHER)
+            return
+        if resolved.problem or resolved.obstacle is PathObstacle.FOREIGN:
+            return  # nobody inside can make it either
+        missing = _missing(resolved)
+        if top_only:
+            del missing[1:]
+        path = missing[-1].rstrip("/")
+        if file and path == resolved.real:
+            missing[-1] = path
+        self.add(path, None, reason, tuple(missing))
+
+    def add_made(self, resolved: ResolvedPath, reason: MarkReason) -> None:
+        """A directory that is opened and made for it, where the user can make it."""
+        if not resolved.problem and resolved.obstacle is None:
+            self.add(resolved.real, PathKind.DIRECTORY, reason, tuple(_missing(resolved)))
+
+    def add_links(self, resolved: ResolvedPath, *, guard: bool, way: tuple[Symlink, ...] = ()) -> None:
+        """The symlinks on the way to a path. `guard`: they must not be replaced. `way`: links that lead to the place
+        the name stands in, and are no part of it."""
+        for link in resolved.links:
+            if link not in way:
+                entry = self.entries.setdefault(link.path, PathEntry(link.path, link=link.target))
+                entry.guard = entry.guard or guard
+
+    def pin(self, path: str, kind: PathKind = PathKind.DIRECTORY) -> None:
+        """A directory, or a file where there must be no directory, that must not be moved away, although nothing in it
+        is mounted."""
+        self.entries.setdefault(path, PathEntry(path, kind)).pinned = True
+
+    def add_found(self, found: Found, reason: MarkReason, *, guard: bool) -> None:
+        """Something a scan or a pattern found."""
+        if found.kind is not None:
+            self.add(found.real, found.kind, reason)
+        elif found.closed and guard:
+            self.add(found.closed, PathKind.DIRECTORY, reason)
+            self.locked.add(found.closed)
+            self.warn(f"{reason.text}: {found.closed} cannot be searched at the moment, so all of it is closed")
+        for link in found.links:
+            if guard:
+                self.add_guard(link.path)
+            elif link.path not in self.entries:
+                self.entries[link.path] = PathEntry(link.path, link=link.target)
+
+    def add_guard(self, path: str) -> None:
+        """A symlink that must not be replaced."""
+        self.entries.setdefault(path, PathEntry(path, link="")).guard = True
+
+
+def _missing(resolved: ResolvedPath) -> list[str]:
+    """What would have to be made for a path to exist, outermost first, each with a slash at its end."""
+    path, missing = resolved.existing, []
+    for name in resolved.real[len(path) :].strip("/").split("/"):
+        path = posixpath.join(path, name)
+        missing.append(path + "/")
+    return missing
+
+
+def _moved(above: str, path: str, other: str) -> str:
+    """A directory on the way to `path`, or that itself, on the way to `other`, which ends alike."""
+    tail = len(path) - len(above.rstrip("/"))
+    return (other[:-tail] if tail else other) + ("/" if above.endswith("/") else "")

@@ -1,0 +1,270 @@
+"""Guards: the protected names of `policy.paths.protected_names` as points, where they exist and where they must not
+appear."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sandboxd.plan.filesystem.link_trust import LinkTrust, is_in_session
+from sandboxd.plan.filesystem.mounts import Mark, Visibility, at_and_above, is_below, settled_at
+from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
+from sandboxd.plan.host_facts import Facts, GitConfigTarget, GitDir, PathKind, ResolvedPath, Scan, Symlink, Worktree
+from sandboxd.plan.host_queries import BARE_NAMES, writable_roots
+from sandboxd.plan.request import Place
+from sandboxd.policy.model import FilePolicy
+from sandboxd.policy.paths.protected_names import (
+    SETTINGS_FILE,
+    Absent,
+    ProtectedIn,
+    ProtectedName,
+    may_lift,
+    names_around,
+    names_begun_by,
+    rows,
+)
+from sandboxd.policy.paths.wide_places import is_system_directory
+
+MOST_WORKTREES = 16
+"""Of one repository, that are guarded one by one: each is two mounts."""
+
+
+def add_guards(found: PathTable, files: FilePolicy, place: Place, facts: Facts, followed: LinkTrust) -> None:
+    """The protected names of a place, existing and absent, and what the user's rules take back."""
+    reason = MarkReason(Mark.PROTECTED, "the daemon's own files")
+    for path in place.daemon_paths:
+        resolved = facts.paths[path]
+        if resolved.kind is not None:
+            found.add(resolved.real, resolved.kind, reason)
+        else:
+            found.add_absent(resolved, reason, file=True)
+        found.add_links(resolved, guard=True)
+    for path in files.settings_files:
+        _protect(found, facts.paths[path], SETTINGS_FILE)
+    home = facts.paths[place.home]
+    if home.kind is PathKind.DIRECTORY:
+        for row in rows(ProtectedIn.HOME):
+            _protect(found, facts.paths[posixpath.join(place.home, row.name)], row, home.links)
+    for root in writable_roots(files, place):
+        if facts.paths[root].kind is PathKind.DIRECTORY:
+            if is_workspace(root, facts):
+                _protect_workspace(found, root, facts)
+            _protect_by_name(found, root, facts)
+    git_rows = {row.name: row for row in rows(ProtectedIn.GIT_DIR, allow_git_config=files.allow_git_config)}
+    linked = {one.path: one for scan in facts.scans.values() for one in scan.git_dirs if one.worktree is not None}
+    writable = [facts.paths[root].real for root in writable_roots(files, place)]
+    _protect_linked(found, tuple(linked.values()), writable, git_rows)
+    for scan in facts.scans.values():
+        _protect_scanned(found, scan, git_rows)
+        if scan.worktree is not None:
+            is_root = scan.root == facts.paths[place.project_root].real
+            if (is_root or is_in_session(place, facts)) and not is_system_directory(scan.root):
+                _add_worktree(found, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
+    for obeyed in facts.obeyed:
+        _protect_obeyed(found, obeyed)
+    _add_lifted(found, files, place, facts, followed)
+    _lift_own_repository(found, place, facts)
+    _warn_of_closed_directories(found, place, facts)
+
+
+def _protect_by_name(found: PathTable, root: str, facts: Facts) -> None:
+    """A writable directory that has a protected name itself, or the beginning of one, by the name the policy has for it
+    or by the one it really has."""
+    resolved = facts.paths[root]
+    for rest, row in (*names_begun_by(root), *names_begun_by(resolved.real)):
+        _protect(found, facts.paths[posixpath.join(root, rest)], row, resolved.links)
+    for path, row in names_around(resolved.real):
+        found.add(path, PathKind.DIRECTORY, MarkReason(Mark.PROTECTED, row.why))
+    if any(path == root for path, _ in names_around(root)):
+        found.add(resolved.real, PathKind.DIRECTORY, MarkReason(Mark.PROTECTED, "it has a protected name"))
+
+
+def _lift_own_repository(found: PathTable, place: Place, facts: Facts) -> None:
+    """A repository inside a protected place is a project of its own, when somebody opens it (`~/.cursor/worktrees/x`).
+    Not one that was only chosen for a command."""
+    scan = facts.scans.get(place.project_root)
+    if scan is None or not scan.top:
+        return
+    around = [path for path, _ in names_around(scan.root)]
+    if around and all(is_below(scan.top, path) and scan.top != path for path in around):
+        found.add(scan.root, PathKind.DIRECTORY, MarkReason(Mark.LIFTED, "it belongs to a repository of its own"))
+
+
+def warn_of_visited_directory(found: PathTable, place: Place, facts: Facts) -> None:
+    """Say that the working directory of a command is read-only, once every point is there."""
+    root, cwd = facts.paths[place.project_root].real, facts.paths[place.cwd].real
+    for path in dict.fromkeys((root, cwd)):
+        if is_system_directory(path) and settled_at(found.entries, path)[-1].shows is Visibility.HOST_READ_ONLY:
+            found.warn(
+                f"the working directory {path} is read-only, since programs of the system lie there or obey what does; "
+                f"if commands may write it: sandboxd allow path {shlex.quote(path)}"
+            )
+    visited = not is_in_session(place, facts) and not is_system_directory(cwd)
+    if not visited or settled_at(found.entries, cwd)[-1].shows is not Visibility.HOST_READ_ONLY:
+        return
+    found.warn(
+        f"the working directory {cwd} is read-only, since it lies outside the session's directory {root}; if commands "
+        f"may write it: sandboxd allow path {shlex.quote(cwd)}"
+    )
+
+
+def _warn_of_closed_directories(found: PathTable, place: Place, facts: Facts) -> None:
+    for path in dict.fromkeys((facts.paths[place.project_root].real, facts.paths[place.cwd].real)):
+        if path in found.entries and settled_at(found.entries, path)[-1].protected:
+            reasons = (one for at in at_and_above(path) for one in found.reasons.get(at, ()))
+            why = next((one.text for one in reasons if one.mark & Mark.PROTECTED), "it is protected")
+            found.warn(
+                f"the working directory {path} is read-only, since programs outside the sandbox obey what is in it "
+                f"({why}); if that is meant: sandboxd allow path {shlex.quote(path)}"
+            )
+        elif path in found.entries and found.entries[path].marks & Mark.UNOPENABLE:
+            found.warn(
+                f"the working directory {path} is read-only in the sandbox, as it is outside: nothing can be made in "
+                f"it; if it is to be written: chmod u+w {shlex.quote(path)}"
+            )
+
+
+def _protect_workspace(found: PathTable, root: str, facts: Facts) -> None:
+    """The names at the top of a workspace, whether they exist or not."""
+    way = facts.paths[root].links
+    for row in rows(ProtectedIn.WORKSPACE):
+        if "*" not in row.name:
+            _protect(found, facts.paths[posixpath.join(root, row.name)], row, way)
+    if facts.paths[posixpath.join(root, ".git")].kind is None:
+        bare = [facts.paths[posixpath.join(root, name)] for name in BARE_NAMES]
+        if any(one.kind is None for one in bare):
+            found.watched[tuple(one.real for one in bare)] = None
+
+
+def _protect_scanned(found: PathTable, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
+    for name in scan.names:
+        found.add_found(name, MarkReason(Mark.PROTECTED, "editors, agents or git obey it"), guard=True)
+    for entry in scan.git_entries:
+        reason = MarkReason(Mark.PROTECTED, "git takes the repository it names")
+        if entry.kind is PathKind.FILE:
+            found.add_found(entry, reason, guard=True)
+        else:
+            for link in entry.links:
+                found.add_guard(link.path)
+    for git_dir in scan.git_dirs:
+        if git_dir.worktree is None:
+            _protect_git_dir(found, git_dir, git_rows)
+    for obeyed in scan.obeyed:
+        _protect_obeyed(found, obeyed)
+    for directory in scan.unreadable:
+        found.add(
+            directory, PathKind.DIRECTORY, MarkReason(Mark.PROTECTED, "it cannot be searched for protected names")
+        )
+        found.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
+
+
+def _protect_git_dir(found: PathTable, git_dir: GitDir, git_rows: Mapping[str, ProtectedName]) -> None:
+    for name, resolved in git_dir.names:
+        row = git_rows.get(name)
+        if row is None:
+            continue
+        # a directory is cheaper to cover, and does no harm where git does not look
+        _protect(found, resolved, row if git_dir.worktree_config else replace(row, file=False))
+        if resolved.kind is None and row.absent is Absent.LEAVE:
+            found.watched[(resolved.real,)] = None
+    for obeyed in git_dir.obeyed:
+        _protect_obeyed(found, obeyed)
+
+
+def _protect_obeyed(found: PathTable, obeyed: GitConfigTarget) -> None:
+    """What git obeys by its configuration. An included file must not be a directory, which git fails at."""
+    reason, resolved = MarkReason(Mark.PROTECTED, "the configuration of git names it"), obeyed.resolved
+    found.add_links(resolved, guard=True)
+    if resolved.kind is not None:
+        found.add(resolved.real, resolved.kind, reason)
+    elif obeyed.directory:
+        found.add_absent(resolved, reason)
+    elif not obeyed.listed:
+        found.add_absent(resolved, reason, file=True)
+    elif posixpath.dirname(resolved.real) == resolved.existing:
+        found.pin(resolved.existing)
+        found.watched[(resolved.real,)] = None
+    else:
+        found.add_absent(resolved, reason, top_only=True)
+
+
+def _protect_linked(
+    found: PathTable, linked: Sequence[GitDir], writable: Sequence[str], git_rows: Mapping[str, ProtectedName]
+) -> None:
+    """The git directories of linked worktrees, which stand together in `worktrees`. In each the files are closed that
+    redirect git; the rest stays open, because git locks every HEAD when it collects garbage. Where there are many,
+    `worktrees` is closed as a whole, except for those whose working tree can be written."""
+    reason = MarkReason(Mark.PROTECTED, "git reads the repository it names")
+    together: dict[str, list[GitDir]] = {}
+    for git_dir in linked:
+        together.setdefault(posixpath.dirname(git_dir.path), []).append(git_dir)
+    for directory, git_dirs in together.items():
+        many = len(git_dirs) > MOST_WORKTREES
+        if many:
+            found.add(directory, PathKind.DIRECTORY, reason)
+            found.warn(
+                f"{directory} holds {len(git_dirs)} worktrees: in the sandbox none can be added, and git gc fails"
+            )
+        for git_dir in git_dirs:
+            if many and not any(is_below(git_dir.worktree or "", root) for root in writable):
+                continue
+            if many:
+                found.add(git_dir.path, PathKind.DIRECTORY, MarkReason(Mark.LIFTED, "its working tree can be written"))
+            _protect_git_dir(found, git_dir, git_rows)
+
+
+def _add_worktree(found: PathTable, worktree: Worktree, mark: Mark) -> None:
+    """The repository that the working directory belongs to, when it lies elsewhere: git has to write there."""
+    if worktree.refused:
+        found.warn(f"{worktree.root}/.git is not followed: {worktree.refused}")
+    else:
+        found.add(
+            worktree.common, PathKind.DIRECTORY, MarkReason(mark, "it is the repository of the working directory")
+        )
+
+
+def _protect(found: PathTable, resolved: ResolvedPath, row: ProtectedName, way: tuple[Symlink, ...] = ()) -> None:
+    """`way` are the links that lead to the place itself: they are not part of the name."""
+    reason = MarkReason(Mark.PROTECTED, row.why)
+    if resolved.kind is not None:
+        found.add(resolved.real, resolved.kind, reason)
+    elif row.absent is not Absent.LEAVE:
+        found.add_absent(resolved, reason, top_only=row.absent is Absent.REFUSE_TOP, file=row.file)
+    found.add_links(resolved, guard=True, way=way)
+
+
+def is_workspace(root: str, facts: Facts) -> bool:
+    """A writable directory that a person would open as a project: not one that stands below a hidden directory, as
+    caches do, unless it is the top of a repository."""
+    if facts.paths[posixpath.join(root, ".git")].kind is not None:
+        return True
+    return not any(part.startswith(".") for part in facts.paths[root].real.split("/"))
+
+
+def _add_lifted(found: PathTable, files: FilePolicy, place: Place, facts: Facts, followed: LinkTrust) -> None:
+    """A rule that names a protected path, or one inside it, takes the protection back there."""
+    own = [facts.paths[path].real for path in place.daemon_paths]
+    for rule in (*files.allow_write, *place.allow_write):
+        if not may_lift(rule) or facts.paths[rule.path].problem:
+            continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
+        if any(is_below(facts.paths[rule.path].real, path) for path in own):
+            continue  # no rule opens what the daemon executes
+        if not followed.opens(rule):
+            continue
+        entry = found.entries.get(facts.paths[rule.path].real)
+        if entry is not None and entry.path in found.locked:
+            continue
+        if entry is not None and entry.link is None and _protected_above(found, entry.path):
+            entry.marks |= Mark.LIFTED
+
+
+def _protected_above(found: PathTable, path: str) -> bool:
+    """Whether this path or a directory above it, below any writable root, is protected."""
+    while path != "/":
+        entry = found.entries.get(path)
+        if entry is not None and entry.marks & Mark.PROTECTED:
+            return True
+        path = posixpath.dirname(path)
+    return False

@@ -1,0 +1,59 @@
+"""Unix sockets in the view: what is listed has to be there, and with `allowAllUnixSockets` what acts outside must not.
+
+Most sockets of a host are seen in the sandbox anyway, read-only, and connecting writes nothing to a disk: it takes
+write permission for the socket itself, on a read-only mount as well (unix(7)). What stands in the way is the
+session's own `/tmp`, and places that may not be read. Whether a connect succeeds is decided elsewhere
+(`policy.sockets.socket_decisions`); only where every socket is allowed nobody is asked, so there the dangerous ones are
+masked. """
+
+from __future__ import annotations
+
+from sandboxd.plan.filesystem.attribution import Attribution
+from sandboxd.plan.filesystem.mounts import Mark, Visibility, is_below, settled_at
+from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
+from sandboxd.plan.host_facts import Facts, PathKind
+from sandboxd.plan.host_queries import closed_sockets
+from sandboxd.plan.request import Place
+from sandboxd.policy.model import NetworkPolicy, SocketRule
+from sandboxd.policy.sockets.control_sockets import FINDABLE
+from sandboxd.policy.sockets.socket_decisions import KEY, OpenSockets, decide_socket, open_sockets
+
+
+def add_sockets(found: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> OpenSockets:
+    """To be called when every other point is there. The result is what a command may connect to."""
+    settled = Attribution(found)
+    own = [facts.paths[path].real for path in (place.runtime_dir, place.temporary_base, *place.private)]
+    ends = []
+    for rule in network.allow_unix_sockets:
+        resolved = facts.paths[rule.path]
+        real, trusted = settled.leads_to(resolved)
+        ends.append((real, trusted))
+        if not trusted:
+            found.warn(f"{rule.path}: opens nothing, since a command could change the symbolic link on the way")
+        elif resolved.kind is not None and not any(is_below(real, one) for one in own):
+            _add_listed(found, rule, real, resolved.kind)
+    sockets = open_sockets(network, ends, own)
+    if network.allow_all_unix_sockets:
+        _mask_control_sockets(found, closed_sockets(network, place), facts, sockets)
+    return sockets
+
+
+def _add_listed(found: PathTable, rule: SocketRule, real: str, kind: PathKind) -> None:
+    end = settled_at(found.entries, real)[-1]
+    reason = MarkReason(Mark.ALLOW_READ, f"it is listed in {KEY}")
+    if end.shows is Visibility.PRIVATE and end.entry.path != real and kind in (PathKind.OTHER, PathKind.DIRECTORY):
+        found.add(real, kind, reason)
+    elif end.shows is Visibility.NOTHING and kind is PathKind.OTHER and end.entry.path != real:
+        found.add(real, kind, reason)  # nothing can be read from a socket but by connecting to it
+    elif end.shows is Visibility.NOTHING:
+        found.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
+
+
+def _mask_control_sockets(
+    found: PathTable, named: tuple[str, ...], facts: Facts, sockets: OpenSockets
+) -> None:
+    matches = [(one.real, one.kind) for pattern in FINDABLE for one in facts.globs[pattern]]
+    matches += [(facts.paths[path].real, facts.paths[path].kind) for path in named]
+    for real, kind in matches:
+        if kind is PathKind.OTHER and not decide_socket(real, sockets).allowed:
+            found.add(real, kind, MarkReason(Mark.DENY_READ, "it acts outside the sandbox"))

@@ -1,0 +1,204 @@
+"""Needs: the questions that a policy and a place raise about the host. Pure; `host.fact_source` answers them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from sandboxd.errors import PolicyError
+from sandboxd.plan.request import DEFAULT_SHELLS, Place
+from sandboxd.policy.model import FilePolicy, Missing, NetworkPolicy, PathRule, Policy
+from sandboxd.policy.paths.protected_names import SKIPPED_DIRECTORIES, ProtectedIn, begun_names, rows
+from sandboxd.policy.paths.rule_paths import quoted
+from sandboxd.policy.sockets.control_sockets import FINDABLE, usual_places
+
+ALWAYS_APART = ("/proc", "/sys", "/dev")
+"""Never scanned: not file trees that a policy can be about."""
+MOST_ROOTS = 2_000
+"""In each of them every protected name is looked for and kept. More take a daemon seconds for each command."""
+_MAGIC = re.compile(r"[*?\[]")
+_QUOTED = re.compile(r"\[([*?\[])\]")
+BARE_NAMES = ("HEAD", "refs", "objects")
+"""What makes git take a directory for a bare repository and obey its `config`, all three together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanQuery:
+    """Look below `root` (not yet canonical) for `names`: in the root, and in directories at most `depth` below it.
+    `follow_worktree`: commands are started there, so when `.git` leads out of the root, say where to, provided that the
+    other side confirms it, and tell of the repository that the root lies in."""
+
+    root: str
+    depth: int
+    follow_worktree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedNeed:
+    """Look for `patterns`, relative to `directory`, below it, as far as a budget goes."""
+
+    directory: str
+    patterns: tuple[str, ...]
+
+    def whole(self, pattern: str) -> str:
+        """The absolute pattern, by which the answer goes."""
+        return f"{quoted(self.directory).rstrip('/')}/{pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostQueries:
+    """`paths` are to be resolved, the literal beginnings of patterns among them, `globs` expanded to what exists,
+    `scans` made. A name to scan for is a path of one or more parts whose last part may hold `*`. `apart` are
+    directories that no scan and no glob enters; `skipped` are names of directories that no scan enters."""
+
+    paths: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+    scans: tuple[ScanQuery, ...] = ()
+    names: tuple[str, ...] = ()
+    git_names: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ALWAYS_APART
+    skipped: frozenset[str] = SKIPPED_DIRECTORIES
+    bounded: tuple[BoundedNeed, ...] = ()
+
+
+def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> HostQueries:
+    """Everything that has to be known before a plan can be made. Raises PolicyError for more writable directories than
+    can be looked after."""
+    files = files_in(policy.files, place)
+    roots = writable_roots(files, place)
+    if len(roots) > MOST_ROOTS:
+        lists = Counter((rule.origin.key, rule.origin.file) for rule in (*files.allow_write, *place.allow_write))
+        ((key, file), _), *_ = lists.most_common(1)
+        raise PolicyError(
+            "mounts_too_many",
+            f"these rules name {len(roots):,} writable directories, of {MOST_ROOTS:,} that can be looked after; "
+            f"most are entries of {key}" + (f" in {file}" if file else ""),
+            hint="name a directory above them instead of each of them",
+            data={"directories": len(roots)},
+        )
+    rules = tuple(all_rules(files, place))
+    own = [place.cwd, place.project_root, place.home, "/tmp"]
+    own += [place.temporary_base, place.runtime_dir, *place.private]
+    own += [path for path, _ in place.name_files if place.captured]
+    own += _socket_paths(policy.network, place)
+    at_home = [posixpath.join(place.home, row.name) for row in rows(ProtectedIn.HOME)]
+    at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
+    return HostQueries(
+        paths=_unique(
+            [
+                *(split_pattern(rule.path)[0] if rule.glob else rule.path for rule in rules),
+                *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
+            ]
+        ),
+        globs=_unique(
+            [*(rule.path for rule in rules if rule.glob and not rule.bounded), *_socket_patterns(policy.network)]
+        ),
+        scans=tuple(
+            ScanQuery(root, files.protected_search_depth, root in (place.project_root, place.cwd)) for root in roots
+        ),
+        names=tuple(row.name for row in rows(ProtectedIn.WORKSPACE)),
+        git_names=tuple(row.name for row in rows(ProtectedIn.GIT_DIR)),
+        apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base, *place.private]),
+        bounded=_bounded(rules),
+    )  # fmt: skip
+
+
+def split_pattern(pattern: str) -> tuple[str, tuple[str, ...]]:
+    """The literal beginning of an absolute pattern, as a path, and the components behind it."""
+    parts = [part for part in pattern.split("/") if part]
+    names: list[str] = []
+    while parts and (name := literal_name(parts[0])) is not None:
+        names.append(name)
+        del parts[0]
+    return "/" + "/".join(names), tuple(parts)
+
+
+def literal_name(part: str) -> str | None:
+    """The name that a component of a pattern stands for when it holds no magic, or only quoted magic (`[*]`)."""
+    if _MAGIC.search(_QUOTED.sub("", part)):
+        return None
+    return _QUOTED.sub(r"\1", part)
+
+
+def top_names() -> tuple[str, ...]:
+    """Names whose presence or absence at the top of a workspace matters."""
+    literal = (row.name for row in rows(ProtectedIn.WORKSPACE) if "*" not in row.name)
+    return (*literal, *begun_names(), ".git", *BARE_NAMES)
+
+
+def files_in(files: FilePolicy, place: Place) -> FilePolicy:
+    """The file rules of a place: denials that begin in no directory hold below each directory that commands may write,
+    or that a rule names as readable. Below those of a preset they are looked for within a budget: caches may have so
+    many directories that each command would be kept waiting."""
+    named = [quoted(path) for path in (place.project_root, place.cwd)]
+    named += [
+        rule.path if rule.glob else quoted(rule.path)
+        for rule in (*files.allow_write, *place.allow_write, *files.allow_read, *place.allow_read)
+        if rule.missing is Missing.TELL
+    ]
+    presets = [rule.path for rule in files.allow_write if rule.missing is not Missing.TELL and not rule.glob]
+    return replace(
+        files,
+        deny_write=_spread(files.deny_write, named, presets),
+        deny_read=_spread(files.deny_read, named, presets),
+    )
+
+
+def _spread(rules: tuple[PathRule, ...], directories: list[str], presets: list[str]) -> tuple[PathRule, ...]:
+    found: dict[tuple[str, bool], PathRule] = {}
+    for rule in rules:
+        found.setdefault((rule.path, rule.glob), rule)
+        if not rule.unanchored:
+            continue
+        for directory in directories:
+            path = f"{directory.rstrip('/')}/{rule.unanchored}"
+            found.setdefault((path, True), replace(rule, path=path, glob=True))
+        for preset in presets:
+            path = BoundedNeed(preset, ()).whole(rule.unanchored)
+            found.setdefault((path, True), replace(rule, path=path, glob=True, bounded=preset))
+    return tuple(found.values())
+
+
+def _bounded(rules: Iterable[PathRule]) -> tuple[BoundedNeed, ...]:
+    found: dict[str, dict[str, None]] = {}
+    for rule in rules:
+        if rule.bounded:
+            found.setdefault(rule.bounded, {})[rule.unanchored] = None
+    return tuple(BoundedNeed(directory, tuple(patterns)) for directory, patterns in found.items())
+
+
+def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:
+    """Every path rule that holds in a place."""
+    for rules in (files.allow_write, files.deny_write, files.deny_read, files.allow_read):
+        yield from rules
+    yield from place.allow_write
+    yield from place.allow_read
+
+
+def writable_roots(files: FilePolicy, place: Place) -> tuple[str, ...]:
+    """The directories that may be written, by the names the policy has for them. What a pattern matches is not among
+    them: it is known only afterwards."""
+    named = (rule.path for rule in (*files.allow_write, *place.allow_write) if not rule.glob)
+    return _unique([place.project_root, place.cwd, *named])
+
+
+def _socket_paths(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
+    """Where the listed sockets lead, and with every socket allowed, where those do that stay closed."""
+    closed = closed_sockets(network, place) if network.allow_all_unix_sockets else ()
+    return (*(rule.path for rule in network.allow_unix_sockets), *closed)
+
+
+def closed_sockets(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
+    """Sockets that act outside, by their whole names."""
+    return (*network.control_sockets, *usual_places(place.home, place.uid))
+
+
+def _socket_patterns(network: NetworkPolicy) -> tuple[str, ...]:
+    return FINDABLE if network.allow_all_unix_sockets else ()
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

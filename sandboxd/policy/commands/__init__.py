@@ -1,0 +1,1 @@
+"""Shell lines and the decisions on commands. Pure."""

@@ -1,0 +1,467 @@
+"""What happens to a command before it runs: sandboxed or not, and allowed, asked about or denied. Pure.
+
+The gates are asked in the order of `GATES`; the first one with an answer decides. `ask` and `deny` rules are looked at
+last and can only make the answer stricter, whichever gate gave it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.exclusion import (
+    Resolve,
+    decide_exclusion,
+    head_of,
+    matching_rule,
+    moves,
+    path_of,
+    places_of,
+    resolving_in,
+    rule_of_path,
+    standing_path,
+)
+from sandboxd.policy.commands.shell_programs import LAUNCHERS
+from sandboxd.policy.commands.shell_syntax import ShellLine, Word, is_known_name, read_line
+from sandboxd.policy.commands.shell_texts import nested_texts
+from sandboxd.policy.commands.wide_programs import runs_others
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
+from sandboxd.settings.origins import Origin
+
+MAX_NESTING = 3
+MAX_TEXTS = 32
+MAX_FILES = 256
+"""Paths that are looked up for rules with a path. A line with more is asked about."""
+_SYNTAX = frozenset({"!", "{", "then", "do", "else"})
+"""Words of the shell that the grammar may take for a program, as in `! ! ls`."""
+
+
+class PromptMode(StrEnum):
+    """How a session wants its questions. PROMPT is the default: questions are put to people. OPEN skips the question
+    that is asked because nothing allows a command; explicit ask and deny rules stay. NONE denies everything."""
+
+    OPEN = "open"
+    PROMPT = "prompt"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """`unavailable` is why no sandbox can be started on this host, empty when one can. `disable_sandbox` is the
+    caller's wish for this one command; it is never inherited."""
+
+    command: str | None
+    disable_sandbox: bool = False
+    mode: PromptMode = PromptMode.PROMPT
+    platform: str = "linux"
+    root: bool = False
+    is_sandbox_environment: bool = False
+    unavailable: str = ""
+    resolve: Resolve = standing_path
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDecision:
+    """`sandboxed` says how the command would run if it may run at all."""
+
+    sandboxed: bool
+    decision: Decision
+
+    @property
+    def behavior(self) -> Behavior:
+        return self.decision.behavior
+
+    @property
+    def reason(self) -> Reason:
+        return self.decision.reason
+
+
+def decide_command(
+    policy: Policy,
+    command: str | None,
+    *,
+    dangerously_disable: bool = False,
+    permission_mode: str | None = None,
+    platform: str = "linux",
+    root: bool = False,
+    is_sandbox_env: bool = False,
+    unavailable: str = "",
+    resolve: Resolve = standing_path,
+) -> CommandDecision:
+    """Decide on a command. `permission_mode` is a `PromptMode` value, None for the default; another text raises
+    ValueError."""
+    mode = PromptMode(permission_mode or PromptMode.PROMPT)
+    if mode is PromptMode.OPEN and not policy.commands.open_mode:
+        mode = PromptMode.PROMPT
+    request = CommandRequest(
+        command,
+        dangerously_disable,
+        mode,
+        platform,
+        root,
+        is_sandbox_env,
+        unavailable,
+        resolve,
+    )
+    answer = next(answer for gate in GATES if (answer := gate(policy, request)) is not None)
+    answer = _with_rules(policy, request, answer)
+    if answer.behavior is Behavior.ASK and policy.commands.deny_instead_of_asking:
+        text = f"{answer.decision.text}; permissions.denyInsteadOfPrompting asks nobody"
+        return replace(answer, decision=replace(answer.decision, behavior=Behavior.DENY, text=text))
+    return answer
+
+
+def _answer(
+    sandboxed: bool,
+    behavior: Behavior,
+    reason: Reason,
+    text: str,
+    *,
+    rule: str | None = None,
+    origin: Origin | None = None,
+    hint: str = "",
+) -> CommandDecision:
+    return CommandDecision(sandboxed, Decision(behavior, reason, text, rule, origin, hint))
+
+
+# --- the gates, in order ---
+
+
+def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if request.mode is PromptMode.NONE:
+        return _answer(True, Behavior.DENY, Reason.PERMISSION_MODE, "this session may run nothing: its mode is none")
+    if request.mode is PromptMode.OPEN and request.root and not request.is_sandbox_environment:
+        return _answer(
+            True,
+            Behavior.DENY,
+            Reason.ROOT_REFUSED,
+            "root may not skip permission questions",
+            hint="use another mode or user; inside a container that is a sandbox itself, set IS_SANDBOX=1",
+        )
+    return None
+
+
+def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not policy.enabled:
+        return _answer(
+            False,
+            Behavior.ALLOW,
+            Reason.SANDBOX_DISABLED,
+            "the sandbox is off",
+            rule="sandbox.enabled",
+            origin=policy.enabled_origin,
+            hint="turn it on with: sandboxd enable",
+        )
+    platforms = policy.enabled_platforms
+    if platforms is not None and request.platform not in platforms:
+        return _answer(
+            False,
+            Behavior.ALLOW,
+            Reason.PLATFORM_NOT_ENABLED,
+            f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {list(platforms)}",
+            rule="sandbox.enabledPlatforms",
+            origin=policy.enabled_platforms_origin,
+            hint=f"add {request.platform} to sandbox.enabledPlatforms",
+        )
+    return None
+
+
+def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not request.disable_sandbox:
+        return None
+    if policy.commands.allow_unsandboxed:
+        return _answer(
+            False,
+            Behavior.ASK,
+            Reason.SANDBOX_OVERRIDE,
+            "the caller wants this command to run outside the sandbox; a person has to agree",
+        )
+    return _answer(
+        True,
+        Behavior.DENY,
+        Reason.OVERRIDE_FORBIDDEN,
+        f"no command may be run outside the sandbox on request: {why_sandboxed(policy.commands)}",
+        rule="sandbox.allowUnsandboxedCommands",
+        origin=policy.commands.allow_unsandboxed_origin,
+        hint="run it inside the sandbox",
+    )
+
+
+def why_sandboxed(commands: CommandPolicy) -> str:
+    """Why no caller may have a command run outside."""
+    if commands.allow_unsandboxed_origin.key == "permissions.deny":
+        return "a rule of permissions.deny forbids it"
+    return "sandbox.allowUnsandboxedCommands is false"
+
+
+def no_command_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if request.command is None or not request.command.strip():
+        return _answer(False, Behavior.ALLOW, Reason.NO_COMMAND, "there is no command")
+    return None
+
+
+def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
+    if not exclusion.excluded or exclusion.rule is None:
+        return None
+    pattern = parse_command_pattern(exclusion.rule.pattern)
+    careful = f"; {pattern.program or pattern.text} runs whatever it is told to" if runs_others(pattern) else ""
+    return _answer(
+        False,
+        Behavior.ALLOW,
+        Reason.EXCLUDED,
+        f"runs outside the sandbox: {exclusion.why}{careful}",
+        rule=exclusion.rule.pattern,
+        origin=exclusion.rule.origin,
+        hint=f"take it off the list with: sandboxd exclude remove {shlex.quote(exclusion.rule.pattern)}",
+    )
+
+
+def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
+    if not request.unavailable:
+        return None
+    if policy.fail_if_unavailable or not policy.commands.allow_unsandboxed:
+        closed = policy.fail_if_unavailable
+        key = "failIfUnavailable" if closed else "allowUnsandboxedCommands"
+        return _answer(
+            True,
+            Behavior.DENY,
+            Reason.SANDBOX_UNAVAILABLE,
+            f"no sandbox can be started here, and nothing runs without one: {request.unavailable}",
+            rule=f"sandbox.{key}",
+            origin=policy.fail_if_unavailable_origin if closed else policy.commands.allow_unsandboxed_origin,
+            hint="sandboxd check says what is missing",
+        )
+    return _answer(
+        False,
+        Behavior.ASK,
+        Reason.SANDBOX_UNAVAILABLE,
+        f"no sandbox can be started here; a person has to agree to run it without: {request.unavailable}",
+        rule="sandbox.failIfUnavailable",
+        origin=policy.fail_if_unavailable_origin,
+        hint="sandboxd check says what is missing",
+    )
+
+
+def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
+    why = ""
+    if policy.commands.excluded:
+        exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
+        why = f"; not excluded, since {exclusion.why}"
+    text = f"runs inside the sandbox{why}"
+    if policy.commands.auto_allow or request.mode is PromptMode.OPEN:
+        return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
+    line = read_line(request.command or "")
+    rule = _allowing_rule(policy.commands.allow, request.command or "", line, request.resolve)
+    if rule is not None:
+        return _answer(True, Behavior.ALLOW, Reason.RULE, text, rule=f"Bash({rule.pattern})", origin=rule.origin)
+    return _answer(
+        True,
+        Behavior.ASK,
+        Reason.SANDBOXED,
+        text + "; sandboxed commands are asked about: sandbox.autoAllowBashIfSandboxed is false",
+        rule="sandbox.autoAllowBashIfSandboxed",
+        origin=policy.commands.auto_allow_origin,
+        hint="allow it with a rule such as Bash(npm test:*) in permissions.allow",
+    )
+
+
+GATES: tuple[Callable[[Policy, CommandRequest], CommandDecision | None], ...] = (
+    permission_mode_gate,
+    enabled_gate,
+    override_gate,
+    no_command_gate,
+    excluded_gate,
+    unavailable_gate,
+    sandboxed_gate,
+)
+
+
+# --- rules ---
+
+_STRICTNESS = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 2}
+
+
+def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision) -> CommandDecision:
+    """The answer after ask and deny rules have spoken: a deny of any kind beats every allow and every built-in."""
+    text = request.command or ""
+    rules = policy.commands
+    if not text.strip() or not (rules.ask or rules.deny):
+        return answer
+    lines = _lines_within(text)
+    for behavior, candidates in ((Behavior.DENY, rules.deny), (Behavior.ASK, rules.ask)):
+        if _STRICTNESS[behavior] <= _STRICTNESS[answer.behavior]:
+            continue
+        rule = _closing_rule(candidates, text, lines, request.resolve)
+        if rule is not None:
+            verb = "denied" if behavior is Behavior.DENY else "to be asked about"
+            decision = Decision(
+                behavior,
+                Reason.RULE,
+                f"a part of the command is {verb} by Bash({rule.pattern})",
+                f"Bash({rule.pattern})",
+                rule.origin,
+                "rules about commands look at names; what holds whatever the name is the sandbox",
+            )
+            return replace(answer, decision=decision)
+    why = next((why for line in lines if (why := _what_is_unknown(line))), None) or _what_moves(
+        (*rules.ask, *rules.deny), lines
+    )
+    if why and answer.behavior is Behavior.ALLOW:
+        decision = Decision(
+            Behavior.ASK,
+            Reason.RULE,
+            f"there are rules about commands, and what this one runs cannot be told: {why}",
+        )
+        return replace(answer, decision=decision)
+    return answer
+
+
+def _lines_within(text: str) -> list[ShellLine]:
+    """The line, and those that it hands to other shells."""
+    lines: list[ShellLine] = []
+    pending = [text]
+    for _ in range(MAX_NESTING + 1):
+        read = [read_line(part) for part in pending]
+        lines += read
+        pending = [script for line in read for script in nested_texts(line)][:MAX_TEXTS]
+    return lines
+
+
+def _what_is_unknown(line: ShellLine) -> str | None:
+    if line.unreadable:
+        return line.unreadable
+    unknown = (simple.words[0] for simple in line.commands if simple.words and not is_known_name(simple.words[0]))
+    return next((f"{shown_command(word.text)!r} is only known when it runs" for word in unknown), None)
+
+
+def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str | None:
+    """Why it cannot be told whether a rule with a path is about a program of these lines."""
+    if not any("/" in head_of(rule.pattern) for rule in rules):
+        return None
+    if next(islice(_files(lines), MAX_FILES, None), None) is not None:
+        return "it runs too many programs for each to be looked up"
+    if not any(map(moves, lines)):
+        return None
+    programs = (words[0].text for words in _all_starts(lines))
+    relative = next((text for text in programs if "/" in text and text[0] not in "/~"), None)
+    return relative and f"which program {shown_command(relative)!r} is depends on a change of the directory"
+
+
+def _allowing_rule(
+    rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve
+) -> CommandRule | None:
+    """The first rule when every program of the line, inside substitutions too, is allowed by one; None otherwise."""
+    if not rules:
+        return None
+    whole = next((rule for rule in rules if rule.pattern.strip() == text.strip(" \t\n")), None)
+    if whole is not None:
+        return whole
+    if not line.plain or not line.commands or any(_may_set_something(simple.words) for simple in line.commands):
+        return None
+    resolve = resolving_in(line, resolve)
+    found = [_rule_about(rules, simple.words, resolve, moves(line, _TOP)) for simple in line.commands]
+    return found[0] if all(found) else None
+
+
+_TOP = frozenset({"$(git rev-parse --show-toplevel)", '"$(git rev-parse --show-toplevel)"'})
+"""Where a path of a rule begins for whoever writes one: a line that goes there means the same."""
+
+
+def _rule_about(
+    rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve, moved: bool
+) -> CommandRule | None:
+    """A program with a slash is allowed by the same text, or by a path that leads to the same file. `moved`: the line
+    may change the directory that a relative path begins in."""
+    if not words:
+        return None
+    program = path_of(words[0])
+    if program is None:
+        return matching_rule(rules, words) if words[0].literal and "/" not in words[0].text else None
+    every = (rule for rule in rules if parse_command_pattern(rule.pattern).matches_all)
+    here = () if moved and program[0] not in "/~" else rules  # elsewhere, the text may be another file's
+    same = [*(rule for rule in here if head_of(rule.pattern) == program), *every]
+    rule = matching_rule(same, words)
+    if rule is not None or not any("/" in head_of(rule.pattern) for rule in rules):
+        return rule
+    real = resolve(program).real
+    return None if real is None else rule_of_path(rules, words, real, resolve)
+
+
+_SETTERS = frozenset(
+    """alias bind builtin command compgen complete compopt coproc declare enable eval exec export fc getopts hash
+    history jobs let local mapfile printf read readarray readonly set shopt source . trap typeset unalias unset
+    wait""".split()
+)
+"""Builtins of the shell that can set a variable, write a file, change what a name runs, or run what an index
+`a[$(…)]` says, also where it is quoted."""
+
+
+def _may_set_something(words: Sequence[Word]) -> bool:
+    name = words[0].text if words else ""
+    if name == "time":  # no program for bash, so that what follows is the shell's own
+        return any(word.text in _SETTERS or "=" in word.text for word in words[1:])
+    if name == "printf":
+        return any(word.text.startswith("-") or not word.literal for word in words[1:2])
+    if name in ("test", "["):
+        return any(word.text in ("-v", "-R") or not word.literal for word in words[1:])
+    return name in _SETTERS
+
+
+def _closing_rule(
+    rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine], resolve: Resolve
+) -> CommandRule | None:
+    """A rule that matches any program anywhere in the line, by its name, also behind programs that start others; or by
+    the file that it is, in each directory that the line changes to."""
+    if not rules:
+        return None
+    patterns = [(rule, parse_command_pattern(rule.pattern)) for rule in rules]
+    for rule, pattern in patterns:
+        if pattern.matches_all or rule.pattern.strip() == text.strip(" \t\n"):
+            return rule
+    for words in _all_starts(lines):
+        for rule, pattern in patterns:
+            if pattern.matches([word.text for word in words], by_name=True):
+                return rule
+    of_files = [rule for rule in rules if "/" in head_of(rule.pattern)]
+    for words, path in islice(_files(lines), MAX_FILES) if of_files else ():
+        real = resolve(path).real
+        found = None if real is None else rule_of_path(of_files, words, real, resolve, by_text=True)
+        if found is not None:
+            return found
+    return None
+
+
+def _files(lines: Sequence[ShellLine]) -> Iterator[tuple[Sequence[Word], str]]:
+    """The words of each program, with each path that it may have."""
+    places = places_of(lines)
+    for words in _all_starts(lines):
+        name = path_of(words[0]) or words[0].text
+        paths = [posixpath.join(place, name) for place in places] if "/" in name else [name]
+        yield from ((words, path) for path in dict.fromkeys(paths))
+
+
+def _all_starts(lines: Sequence[ShellLine]) -> Iterator[Sequence[Word]]:
+    for line in lines:
+        for simple in line.commands:
+            yield from _starts(simple.words)
+
+
+def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:
+    """The words from each one on that may be a program."""
+    found = [words] if words else []
+    if words and (words[0].text in _SYNTAX or words[0].text.rpartition("/")[2] in LAUNCHERS):
+        found += (words[start:] for start in range(1, min(len(words), 32)))
+    return found
+
+
+def shown_command(text: str) -> str:
+    """A command as it may be shown to people: one line, bounded, nothing hidden in it."""
+    return neutralise(text, 200)

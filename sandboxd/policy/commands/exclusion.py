@@ -1,0 +1,263 @@
+"""Whether a command line is excluded from the sandbox. Pure. `docs/commands.md` has the table.
+
+Excluded means: every program that the line runs is on the list, and there is nothing else in the line that could run,
+read or write anything. Whatever cannot be decided is not excluded. Two readers have to agree on the words of the line:
+the grammar of tree-sitter, and the standard library's `shlex`. Each has its mistakes, and they have different ones.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.shell_programs import is_harmless_assignment, runs_anything, script_of, unwrap
+from sandboxd.policy.commands.shell_syntax import ShellLine, SimpleCommand, Word, join_continuations, read_line
+from sandboxd.policy.model import CommandRule
+
+
+class Lead(NamedTuple):
+    """`real` is where the name of a program leads, without links; None where that is unknown. `why` is the reason why
+    that is unknown or can be changed by a command, empty when it can not."""
+
+    real: str | None
+    why: str = ""
+
+
+Resolve = Callable[[str], Lead]
+"""Where a path leads, and what a name without a slash runs."""
+
+MAX_SHELLS = 4
+_PUNCTUATION = ";&|()<>\n"
+_GROUPING = frozenset({"{", "}", "!"})
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """`why` is the rest of a sentence: "excluded because …" or "sandboxed because …"."""
+
+    excluded: bool
+    why: str
+    rule: CommandRule | None = None
+
+
+def standing_path(path: str) -> Lead:
+    """A name without a slash as it is, and an absolute path without detours, taken to have no link in it."""
+    if "/" not in path or (path.startswith("/") and posixpath.normpath(path) == path):
+        return Lead(path)
+    return Lead(None, f"where {path} leads is not known")
+
+
+def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = standing_path) -> Exclusion:
+    """Decide for a whole command line."""
+    if not rules:
+        return Exclusion(False, "no command is excluded")
+    return _decide(tuple(rules), command, MAX_SHELLS, resolve)
+
+
+def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Resolve) -> Exclusion:
+    line = read_line(text)
+    if line.unreadable:
+        return Exclusion(False, f"what it runs cannot be told: {line.unreadable}")
+    if line.obstacles:
+        return Exclusion(False, f"it has {line.obstacles[0].value}")
+    if not line.commands:
+        return Exclusion(False, "it runs no program")
+    if not _readers_agree(text, line):
+        return Exclusion(False, "its words can be read in two ways")
+    resolve = resolving_in(line, resolve)
+    first: Exclusion | None = None
+    for simple in line.commands:
+        answer = _decide_simple(rules, simple, shells, resolve)
+        if not answer.excluded:
+            return answer
+        first = first or answer
+    assert first is not None
+    return first
+
+
+_MOVING = frozenset({"cd", "pushd", "popd"})
+_MOVED = re.compile(r"-C.*|--chdir(=.*)?|-D.*")
+"""Options by which `env` and `sudo` start a program in another directory."""
+MOST_PLACES = 16
+
+
+def moves(line: ShellLine, but: Collection[str] = ()) -> bool:
+    """Whether a line may change the working directory, to another one than the texts of `but`."""
+    for simple in line.commands:
+        texts = [word.text for word in simple.words]
+        named = len(texts) == 2 and texts[0] == "cd" and texts[1] in but
+        if not named and any(text in _MOVING or _MOVED.fullmatch(text) for text in texts):
+            return True
+    return False
+
+
+def places_of(lines: Sequence[ShellLine]) -> tuple[str, ...]:
+    """The directories that programs of these lines may be started in, as far as the text says: the working directory
+    (empty), and every order of what the lines change it to."""
+    found = {"": None}
+    for line in lines:
+        for simple in line.commands:
+            for word, following in zip(simple.words, (*simple.words[1:], Word("~")), strict=True):
+                moved = _MOVED.fullmatch(word.text)
+                if word.text not in _MOVING and not moved:
+                    continue
+                attached = re.sub(r"^(-C|-D|--chdir=?)", "", word.text) if moved else ""
+                target = attached or following.text
+                found |= {posixpath.join(place, target): None for place in [*found][:MOST_PLACES]}
+                if len(found) > MOST_PLACES**2:
+                    return tuple(found)
+    return tuple(found)
+
+
+def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:
+    """`resolve`, without relative paths when the line changes the working directory."""
+    if not moves(line):
+        return resolve
+
+    def resolve_there(path: str) -> Lead:
+        if "/" in path and not path.startswith(("/", "~")):
+            return Lead(None, f"where {path} leads is not known behind a change of the directory")
+        return resolve(path)
+
+    return resolve_there
+
+
+def _decide_simple(
+    rules: tuple[CommandRule, ...], simple: SimpleCommand, shells: int, resolve: Resolve
+) -> Exclusion:
+    for assignment in simple.assignments:
+        if not is_harmless_assignment(assignment):
+            name = assignment.partition("=")[0]
+            return Exclusion(False, f"it sets {name}, which can change what the program does")
+    words: tuple[Word, ...] | None = simple.words
+    while words:
+        for word in words:
+            if not (word.literal or word.plain_variable or _is_pattern(word)):
+                return Exclusion(False, f"{word.text!r} is only known when it runs")
+        rule = _excluding_rule(rules, words, resolve)
+        script, inner = script_of(words), unwrap(words)
+        if rule is None and script is None and inner is None:
+            path = path_of(words[0])
+            why = "" if path is None else resolve(path).why
+            return Exclusion(False, why or f"{simple.text[:80]!r} is not an excluded command")
+        lead = resolve(path_of(words[0]) or words[0].text)
+        if lead.real is None or lead.why:
+            return Exclusion(False, lead.why)
+        if rule is not None:
+            return Exclusion(True, f"it is on the list as {rule.pattern!r}", rule)
+        if script is not None:
+            if shells <= 0:
+                return Exclusion(False, "shells are nested too deep")
+            return _decide(rules, script, shells - 1, resolve)
+        words = inner
+    return Exclusion(False, f"{simple.text[:80]!r} is not an excluded command")
+
+
+def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
+    """As `matching_rule`, but a program with a slash is the file that it leads to."""
+    program = words[0].text
+    if "/" not in program:
+        return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
+    path = path_of(words[0])
+    lead = Lead(None) if path is None else resolve(path)
+    if lead.real is None or lead.why:
+        return None
+    return rule_of_path(rules, words, lead.real, resolve)
+
+
+def path_of(word: Word) -> str | None:
+    """The path that a word with a slash names, when that is text, or such with the home directory before it. A `~` that
+    is quoted is a name in the working directory."""
+    if "/" not in word.text:
+        return None
+    if word.literal:
+        return f"./{word.text}" if word.text.startswith("~") else word.text
+    home = word.text.startswith("~/") and not re.search(r"[*?\[\]{}$`\\]", word.text)
+    return word.text if home else None
+
+
+def rule_of_path(
+    rules: Sequence[CommandRule], words: Sequence[Word], real: str, resolve: Resolve, *, by_text: bool = False
+) -> CommandRule | None:
+    """The rule about the file `real`, which is the program of `words`, and about its arguments. `by_text`: an argument
+    that is only known when it runs is its text, which is right for rules that close."""
+    for rule in rules:
+        head, rest = _head_and_rest(rule.pattern)
+        if "/" in head and _leads_to(head, real, resolve):
+            behind = (Word("program"), *(Word(word.text) if by_text else word for word in words[1:]))
+            if matching_rule([CommandRule(f"program {rest}".strip(), rule.origin)], behind) is not None:
+                return rule
+    return None
+
+
+def head_of(text: str) -> str:
+    """The program of a pattern, as it is written."""
+    return _head_and_rest(text)[0]
+
+
+def _head_and_rest(text: str) -> tuple[str, str]:
+    """The program of a pattern, and the pattern of its arguments."""
+    pattern = parse_command_pattern(text)
+    if pattern.wildcard:
+        head, _, rest = "*".join(pattern.wildcard).partition(" ")
+    else:
+        head, rest = "".join(pattern.words[:1]), shlex.join(pattern.words[1:])
+    return head, f"{rest} *" if rest and pattern.open_ended else rest
+
+
+def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
+    """Whether the program of a pattern is this file; `*` stands for a part of one name."""
+    fixed, star, _ = head.partition("*")
+    name = posixpath.basename(real)
+    if not star:
+        return resolve(head).real == real and (posixpath.basename(head) == name or not runs_anything(name))
+    directory = fixed[: fixed.rindex("/") + 1] if "/" in fixed else ""
+    above = directory.rstrip("/") or "/"
+    base = resolve(above if "/" in above else f"{above}/").real if directory else None
+    if base is None or runs_anything(name):
+        return False
+    expected = head[len(directory) :].split("/")
+    found = real[len(base.rstrip("/")) + 1 :].split("/") if real.startswith(base.rstrip("/") + "/") else []
+    parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in expected)
+    return len(found) == len(expected) and all(map(re.fullmatch, parts, found))
+
+
+def matching_rule(rules: Sequence[CommandRule], words: Sequence[Word]) -> CommandRule | None:
+    """The rule that surely matches: a word that is not literal never equals a word of a pattern."""
+    texts = [word.text if word.literal else "\0" + word.text for word in words]
+    known = all(word.literal for word in words)
+    for rule in rules:
+        pattern = parse_command_pattern(rule.pattern)
+        if (known or not pattern.wildcard) and pattern.matches(texts):
+            return rule
+    return None
+
+
+def _is_pattern(word: Word) -> bool:
+    """A file-name pattern or brace list in an argument: more arguments, and nothing runs."""
+    return not word.literal and not any(character in word.text for character in "$`<>()")
+
+
+def _readers_agree(text: str, line: ShellLine) -> bool:
+    """Whether shlex finds the same commands with the same words. It cannot tell a quoted ";" from a separator: then
+    the readers do not agree, which is the safe answer."""
+    lexer = shlex.shlex(join_continuations(text), posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace = " \t"
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    commands: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if not token.strip(_PUNCTUATION):
+                commands.append([])
+            elif commands[-1] or token not in _GROUPING:
+                commands[-1].append(token)
+    except ValueError:
+        return False
+    found = [[*simple.assignments, *(word.text for word in simple.words)] for simple in line.commands]
+    return [command for command in commands if command] == found

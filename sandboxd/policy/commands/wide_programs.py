@@ -1,0 +1,113 @@
+"""Programs that an exclusion should not name lightly: with them a command does anything outside the sandbox. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandboxd.policy.commands.command_patterns import CommandPattern
+from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS
+
+RUN_OTHERS: Final = (
+    INTERPRETERS
+    | LAUNCHERS
+    | frozenset(
+        """ansible ansible-playbook ant asdf at batch bazel buck2 bun bundle bunx c++ cargo cc clang clang++ cmake
+        codium composer conda corepack crontab ctest deno direnv dmesg dotnet dpkg ed ede elixir emacs emacsclient
+        erl ex expect fd fzf g++ gcc gdb gem ghc git go gradle gradlew groovy guile hatch hg hyperfine info invoke
+        irb jj jshell julia just kakoune lake lein lerna less lldb lua luajit m4 mail make man mc meson micro mise
+        mix mocha more msbuild mutt mvn mvnw mysql nano ninja nix nix-shell nmap nodemon nox npm nvim nx octave
+        ocaml opam osascript pager pdm pip pip3 pipx pnpm pnpx poetry pre-commit psql puppet pwsh pytest R rake rg
+        ripgrep rlwrap Rscript rsync ruff rust-script rustc rustup rview rvim sbt scala scp screen sed sftp socat
+        sqlite3 stack svn swift tar tclsh terraform tmux tofu tox ts-node tsx turbo uv vi view vim vimdiff w3m
+        wasmtime watchexec watchman wget wish yarn zig zip zipinfo zsh""".split()
+    )
+)
+"""Programs that run another program named in their arguments, in files of the directory, or by a key."""
+_VERSION: Final = re.compile(r"[-.]?[0-9][0-9.]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class WideProgram:
+    """Names with one reason. A pattern that fixes the first argument is an ordinary one; with `whatever_follows` only
+    one that fixes all arguments is, or whose first argument is `harmless`."""
+
+    names: frozenset[str]
+    why: str
+    whatever_follows: bool = True
+    harmless: frozenset[str] = field(default=frozenset())
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+WIDE_PROGRAMS: Final = (
+    WideProgram(LAUNCHERS, "runs other programs"),
+    WideProgram(RUN_OTHERS, "runs other programs", whatever_follows=False),
+    WideProgram(
+        _names(
+            """apptainer buildah colima crictl ctr distrobox docker docker-compose helm incus k3s k9s kind kubectl lima
+            limactl lxc minikube multipass nerdctl orb podman podman-compose singularity skopeo systemd-nspawn toolbox
+            vagrant vboxmanage virsh virt-install wsl"""
+        ),
+        "starts containers or machines, which gives control of this host",
+        harmless=_names("events history images info inspect logs port ps pull search stats top version wait"),
+    ),
+    WideProgram(
+        _names(
+            """busctl cmd dbus-send dbus-launch gdbus gio gtk-launch launchctl loginctl machinectl open qdbus service
+            snap flatpak systemctl xdg-open code cursor subl idea xdotool ydotool wtype"""
+        ),
+        "has services of your login or of the system start programs",
+    ),
+    WideProgram(
+        _names(
+            """7z apt apt-get aria2c brew chattr chgrp chmod chown cp cpio curl dd dnf dpkg-deb install ln losetup mkfs
+            mount mv pacman patch rename rpm setfacl shred tee truncate umount unzip useradd usermod visudo xcopy yum
+            zypper insmod modprobe apk"""
+        ),
+        "writes files anywhere outside the sandbox, or changes who may",
+    ),
+)
+
+
+def why_wide_program(pattern: CommandPattern) -> str:
+    """What an exclusion gives away by its program; empty for an ordinary one, and for one whole command line."""
+    if pattern.is_exact:
+        return ""
+    free, first = _first_argument(pattern)
+    for row in WIDE_PROGRAMS:
+        fixed = not free and (not row.whatever_follows or first in row.harmless)
+        if not fixed and _is_one_of(pattern, row.names):
+            return row.why
+    return ""
+
+
+def runs_others(pattern: CommandPattern) -> bool:
+    """Whether the program runs others and its first argument that is no option is left open."""
+    free, _ = _first_argument(pattern)
+    return free and _is_one_of(pattern, RUN_OTHERS)
+
+
+def _first_argument(pattern: CommandPattern) -> tuple[bool, str]:
+    """Whether a pattern leaves the first argument that is no option open; else that argument."""
+    words: Sequence[str] = pattern.words
+    if pattern.wildcard:
+        words = pattern.wildcard[0].split()
+    fixed = [word for word in words[1:] if not word.startswith("-")]
+    if pattern.is_exact:
+        return False, fixed[0] if fixed else ""
+    return not fixed, fixed[0] if fixed else ""
+
+
+def _is_one_of(pattern: CommandPattern, names: frozenset[str]) -> bool:
+    if pattern.wildcard:
+        head = "*".join(pattern.wildcard).partition(" ")[0]
+        if "*" in head and "/" not in head:
+            any_of = re.compile(".*".join(map(re.escape, head.split("*"))))
+            return any(map(any_of.fullmatch, names))
+    name = pattern.program
+    return not names.isdisjoint({name, _VERSION.sub("", name), name.partition(".")[0]})

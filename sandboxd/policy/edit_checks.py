@@ -1,0 +1,56 @@
+"""Whether a change of settings makes sense as policy: its own entry, and what it does beside other rules. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sandboxd.errors import CallerError
+from sandboxd.policy.build import RUNS_ANYTHING, evaluate
+from sandboxd.policy.paths.rule_paths import PathScope
+from sandboxd.policy.wide_grants import Ground, wide_grants
+from sandboxd.settings.edits import Act, Change, check_change
+from sandboxd.settings.layer import Layer, layer_from_values
+from sandboxd.settings.merge import Settings, merge
+from sandboxd.settings.origins import Source
+from sandboxd.settings.problems import Severity
+
+
+def wide_changes(change: Change, scope: PathScope, real_path: Callable[[str], str] = str) -> tuple[str, ...]:
+    """A sentence for each rule of a change that gives very much away, and so needs to be confirmed. `real_path` tells
+    where links lead."""
+    if change.act in (Act.UNSET, Act.REMOVE):
+        return ()
+    layer = _layer_of(change)
+    policy, _ = evaluate(merge([layer]), scope)
+    return wide_grants(policy, frozenset(layer.values), Ground(scope, real_path))
+
+
+def _layer_of(change: Change) -> Layer:
+    nested: Any = [change.value] if change.act is Act.ADD else change.value
+    for step in reversed(change.path):
+        nested = {step: nested}
+    return layer_from_values(nested, Source.LOCAL)
+
+
+def check_rule_change(settings: Settings, change: Change, scope: PathScope) -> tuple[str, ...]:
+    """Refuse a change that is locked, unknown, of the wrong type, or whose rule cannot be used; return what a person
+    should know about one that can: it is dangerous, or another rule makes it pointless.
+
+    Raises `CallerError`."""
+    check_change(settings, change)
+    if change.act in (Act.UNSET, Act.REMOVE):
+        return ()
+    layer = _layer_of(change)
+    _, alone = evaluate(merge([layer]), scope)
+    for problem in alone:
+        if problem.slug == RUNS_ANYTHING:
+            continue  # told by `wide_changes`, and confirmed
+        if problem.severity is Severity.ERROR or problem.slug == "path_variable_unset":
+            raise CallerError(problem.slug, problem.message, hint=problem.hint, data={"key": change.key})
+    _, together = evaluate(merge([*settings.layers, layer]), scope)
+    return tuple(
+        problem.message
+        for problem in together
+        if problem.origin.file is None and (problem.severity is Severity.WARNING or problem.slug == RUNS_ANYTHING)
+    )

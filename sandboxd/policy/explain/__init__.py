@@ -1,0 +1,1 @@
+"""Decisions and violations in words: explanations, hints, suggestions. Pure."""

@@ -1,0 +1,62 @@
+"""Answers for `policy.explain` and `sandboxd explain`: the decision that enforcement makes, asked in advance. Pure.
+
+The functions here add no rule of their own: they call what the proxies and `should_sandbox` call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
+from sandboxd.policy.commands.exclusion import Resolve, standing_path
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.hosts.host_decisions import decide_host
+from sandboxd.policy.hosts.host_patterns import HostSyntaxError, IPAddress, parse_authority, parse_host
+from sandboxd.policy.model import HostRule, Policy
+
+
+def explain_host(
+    policy: Policy, text: str, *, grants: Sequence[HostRule] = (), own: Collection[IPAddress] = ()
+) -> Decision:
+    """The decision on `host` or `host:port`. ASK means: a person is asked, and without an answer it is refused. Never
+    raises: a text that is no host gets the refusal that a connection to it would get."""
+    port: int | None
+    try:
+        # Only one colon, or one behind a bracket, makes a port; an IPv6 address has more.
+        with_port = text.rpartition("]")[2].count(":") == 1
+        host, port = parse_authority(text) if with_port else (parse_host(text), None)
+    except HostSyntaxError as fault:
+        return Decision(Behavior.DENY, Reason.HOST_INVALID, fault.message, hint=fault.hint)
+    return decide_host(policy.network, host, port, grants, own)
+
+
+def explain_command(
+    policy: Policy,
+    text: str,
+    *,
+    permission_mode: str | None = None,
+    platform: str = "linux",
+    root: bool = False,
+    is_sandbox_env: bool = False,
+    unavailable: str = "",
+    resolve: Resolve = standing_path,
+) -> CommandDecision:
+    """How a command runs when it is run through the sandbox, also while `sandbox.enabled` is false: then the text says
+    that callers who ask first are told to run it outside."""
+    answer = decide_command(
+        replace(policy, enabled=True, enabled_platforms=None),
+        text,
+        permission_mode=permission_mode,
+        platform=platform,
+        root=root,
+        is_sandbox_env=is_sandbox_env,
+        unavailable=unavailable,
+        resolve=resolve,
+    )
+    off = decide_command(policy, text, platform=platform)
+    if off.reason not in (Reason.SANDBOX_DISABLED, Reason.PLATFORM_NOT_ENABLED) or not answer.sandboxed:
+        return answer
+    where = f" ({off.decision.origin})" if off.decision.origin else ""
+    note = f"; callers that ask first are told to run it outside, since {off.decision.text}{where}"
+    return replace(answer, decision=replace(answer.decision, text=answer.decision.text + note))

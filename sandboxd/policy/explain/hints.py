@@ -1,0 +1,352 @@
+"""What to change so that something is not blocked any more: one table, from a symptom to a command line. Pure.
+
+The first row that fits speaks. A text is for people and models, so it says what the change gives away where that is
+more than the one path. Secrets are never suggested for opening. `{path}`, `{host}` and `{rule}` are filled in, quoted
+for a shell; a target that had to be neutralised cannot be a word of a command line, and gets the text without it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sandboxd.policy.decision import ONLY_MANAGED, Decision, Reason
+from sandboxd.policy.paths.protected_names import is_protected_name
+from sandboxd.policy.violation import ViolationKind
+
+_READ, _WRITE = (ViolationKind.READ,), (ViolationKind.WRITE,)
+_FILES = (ViolationKind.READ, ViolationKind.WRITE)
+_SOCKET = (ViolationKind.UNIX_SOCKET,)
+_NETWORK = (ViolationKind.NETWORK, ViolationKind.CONNECT)
+_SERVICE = (ViolationKind.SERVICE,)
+_ANY = ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What was blocked. `home` is the user's home directory, `decision` why it was (None: only the system knows)."""
+
+    kind: ViolationKind
+    operation: str
+    target: str
+    home: str = ""
+    decision: Decision | None = None
+    exists: bool = True
+    """False where it is known that nothing has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """`operation` and `target` are expressions for the whole of each, `~/` in front of `target` is the home directory.
+    `reasons` limits the row to decisions of these kinds. `path` is the part of the target that is to be opened instead
+    of it, as a group of the expression."""
+
+    kinds: Sequence[ViolationKind]
+    target: str
+    text: str
+    operation: str = _ANY
+    reasons: Sequence[Reason] = ()
+    built_in: bool = False
+    """Only where no rule of anybody's decided."""
+
+    def match(self, symptom: Symptom) -> re.Match[str] | None:
+        """Whether the row fits; its group `path` is what has to be opened, the whole target without one."""
+        if symptom.kind not in self.kinds:
+            return None
+        if self.reasons and (symptom.decision is None or symptom.decision.reason not in self.reasons):
+            return None
+        if self.built_in and (symptom.decision is None or symptom.decision.rule is not None):
+            return None
+        if self.operation != _ANY and not _expression(self.operation).fullmatch(symptom.operation):
+            return None
+        target = self.target
+        if target.startswith("~/"):
+            if not symptom.home:
+                return None
+            target = re.escape(symptom.home) + target[1:]
+        return _expression(target).fullmatch(symptom.target)
+
+
+_SECRET = (
+    r"~/\.(ssh|aws|azure|gnupg|kube|docker|netrc|pgpass|git-credentials|npmrc|pypirc|vault-token|password-store|mozilla|"
+    r"cargo/credentials(\.toml)?|config/(gcloud|gh|glab-cli|hub|op|git/credentials|google-chrome|chromium)|"
+    r"local/share/keyrings|[a-z_]+_history)(/.*)?"
+)
+_CACHE_TEXT = (
+    "a cache of a package manager: sandboxd allow path {path}, or all of them: "
+    """sandboxd settings set sandbox.presets '["caches"]'"""
+)
+_SHARED_STORES = (
+    (r"\.jj/repo", "the pointer file .jj/repo"),
+    (r"\.hg", "the pointer file .hg/sharedpath"),
+)
+"""Of version control other than git, whose worktrees are followed: what a workspace may share with others."""
+_CACHES_TEXT = (
+    "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
+    """sandboxd settings set sandbox.presets '["caches"]'"""
+)
+_PROGRAM_CACHES = (
+    (r"\.cache/uv", "UV_CACHE_DIR=$TMPDIR/uv"),
+    (r"\.local/share/uv", "UV_TOOL_DIR=$TMPDIR/tools UV_PYTHON_INSTALL_DIR=$TMPDIR/python"),
+    (r"\.local/(share/)?pipx", "PIPX_HOME=$TMPDIR/pipx PIPX_BIN_DIR=$TMPDIR/bin"),
+    (r"\.local/share/pnpm", "npm_config_store_dir=$TMPDIR/pnpm"),
+    (r"\.bun/install", "BUN_INSTALL_CACHE_DIR=$TMPDIR/bun"),
+    (r"\.npm/_npx", "npm_config_cache=$TMPDIR/npm"),
+    (r"\.cache/(pre-commit|prek)", "PRE_COMMIT_HOME=$TMPDIR/pre-commit PREK_HOME=$TMPDIR/prek"),
+    (r"(\.cache|Library/Caches)/pypoetry/virtualenvs", "POETRY_VIRTUALENVS_IN_PROJECT=true"),
+    (r"\.cache/node", "COREPACK_HOME=$TMPDIR/corepack"),
+    (r"(\.cache|Library/Caches)/ms-playwright", "PLAYWRIGHT_BROWSERS_PATH=$TMPDIR/browsers"),
+    (r"\.gradle/wrapper", "GRADLE_USER_HOME=$TMPDIR/gradle"),
+    (r"(go(/pkg)?|(\.cache|Library/Caches)/go-build)", "GOMODCACHE=$TMPDIR/go GOCACHE=$TMPDIR/go-build"),
+    (r"\.gem|\.local/share/gem", "GEM_HOME=$TMPDIR/gems"),
+    (r"\.pyenv", "PYENV_ROOT=$TMPDIR/pyenv"),
+)
+_PROGRAM_TEXT = "programs that lie there are run outside the sandbox; put those of this command elsewhere: export "
+_CACHES = (
+    (r"~/\.npm", "~/.npm"),
+    (r"~/\.cargo/(registry|git|\.package-cache.*|\.global-cache.*)", "~/.cargo/registry"),
+    (r"~/\.m2", "~/.m2/repository"),
+    (r"~/\.gradle", "~/.gradle/caches"),
+    (r"~/\.(yarn|nuget|ivy2)", "{path}"),
+)
+_AGENT_TEXT = "an agent signs with your keys for whoever can talk to it; if that is meant: sandboxd allow socket {path}"
+_SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
+NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
+_PLAIN_NAME = re.compile(r"[\w@%+=:,./~-]*")
+_APPLE_EVENTS = "sandbox.allowAppleEvents allows telling other programs what to do, outside the sandbox"
+
+HINTS: tuple[Hint, ...] = (
+    # what no setting opens
+    Hint(_SOCKET, _ANY, "it is sandboxd's own, which no setting opens", reasons=(Reason.SOCKET_OWN,)),
+    Hint(
+        _SOCKET, _ANY, "the listed path leads here by a symbolic link that the command itself can change; list {path}",
+        reasons=(Reason.SOCKET_REDIRECTED,),
+    ),
+    Hint(
+        _SOCKET, _ANY,
+        "start its server before the command, or let it listen in a directory that commands cannot write",
+        reasons=(Reason.SOCKET_BROUGHT,),
+    ),
+    Hint(
+        _FILES, _ANY, "it belongs to sandboxd itself, which no setting opens", reasons=(Reason.PATH_DENIED,),
+        built_in=True,
+    ),
+    # sockets
+    Hint(
+        _SOCKET, r".*/(docker|podman|containerd|buildkitd|crio)[^/]*\.sock",
+        "whoever can use it starts containers, which gives control of this host: run the command outside the sandbox; "
+        "only if that control is meant: sandboxd allow socket {path}",
+    ),
+    Hint(
+        _SOCKET,
+        r".*/(ssh-[^/]*/agent\.[^/]*|ssh-agent[^/]*|openssh_agent|agent\.sock|keyring/[^/]+|S\.gpg-agent[^/]*)",
+        _AGENT_TEXT,
+    ),
+    Hint(
+        _SOCKET, r"(/var)?/run/WSL/.*",
+        "it starts Windows programs, which run outside the sandbox; if that is meant: sandboxd allow socket {path}",
+    ),
+    Hint(
+        _SOCKET, r"(/var)?/run/(user/[0-9]+/(bus|systemd/.*)|systemd/.*|dbus/.*)",
+        "it starts services outside the sandbox; most programs do without it "
+        "(DBUS_SESSION_BUS_ADDRESS=disabled:); if that is meant: sandboxd allow socket {path}",
+    ),
+    Hint(_SOCKET, r"/tmp/\.X11-unix/.*|(/var)?/run/user/[0-9]+/wayland-.*", _SCREEN_TEXT),
+    Hint(
+        (*_SOCKET, *_NETWORK), r"/.*",
+        "sandboxd allow socket {path} (sandbox.network.allowUnixSockets takes its directory as well)",
+    ),
+    Hint(
+        _SOCKET, r"[^/].*",
+        "a socket without a path cannot be listed, and nothing outside is behind it: have its server listen at a path",
+    ),
+    # secrets
+    Hint(
+        _READ, _SECRET,
+        "it holds secrets and is closed on purpose; run what needs it outside the sandbox",
+    ),
+    Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
+    # files of git, before what is said of every protected path
+    Hint(
+        _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/(config(\.worktree)?|hooks(/.*)?)",
+        "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR "
+        "what is to be thrown away again",
+        operation="unlink(at)?|rmdir|file-write-unlink", reasons=(Reason.PATH_PROTECTED,),
+    ),
+    Hint(
+        _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/config(\.worktree|\.lock)?",
+        "git runs commands that it names; if the command may write it: "
+        "sandboxd settings set sandbox.filesystem.allowGitConfig true",
+    ),
+    Hint(
+        _WRITE, r"(?P<path>.*/(\.git|\.git/modules/.*|[^/]+\.git)/hooks)(/.*)?",
+        "git runs the programs in it outside the sandbox: install hooks outside, or if this repository may have them "
+        "written: sandboxd allow path {path}",
+    ),
+    # programs among caches, protected or in no preset
+    *(Hint(_WRITE, rf"~/({pattern})(/.*)?", _PROGRAM_TEXT + instead) for pattern, instead in _PROGRAM_CACHES),
+    Hint(
+        _WRITE, _ANY,
+        "it is protected, because a program outside the sandbox obeys it: change it outside, or if that is meant: "
+        "sandboxd allow path {path}",
+        reasons=(Reason.PATH_PROTECTED,),
+    ),
+    # rules
+    Hint(
+        _WRITE, _ANY,
+        "take out the rule {rule}: denyWrite beats every allowWrite, denyRead every one that is not more specific",
+        reasons=(Reason.PATH_DENIED,),
+    ),
+    # caches
+    *(Hint(_WRITE, rf"{pattern}(/.*)?", _CACHE_TEXT.replace("{path}", rule)) for pattern, rule in _CACHES),
+    Hint(
+        _WRITE,
+        r"~/(?P<path>(\.cache|Library/Caches)/(pip|pypoetry|[yY]arn|composer|coursier|node-gyp|huggingface))(/.*)?",
+        _CACHE_TEXT,
+    ),
+    Hint(_WRITE, r"~/\.cache|~/Library/Caches", _CACHES_TEXT),
+    Hint(
+        _WRITE, r"~/(?P<path>(\.cache|Library/Caches)/[^/]+)(/.*)?",
+        "a cache that may hold programs which run outside the sandbox; if it holds none: sandboxd allow path {path}",
+    ),
+    Hint(_WRITE, r"~/(\.cargo|\.gradle|\.m2)", _CACHES_TEXT),
+    Hint(_READ, _ANY, "if it may be read: sandboxd allow path --read {path}", reasons=(Reason.PATH_DENIED,)),
+    # stores that a pointer file of another directory leads to
+    *(
+        Hint(
+            _WRITE, rf"(?P<path>.*/{store})(/.*)?",
+            f"it is a store that {pointer} of another directory leads to, which is not followed, since a command could "
+            "have written it; if commands may write the store: sandboxd allow path {path}",
+        )
+        for store, pointer in _SHARED_STORES
+    ),
+    # places
+    Hint(
+        _WRITE, r"~/.*",
+        "the home directory is read-only in the sandbox: sandboxd allow path {path}",
+    ),
+    Hint(
+        _WRITE, r"/(var/)?tmp(/.*)?",
+        "temporary files belong in $TMPDIR, which is writable; for this one: sandboxd allow path {path}",
+    ),
+    Hint(
+        _WRITE, r"/(usr|etc|opt|bin|sbin|lib[^/]*|boot)(/.*)?",
+        "it belongs to the system: install into the project or its environment instead; else: "
+        "sandboxd allow path {path}",
+    ),
+    # names and hosts
+    Hint(
+        _NETWORK, _ANY, "the name is not looked up, since its host may not be reached: sandboxd allow domain {host}",
+        operation="(?i:dns.*)", reasons=(Reason.HOST_NOT_LISTED,),
+    ),
+    # macOS
+    Hint(
+        _SERVICE, r"com\.apple\.trustd\.agent",
+        "programs that check certificates with the system need it (Go among them); "
+        "sandbox.enableWeakerNetworkIsolation allows it, and opens a way out past the proxies",
+        operation="mach-lookup",
+    ),
+    Hint(
+        _SERVICE, _ANY,
+        "the program wants a sandbox of its own inside this one, which macOS refuses; start it without "
+        "(browsers: --no-sandbox)",
+        operation="forbidden-sandbox-reinit",
+    ),
+    Hint(
+        _SERVICE, _ANY, "setuid programs cannot be started in a sandbox on macOS", operation="forbidden-exec-sugid"
+    ),
+    Hint(
+        _SERVICE,
+        r"com\.apple\.(coreservices\.(appleevents|quarantine-resolver)|CoreServices\.coreservicesd)",
+        _APPLE_EVENTS,
+        operation="mach-lookup",
+    ),
+    Hint(_SERVICE, _ANY, _APPLE_EVENTS, operation="appleevent-send|lsopen"),
+    Hint(
+        _SERVICE, _ANY, "a service can be named in sandbox.network.allowMachLookup", operation="mach-lookup"
+    ),
+    Hint(
+        _SERVICE, _ANY, "a service can be named in sandbox.network.allowMachRegister", operation="mach-register"
+    ),
+    Hint(_SERVICE, _ANY, "sandbox.allowPty allows new pseudo-terminals", operation="pseudo-tty"),
+    Hint(_FILES, r"/dev/(ptmx|ttys[0-9]+)", "sandbox.allowPty allows new pseudo-terminals"),
+    Hint(
+        _NETWORK, _ANY, "sandbox.network.allowLocalBinding allows listening on local ports",
+        operation="network-(bind|inbound)",
+    ),
+    Hint(
+        _NETWORK, r".*(localhost|127\.0\.0\.1|::1)\]?:[0-9]+", "name the port in sandbox.network.allowLocalPorts",
+        operation="network-outbound",
+    ),
+    Hint(
+        _NETWORK, _ANY,
+        "the program does not use the proxy in HTTP_PROXY; set it there, and allow the host in allowedDomains",
+        operation="network-outbound",
+    ),
+    Hint(
+        (*_SERVICE, *_NETWORK), _ANY, "Unix sockets have to be named in sandbox.network.allowUnixSockets",
+        operation="system-socket",
+    ),
+    # anything else
+    Hint(_WRITE, _ANY, "sandboxd allow path {path}"),
+    Hint(_READ, _ANY, "sandboxd allow path --read {path}"),
+)  # fmt: skip
+
+
+def hint_for(symptom: Symptom) -> str:
+    """What to change. A row that says something particular comes before the hint of the decision; that before the rows
+    that fit everything."""
+    decision = symptom.decision
+    not_writable = decision is not None and decision.reason is Reason.PATH_NOT_WRITABLE
+    if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
+        # opening it would take the protection back as well
+        symptom = replace(symptom, decision=replace(decision, reason=Reason.PATH_PROTECTED))
+    if decision is not None and decision.hint == ONLY_MANAGED:
+        return decision.hint
+    if decision is not None and decision.reason is Reason.PATH_KEPT:
+        return decision.hint  # what can be written, and only stays where it is: no rule is in the way
+    for row in HINTS:
+        found = row.match(symptom)
+        if found is not None:
+            invented = not symptom.exists and "{path}" in row.text and has_odd_characters(symptom.target)
+            return NO_SUCH_NAME if invented else _filled(row.text, found, symptom)
+    return symptom.decision.hint if symptom.decision is not None else ""
+
+
+def has_odd_characters(target: str) -> bool:
+    """Whether a name holds spaces or punctuation, and so could read as more than a name."""
+    return not _PLAIN_NAME.fullmatch(target)
+
+
+def _filled(text: str, found: re.Match[str], symptom: Symptom) -> str:
+    path = found.groupdict().get("path")
+    path = symptom.target if path is None else symptom.target[: found.end("path")]
+    host = symptom.target.rpartition(":")[0] or symptom.target
+    rule = symptom.decision.rule if symptom.decision is not None and symptom.decision.rule is not None else ""
+    if symptom.decision is not None and symptom.decision.origin is not None:
+        rule = f"{rule} in {symptom.decision.origin}".strip()
+    return (
+        text.replace("{rule}", rule or "that says so")
+        .replace("{host}", _word(host, symptom.home))
+        .replace("{path}", _word(path, symptom.home))
+        .replace("{name}", _word(posixpath.basename(path), symptom.home))
+    )
+
+
+def _word(text: str, home: str) -> str:
+    """One word of a command line, with `~` for the home directory."""
+    if "\\" in text or text.endswith("…"):
+        return "PATH"  # neutralised or cut: no longer the name
+    if home and home != "/" and text.startswith(home + "/"):
+        rest = posixpath.relpath(text, home)
+        return f"~/{shlex.quote(rest)}"
+    return shlex.quote(text)
+
+
+@lru_cache(maxsize=256)
+def _expression(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.DOTALL)

@@ -1,0 +1,234 @@
+"""From what was refused to the smallest settings that would have let it pass. Pure.
+
+What a rule of somebody closes, what is protected, secret or the daemon's own, and what somebody said no to is never
+part of the answer: it is told with its reason instead. The rest becomes rules, as narrow as they can be and still be
+read:
+
+- a file that exists is named itself; for one that was to be made, the directory it was to be made in, since only what
+  exists can be opened;
+- `GROUP` or more in one directory become that directory, unless it holds secrets or is a place that much else is in (a
+  home directory, a top-level one): then the single paths stay;
+- `GROUP` or more hosts of one domain become `*.domain`, unless unrelated owners share the domain.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxd.policy.decision import Reason
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_authority, parse_host
+from sandboxd.policy.hosts.public_suffixes import is_shared_suffix
+from sandboxd.policy.hosts.shared_hosts import purpose_of
+from sandboxd.policy.paths.protected_names import is_protected_name
+from sandboxd.policy.paths.secret_places import SecretPlaces
+from sandboxd.policy.sockets.control_sockets import control_socket
+from sandboxd.policy.violation import Violation, ViolationKind
+
+GROUP = 3
+_SPECIAL = "*?[$"
+_DEPTH = 2
+"""Components that a directory has to have, to be opened as a whole."""
+_OPEN_HOSTS = (Reason.HOST_NOT_LISTED, Reason.PROMPT_UNANSWERED)
+_WHY_NOT = {
+    Reason.PATH_PROTECTED: "it is protected, because a program outside the sandbox obeys it",
+    Reason.HOST_DENIED: "a rule denies the host",
+    Reason.PROMPT_DENIED: "somebody said no to it",
+    Reason.LOCAL_ADDRESS: "it is an address of this machine or its network",
+    Reason.ADDRESS_DENIED: "a rule denies the address",
+    Reason.SOCKET_CONTROL: "whoever can use it acts outside the sandbox",
+    Reason.SOCKET_OWN: "it is sandboxd's own",
+    Reason.SOCKET_REDIRECTED: "a listed path leads there by a link that the command can change",
+    Reason.SOCKET_BROUGHT: "its place is open, and it came there after the command had started",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What is at the path of a violation on the host: whether it exists, the nearest directory that does, and for a
+    refused read the path that is closed."""
+
+    exists: bool
+    nearest: str
+    closed_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something that no rule is suggested for."""
+
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """`settings` is a fragment of a settings file, empty when there is nothing to add; `notes` say what a person has to
+    know or do beside it."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def learn(violations: Sequence[Violation], context: Mapping[str, TargetState], home: str) -> Lesson:
+    """`ground` has an entry for each path of the violations."""
+    learner = _Learner(context, home)
+    for violation in violations:
+        learner.take(violation)
+    return learner.lesson()
+
+
+class _Learner:
+    def __init__(self, context: Mapping[str, TargetState], home: str) -> None:
+        self._ground = context
+        self._home = home
+        self._secrets = SecretPlaces(home)
+        self._write: dict[str, None] = {}
+        self._read: dict[str, None] = {}
+        self._closed: set[str] = set()
+        self._hosts: dict[tuple[Host, int | None], None] = {}
+        self._sockets: dict[str, None] = {}
+        self._left_out: dict[str, LeftOut] = {}
+        self._notes: dict[str, None] = {}
+
+    def take(self, violation: Violation) -> None:
+        why = self._add(violation)
+        if why:
+            self._left_out.setdefault(violation.target, LeftOut(violation.target, why))
+
+    def _add(self, violation: Violation) -> str:
+        """Why there is no rule for it; empty when there is one."""
+        if violation.inferred:
+            return "it was only guessed from the output"
+        try:
+            reason: Reason | None = Reason(violation.outcome)
+        except ValueError:
+            reason = None
+        if reason in _WHY_NOT:
+            return _WHY_NOT[reason]
+        match violation.kind:
+            case ViolationKind.WRITE | ViolationKind.READ | ViolationKind.UNIX_SOCKET:
+                if not violation.target.startswith("/") or _is_changed(violation.target):
+                    return "its name cannot be written in a rule"
+                if self._secrets.holds(violation.target):
+                    return "it is a place of secrets"
+                return self._add_path(violation, reason)
+            case ViolationKind.NETWORK if reason in _OPEN_HOSTS:
+                return self._add_host(violation.target)
+            case _:
+                return "no rule opens it"
+
+    def _add_path(self, violation: Violation, reason: Reason | None) -> str:
+        target = violation.target
+        if violation.kind is ViolationKind.UNIX_SOCKET:
+            if reason is not Reason.SOCKET_NOT_LISTED or control_socket(target) is not None:
+                return "whoever can use it acts outside the sandbox"
+            self._sockets[target] = None
+            return ""
+        context = self._ground.get(target, TargetState(False, "/"))
+        if violation.kind is ViolationKind.READ:
+            if reason is not Reason.PATH_DENIED or violation.rule is None:
+                return "no rule opens it"
+            if context.closed_at in ("", target):
+                return f"the rule {violation.rule} names exactly this path, and a deny wins"
+            self._read[target] = None
+            self._closed.add(context.closed_at)
+            return ""
+        if is_protected_name(target, self._home):
+            return _WHY_NOT[Reason.PATH_PROTECTED]
+        if reason is not Reason.PATH_NOT_WRITABLE:
+            return f"the rule {violation.rule} closes it, and a deny wins" if violation.rule else "no rule opens it"
+        self._write[target if context.exists else self._made_in(target, context)] = None
+        return ""
+
+    def _made_in(self, target: str, context: TargetState) -> str:
+        """What has to be writable for something to be made that is not there."""
+        path = context.nearest
+        if not self._too_much(path):
+            return path
+        for name in posixpath.relpath(target, path).split("/"):
+            path = posixpath.join(path, name)
+            if not self._too_much(path):
+                break
+        self._note(f"{path} does not exist: make it first (mkdir, or touch for a file), for only what exists is opened")
+        return path
+
+    def _note(self, text: str) -> None:
+        self._notes[text] = None
+
+    def _add_host(self, target: str) -> str:
+        with_port = target.rpartition("]")[2].count(":") == 1
+        try:
+            host, port = parse_authority(target) if with_port else (parse_host(target), None)
+        except HostSyntaxError:
+            return "its name cannot be written in a rule"
+        if purpose := purpose_of(host):
+            self._note(f"{host.name} {purpose}: look twice before you allow it")
+        self._hosts[host, port] = None
+        return ""
+
+    def lesson(self) -> Lesson:
+        writes = _covered(self._grouped(self._write, self._too_much))
+        reads = _covered(self._grouped(self._read, lambda path: self._too_much(path) or path in self._closed))
+        sockets = _covered(self._grouped(self._sockets, self._too_many_sockets))
+        files = {"allowWrite": [self._rule(p) for p in writes], "allowRead": [self._rule(p) for p in reads]}
+        network = {"allowedDomains": _grouped_hosts(self._hosts), "allowUnixSockets": [self._rule(p) for p in sockets]}
+        sandbox = {
+            name: {key: rules for key, rules in section.items() if rules}
+            for name, section in (("filesystem", files), ("network", network))
+            if any(section.values())
+        }
+        return Lesson({"sandbox": sandbox} if sandbox else {}, tuple(self._left_out.values()), tuple(self._notes))
+
+    def _too_many_sockets(self, directory: str) -> bool:
+        return self._too_much(directory) or control_socket(directory) is not None
+
+    def _too_much(self, directory: str) -> bool:
+        parts = [part for part in directory.split("/") if part]
+        above_home = directory == self._home or self._home.startswith(directory.rstrip("/") + "/")
+        return len(parts) < _DEPTH or above_home or self._secrets.below(directory) or self._secrets.holds(directory)
+
+    def _grouped(self, paths: Iterable[str], too_much: Callable[[str], bool]) -> list[str]:
+        together: dict[str, list[str]] = {}
+        for path in paths:
+            together.setdefault(posixpath.dirname(path), []).append(path)
+        rules: dict[str, None] = {}
+        for directory, members in together.items():
+            whole = len(members) >= GROUP and not too_much(directory)
+            rules.update(dict.fromkeys([directory] if whole else members))
+        return list(rules)
+
+    def _rule(self, path: str) -> str:
+        """A path as a rule: characters that mean something else in one mean themselves, and home is `~`."""
+        below_home = path.startswith(self._home + "/") and self._home != "/"
+        text = path.removeprefix(self._home) if below_home else path
+        text = "".join(f"[{c}]" if c in _SPECIAL else c for c in text)
+        return f"~{text}" if below_home else text
+
+
+def _covered(paths: list[str]) -> list[str]:
+    """Without those that lie below another one, sorted."""
+    return sorted(p for p in paths if not any(p != other and p.startswith(other.rstrip("/") + "/") for other in paths))
+
+
+def _grouped_hosts(hosts: Iterable[tuple[Host, int | None]]) -> list[str]:
+    together: dict[tuple[str, int | None], list[str]] = {}
+    for host, port in hosts:
+        domain = "" if host.address is not None else host.name.partition(".")[2]
+        authority = host.uri if port is None else host.authority(port)
+        together.setdefault((domain, port), []).append(authority)
+    rules: list[str] = []
+    for (domain, port), members in together.items():
+        owned = "." in domain and not is_shared_suffix(domain)
+        whole = f"*.{domain}" if port is None else f"*.{domain}:{port}"
+        rules += [whole] if owned and len(members) >= GROUP else members
+    return sorted(rules)
+
+
+def _is_changed(target: str) -> bool:
+    """Whether a target that is fit for display may not be the path itself any more."""
+    return "\\" in target or target.endswith("…") or neutralise(target) != target

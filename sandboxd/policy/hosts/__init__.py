@@ -1,0 +1,1 @@
+"""Host names, addresses and ports: patterns, decisions and routes. Pure."""

@@ -1,0 +1,212 @@
+"""May a command talk to this host and port? The answer for proxies, DNS and `explain` alike. Pure.
+
+`decide_host` looks at what was asked for, in this order:
+
+| | | |
+| --- | --- | --- |
+| 1 | a rule denies it | deny |
+| 2 | it is `localhost`, 127.0.0.1 or ::1, on a port of `allowLocalPorts` | allow |
+| 3 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
+|   | a rule says to ask about it, and no grant allows it | ask |
+| 4 | it is local: an address of the refused table, `localhost` | deny, never a question |
+| 5 | `strictAllowlist` | deny |
+| 6 | otherwise | ask |
+
+`decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
+DNS has it: what is open on one port is worth an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
+from sandboxd.policy.hosts.addresses import AddressRefusal, IPNetwork, parse_networks, readings, refuse_address
+from sandboxd.policy.hosts.host_patterns import Host, IPAddress
+from sandboxd.policy.hosts.host_rules import EMPTY, HostRuleSet, compile_rules
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
+from sandboxd.settings.origins import Origin
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_PORTS = "sandbox.network.allowLocalPorts"
+"""What `allowLocalPorts` speaks of."""
+
+
+def decide_host(
+    network: NetworkPolicy,
+    host: Host,
+    port: int | None,
+    grants: Sequence[HostRule] = (),
+    own: Collection[IPAddress] = (),
+) -> Decision:
+    """The decision on `host` and `port` as the command named them; ASK where it is open and may become a question.
+
+    `grants` are rules that people gave this session, `own` the addresses of this machine. A port of None (`explain host
+    H`) is decided by the rules for every port."""
+    denial = _match_denial(network, host, port)
+    if denial is not None:
+        return _denied(network, host, port, denial)
+    local = _local_port(network, host, port)
+    if local is not None:
+        text = _text(host, port, "is a port of this machine that is allowed")
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, _range(local), local.origin)
+    allowed = compile_rules(network.allowed)
+    granted = HostRuleSet(grants) if grants else EMPTY
+    literal = allowed.match_literal(host, port) or granted.match_literal(host, port)
+    if host.address is not None and literal is None:
+        refusal = refuse_address(host.address, _networks(network.denied_addresses), own)
+        if refusal is not None:
+            return _refused_literal(network, host, port, refusal)
+    rule, grant = allowed.match(host, port), granted.match(host, port)
+    question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
+    if rule is not None and question is not None:
+        text = _text(host, port, "is allowed, and a rule says to ask first")
+        return Decision(Behavior.ASK, Reason.RULE, text, *_place(question))
+    if rule is not None:
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
+    if grant is not None:
+        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
+    if is_local_name(host):
+        return Decision(
+            Behavior.DENY,
+            Reason.LOCAL_ADDRESS,
+            _text(host, port, "names this machine, which is not reachable from the sandbox"),
+            hint=f"list the port in {_PORTS}",
+        )
+    behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
+    hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
+    return Decision(
+        behavior, Reason.HOST_NOT_LISTED, _text(host, port, "is not on the list of allowed hosts"), hint=hint
+    )
+
+
+def decide_name(network: NetworkPolicy, host: Host, grants: Sequence[HostRule] = ()) -> Decision:
+    """The decision on a name that was looked up, as `decide_host` for the port that is decided most kindly: ALLOW when
+    a rule or grant opens a port of it, ASK when some port is open, else DENY."""
+    denied = compile_rules(network.denied)
+    if denied.match(host, None) is None:
+        for rules, reason in (
+            (compile_rules(network.allowed), Reason.HOST_ALLOWED),
+            (HostRuleSet(grants) if grants else EMPTY, Reason.GRANTED),
+        ):
+            for rule in rules.match_any_port(host):
+                if rule.pattern.port is None or denied.match(host, rule.pattern.port) is None:
+                    return Decision(Behavior.ALLOW, reason, f"{host.uri} is allowed", *_place(rule))
+    return decide_host(network, host, None)
+
+
+def decide_address(
+    network: NetworkPolicy,
+    host: Host,
+    port: int,
+    address: IPAddress,
+    *,
+    grants: Sequence[HostRule] = (),
+    own: Collection[IPAddress] = (),
+    pinned: bool = False,
+) -> Decision:
+    """The decision on dialling `address` for `host`, which `decide_host` allowed. ALLOW or DENY.
+
+    A rule that denies an address denies every name that leads there. A refused address is fine when a rule or grant
+    names it (for this port), or when the name was `pinned` by the person who started the daemon."""
+    target = Host.of_address(address)
+    if pinned:
+        return _address_allowed(host, target)
+    for reading in readings(address):
+        denial = compile_rules(network.denied).match_literal(Host.of_address(reading), port)
+        if denial is not None:
+            text = f"{_text(host, port, 'leads to')} {target.name}, which a rule denies"
+            return _by_rule(network, Host.of_address(reading), port, denial, text)
+    granted = HostRuleSet(grants) if grants else EMPTY
+    if compile_rules(network.allowed).match_literal(target, port) or granted.match_literal(target, port):
+        return _address_allowed(host, target)
+    if _local_port(network, target, port) is not None:
+        return _address_allowed(host, target)
+    refusal = refuse_address(address, _networks(network.denied_addresses), own)
+    if refusal is None:
+        return _address_allowed(host, target)
+    return Decision(
+        Behavior.DENY,
+        Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
+        f"{_text(host, port, 'leads to')} {target.name}, which is refused: {refusal.text} ({refusal.network})",
+        hint=_way_to_allow(
+            network, f"if that is meant, allow the address as well: sandboxd allow domain {target.authority(port)}"
+        ),
+    )
+
+
+def is_local_name(host: Host) -> bool:
+    """`localhost` and names below it mean this machine wherever they are resolved (RFC 6761, section 6.3)."""
+    return host.name == "localhost" or host.name.endswith(".localhost")
+
+
+def _local_port(network: NetworkPolicy, host: Host, port: int | None) -> PortRange | None:
+    """The entry of `allowLocalPorts` that opens this port of this machine's loopback. Other loopback addresses are not
+    what anybody means by it."""
+    if not network.allow_local_ports or port is None or host.name not in LOCAL_HOSTS:
+        return None
+    return next((ports for ports in network.allow_local_ports if ports.first <= port <= ports.last), None)
+
+
+def _range(ports: PortRange) -> str:
+    return str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
+
+
+def _match_denial(network: NetworkPolicy, host: Host, port: int | None) -> HostRule | None:
+    if not network.denied:
+        return None
+    denied = compile_rules(network.denied)
+    rule = denied.match(host, port)
+    if rule is None and host.address is not None:
+        for reading in readings(host.address):
+            rule = denied.match_literal(Host.of_address(reading), port)
+            if rule is not None:
+                break
+    return rule
+
+
+def _denied(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule) -> Decision:
+    return _by_rule(network, host, port, rule, _text(host, port, "is denied by a rule"))
+
+
+def _by_rule(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule, text: str) -> Decision:
+    """A denial with what the settings say about it: in the sentence, and as the hint, which is all that some see."""
+    why = next((reason for pattern, reason in network.denied_reasons if pattern == rule.pattern), None) or next(
+        (reason for pattern, reason in network.denied_reasons if pattern.matches(host, port)), ""
+    )
+    text = f"{text}: {why}" if why else text
+    return Decision(Behavior.DENY, Reason.HOST_DENIED, text, *_place(rule), hint=why)
+
+
+def _way_to_allow(network: NetworkPolicy, command: str) -> str:
+    return ONLY_MANAGED if network.managed_domains_only else command
+
+
+def _refused_literal(network: NetworkPolicy, host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
+    target = host.uri if port is None else host.authority(port)
+    return Decision(
+        Behavior.DENY,
+        Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
+        f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
+        hint=f"if this machine is meant, list the port in {_PORTS}"
+        if host.name in LOCAL_HOSTS
+        else _way_to_allow(network, f"if that is meant, allow exactly this address: sandboxd allow domain {target}"),
+    )
+
+
+def _address_allowed(host: Host, target: Host) -> Decision:
+    return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.uri} leads to {target.name}, which is allowed")
+
+
+def _place(rule: HostRule) -> tuple[str, Origin]:
+    return rule.pattern.text, rule.origin
+
+
+def _text(host: Host, port: int | None, what: str) -> str:
+    return f"{host.uri if port is None else host.authority(port)} {what}"
+
+
+@lru_cache(maxsize=64)
+def _networks(texts: tuple[str, ...]) -> tuple[IPNetwork, ...]:
+    return parse_networks(texts)

@@ -1,0 +1,102 @@
+"""A list of host rules, indexed so that one look-up does not grow with the list.
+
+10,000 rules are matched by as many dictionary look-ups as the host has labels. The most specific rule answers: the host
+itself before a wildcard, a longer suffix before a shorter one, a rule with a port before one without, and among equals
+the first in the list. Pure, apart from remembering what was compiled.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from sandboxd.policy.hosts.host_patterns import Host
+from sandboxd.policy.model import HostRule
+
+
+class HostRuleSet:
+    """Immutable once made."""
+
+    __slots__ = ("_any", "_below", "_exact")
+
+    def __init__(self, rules: Iterable[HostRule]) -> None:
+        self._exact: dict[str, list[HostRule]] = {}
+        self._below: dict[str, list[HostRule]] = {}
+        self._any: list[HostRule] = []
+        for rule in rules:
+            pattern = rule.pattern
+            if pattern.host is None:
+                self._any.append(rule)
+                continue
+            if pattern.apex:
+                self._exact.setdefault(pattern.host.name, []).append(rule)
+            if pattern.below:
+                self._below.setdefault(pattern.host.name, []).append(rule)
+        for bucket in (self._any, *self._exact.values(), *self._below.values()):
+            bucket.sort(key=lambda rule: rule.pattern.port is None)
+
+    def match(self, host: Host, port: int | None) -> HostRule | None:
+        """The rule that covers `host` on `port`, None when none does. A port of None matches rules without a port."""
+        for bucket in self._buckets(host):
+            for rule in bucket:
+                if rule.pattern.port is None or rule.pattern.port == port:
+                    return rule
+        return None
+
+    def match_any_port(self, host: Host) -> Iterator[HostRule]:
+        """Every rule that covers `host` on some port, the most specific first."""
+        for bucket in self._buckets(host):
+            yield from bucket
+
+    def match_literal(self, host: Host, port: int | None) -> HostRule | None:
+        """As `match`, and only by a rule that names this very address."""
+        if host.address is None:
+            return None
+        for rule in self._exact.get(host.name, ()):
+            if rule.pattern.port is None or rule.pattern.port == port:
+                return rule
+        return None
+
+    def _buckets(self, host: Host) -> Iterator[Sequence[HostRule]]:
+        name = host.name
+        if name in self._exact:
+            yield self._exact[name]
+        if host.address is None and self._below:
+            dot = name.find(".")
+            while dot >= 0:
+                name = name[dot + 1 :]
+                if name in self._below:
+                    yield self._below[name]
+                dot = name.find(".")
+        if self._any:
+            yield self._any
+
+
+EMPTY: Final = HostRuleSet(())
+
+_MOST_LISTS: Final = 128
+_MOST_RULES: Final = 200_000
+_compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDict()
+
+
+def compile_rules(rules: tuple[HostRule, ...]) -> HostRuleSet:
+    """The index of `rules`, remembered by the identity of the tuple: a policy is compiled with its first decision, and
+    hashing 10,000 rules for every decision would cost more than it saves. What is remembered is bounded by lists and by
+    rules, so that old policies go."""
+    found = _compiled.get(id(rules))
+    if found is not None and found[0] is rules:
+        _compiled.move_to_end(id(rules))
+        return found[1]
+    index = HostRuleSet(rules)
+    _compiled[id(rules)] = (rules, index)
+    _compiled.move_to_end(id(rules))
+    _forget_oldest()
+    return index
+
+
+def _forget_oldest() -> None:
+    total = sum(len(rules) for rules, _ in _compiled.values())
+    while len(_compiled) > 1 and (len(_compiled) > _MOST_LISTS or total > _MOST_RULES):
+        _, (rules, _) = _compiled.popitem(last=False)
+        total -= len(rules)

@@ -1,0 +1,1 @@
+"""Paths of rules, protected names and decisions on paths. Pure."""

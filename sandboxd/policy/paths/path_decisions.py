@@ -1,0 +1,134 @@
+"""Decisions on paths, for people who ask: may this be read or written, and which rule says so.
+
+What is in force at a path comes from the same code that orders the mounts (`plan.filesystem.effective_access`), so an
+answer here is what the sandbox does. This module only turns it into words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
+from sandboxd.policy.model import PathRule
+
+
+class PathAccess(StrEnum):
+    """What can be done at a path inside the sandbox."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    OWN = "own"
+    """The sandbox's own: the session's `/tmp`, `/dev`, `/proc`. The host's is not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What decided: a rule, or for built-in ones a reason in words (`rule` is None then). `path` is where it holds."""
+
+    path: str
+    text: str
+    rule: PathRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveAccess:
+    """What is in force at a path. `real` is where `path` leads, symlinks followed. Each cause is None when nothing of
+    that kind applies."""
+
+    path: str
+    real: str
+    access: PathAccess
+    read_denied: Cause | None = None
+    read_opened: Cause | None = None
+    write_opened: Cause | None = None
+    write_denied: Cause | None = None
+    protected: Cause | None = None
+    is_session_tmp: bool = False
+    managed_reads_only: bool = False
+    """What is denied is opened again by managed settings alone."""
+
+
+def decide_path(effective: EffectiveAccess, *, write: bool) -> Decision:
+    """ALLOW or DENY, never ASK: a sandbox that runs cannot be widened."""
+    return _decide_write(effective) if write else _decide_read(effective)
+
+
+def _decide_read(effective: EffectiveAccess) -> Decision:
+    if effective.access is PathAccess.OWN:
+        return _own(effective, "read")
+    if effective.read_denied is not None:
+        return _from_cause(
+            Behavior.DENY, Reason.PATH_DENIED, f"reading {_name(effective)} is denied", effective.read_denied,
+            hint=_way_to_read(effective),
+        )  # fmt: skip
+    if effective.read_opened is not None:
+        return _from_cause(
+            Behavior.ALLOW, Reason.PATH_ALLOWED, f"{_name(effective)} can be read", effective.read_opened,
+            hint="to close it, remove that rule or deny the path itself in filesystem.denyRead",
+        )  # fmt: skip
+    return Decision(
+        Behavior.ALLOW,
+        Reason.READ_DEFAULT,
+        f"{_name(effective)} can be read: nothing denies it",
+        hint="to close it, add it to filesystem.denyRead",
+    )
+
+
+def _way_to_read(effective: EffectiveAccess) -> str:
+    if effective.managed_reads_only and effective.read_denied is not None and effective.read_denied.rule is not None:
+        return ONLY_MANAGED
+    return "add the path to filesystem.allowRead to open it inside the denied directory, or remove the rule"
+
+
+def _decide_write(effective: EffectiveAccess) -> Decision:
+    name = _name(effective)
+    if effective.access is PathAccess.OWN:
+        return _own(effective, "written")
+    for cause, hint in (
+        (effective.read_denied, "what cannot be read cannot be written; see filesystem.denyRead"),
+        (effective.write_denied, "remove the rule; filesystem.denyWrite beats every allowWrite"),
+    ):
+        if cause is not None:
+            return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
+    if effective.protected is not None:  # also where nothing is opened: whoever opens it should know
+        text = f"writing {name} is denied"
+        return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, effective.protected, hint=_LIFT)
+    if effective.write_opened is None:
+        return Decision(
+            Behavior.DENY,
+            Reason.PATH_NOT_WRITABLE,
+            f"{name} cannot be written: it is in no writable directory",
+            hint="add the path to filesystem.allowWrite",
+        )
+    reason = Reason.PATH_ALLOWED if effective.write_opened.rule is not None else Reason.WORKING_DIRECTORY
+    return _from_cause(
+        Behavior.ALLOW, reason, f"{name} can be written", effective.write_opened,
+        hint="to close it, add it to filesystem.denyWrite",
+    )  # fmt: skip
+
+
+_LIFT = (
+    "to open it all the same, name exactly this path in filesystem.allowWrite of your user settings "
+    "(allowGitConfig for git's configuration)"
+)
+
+
+def _own(effective: EffectiveAccess, verb: str) -> Decision:
+    if effective.is_session_tmp:
+        text = f"{effective.path} can be {verb}: /tmp in the sandbox is the session's own directory, not the host's"
+        return Decision(Behavior.ALLOW, Reason.SESSION_TMP, text, hint="name a path in /tmp in a rule to share it")
+    text = f"{effective.path} belongs to the sandbox's own /dev or /proc; the host's is not seen"
+    return Decision(Behavior.ALLOW, Reason.PATH_ALLOWED, text)
+
+
+def _name(effective: EffectiveAccess) -> str:
+    return effective.path if effective.path == effective.real else f"{effective.path} (which leads to {effective.real})"
+
+
+def _from_cause(behavior: Behavior, reason: Reason, text: str, cause: Cause, *, hint: str) -> Decision:
+    if cause.rule is None:
+        return Decision(behavior, reason, f"{text}: {cause.text}", hint=hint)
+    rule = cause.rule
+    return Decision(behavior, reason, f"{text} by {cause.text} in {rule.origin}", cause.text, rule.origin, hint)

@@ -1,0 +1,277 @@
+"""Protected paths: names that a program outside the sandbox would obey, so that writing one inside means running
+code outside. One table for Linux and macOS.
+
+Where a row applies:
+
+- `HOME`: home directories, because shells and desktops read these files only there;
+- `WORKSPACE`: the top of each writable directory a person would open as a project, and, where the name already
+  exists, every directory below it that the scan reaches (never inside `node_modules`: packages ship such folders);
+  also where the writable directory itself has such a name or part of one, as when a command is started in `~/.claude`;
+- `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
+
+A name that does not exist is refused as well, as `absent` says. User-scope rules can lift a row by naming its path
+exactly (`plan.rules`); project files never can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from sandboxd.policy.model import PathRule
+from sandboxd.settings.origins import Source
+
+
+class ProtectedIn(StrEnum):
+    HOME = "home"
+    WORKSPACE = "workspace"
+    GIT_DIR = "git-dir"
+
+
+class Absent(StrEnum):
+    """What happens to a name that is not there yet."""
+
+    REFUSE = "refuse"
+    """The name cannot be created; directories above it can."""
+    REFUSE_TOP = "refuse-top"
+    """The first missing directory on the way to it cannot be created either."""
+    LEAVE = "leave"
+    """It may be created, because git itself creates it; the reason stands in the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedName:
+    """`name` is a path below the place; its last part may hold `*`."""
+
+    name: str
+    where: ProtectedIn
+    why: str
+    absent: Absent = Absent.REFUSE
+    git_config: bool = False
+    """Lifted by `filesystem.allowGitConfig`."""
+    file: bool = False
+    """What keeps the name absent is an empty file and not an empty directory, because programs that read the file fail
+    or complain at a directory. Never in a working tree, where git would list it."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.name.split("/"))
+
+
+def _rows(
+    where: ProtectedIn, why: str, *names: str, absent: Absent = Absent.REFUSE, file: bool = False
+) -> tuple[ProtectedName, ...]:
+    return tuple(ProtectedName(name, where, why, absent, file=file) for name in names)
+
+
+_TOP = Absent.REFUSE_TOP
+
+PROTECTED: tuple[ProtectedName, ...] = (
+    *_rows(
+        ProtectedIn.HOME,
+        "a shell runs it at its next start",
+        ".bashrc",
+        ".bash_profile",
+        ".bash_login",
+        ".bash_logout",
+        ".bash_aliases",
+        ".profile",
+        ".zshrc",
+        ".zshenv",
+        ".zprofile",
+        ".zlogin",
+        ".zlogout",
+        ".kshrc",
+        ".mkshrc",
+        ".cshrc",
+        ".tcshrc",
+        ".login",
+        ".logout",
+        file=True,
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "a shell runs it at its next start",
+        *""".config/fish .config/nushell .config/elvish .config/xonsh .config/powershell .config/zsh .elvish .bashrc.d
+        .oh-my-zsh .local/share/bash-completion""".split(),
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "start-up files of shells run it, or it says what a key or a prompt runs",
+        *""".bash_completion .xonshrc .inputrc .p10k.zsh .fzf.bash .fzf.zsh .cargo/env .nvm/nvm.sh
+        .config/starship.toml""".split(),
+        file=True,
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "the next login or desktop session runs or obeys it",
+        *".pam_environment .xprofile .xinitrc .xserverrc .xsession .xsessionrc .config/mimeapps.list".split(),
+        file=True,
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "the next login or desktop session runs or obeys it",
+        *""".config/autostart .config/environment.d .config/systemd/user .local/share/systemd/user .local/share/dbus-1
+        .local/share/applications .config/plasma-workspace .config/i3 .i3 .config/sway .config/hypr .config/awesome
+        .config/openbox Library/LaunchAgents""".split(),
+    ),
+    *_rows(ProtectedIn.HOME, "programs in it shadow those of the system", ".local/bin", "bin", ".cargo/bin"),
+    *_rows(
+        ProtectedIn.HOME,
+        "programs in it are run outside the sandbox",
+        *""".local/share/uv/tools .local/share/uv/python .local/share/pipx .local/pipx .local/share/pnpm
+        .local/share/mise .pyenv .rbenv .asdf .volta .rustup/toolchains .bun/bin .deno/bin .npm/_npx .gradle/wrapper
+        .cache/pre-commit .cache/prek .cache/pypoetry/virtualenvs .cache/node .cache/ms-playwright""".split(),
+    ),
+    *_rows(ProtectedIn.HOME, "its files are hard links of installed programs", ".cache/uv", ".bun/install/cache"),
+    *_rows(
+        ProtectedIn.HOME,
+        "an editor, a terminal, a pager or a debugger runs commands that it names",
+        *""".vimrc .gvimrc .exrc .emacs .tmux.conf .screenrc .wezterm.lua .lesskey .lessfilter .gdbinit .gdbearlyinit
+        .lldbinit .pdbrc""".split(),
+        file=True,
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "an editor, a terminal, a pager or a debugger runs commands that it names",
+        *""".vim .config/vim .config/nvim .emacs.d .config/emacs .config/helix .config/zed .config/Code/User
+        .config/Cursor/User .config/VSCodium/User .config/tmux .config/kitty .config/alacritty .config/wezterm
+        .config/ghostty .config/gdb""".split(),
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "an interpreter runs it at its next start",
+        *""".pythonrc .pythonrc.py .irbrc .pryrc .Rprofile .ghci .psqlrc .sqliterc .iex.exs .perldb
+        .julia/config/startup.jl""".split(),
+        file=True,
+    ),
+    *_rows(ProtectedIn.HOME, "an interpreter runs it at its next start", ".ipython/profile_default/startup"),
+    *_rows(
+        ProtectedIn.HOME,
+        "a tool runs programs that it names",
+        *""".npmrc .yarnrc .yarnrc.yml .cargo/config .cargo/config.toml .gradle/init.gradle .mavenrc .docker/config.json
+        .aws/config .kube/config .gnupg/gpg.conf .gnupg/gpg-agent.conf .gnupg/scdaemon.conf .gnupg/dirmngr.conf .hgrc
+        .config/gh/config.yml .direnvrc .wgetrc .curlrc .rpmmacros .mailcap .forward .procmailrc
+        .claude.json""".split(),
+        file=True,
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "a tool runs programs that it names",
+        *".docker/cli-plugins .gradle/init.d .config/direnv .config/hg .config/jj .subversion".split(),
+    ),
+    *_rows(ProtectedIn.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
+    *_rows(ProtectedIn.HOME, "git runs commands that it names", ".gitconfig", file=True),
+    *_rows(ProtectedIn.HOME, "git runs commands that it names", ".config/git"),
+    *_rows(ProtectedIn.WORKSPACE, "git runs commands that an included configuration names", ".gitconfig"),
+    *_rows(ProtectedIn.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
+    *_rows(ProtectedIn.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
+    *_rows(ProtectedIn.WORKSPACE, "agents start the servers it names", ".mcp.json"),
+    *_rows(ProtectedIn.WORKSPACE, "editors run tasks and settings found in it", *".vscode .idea .cursor .zed".split()),
+    *_rows(ProtectedIn.WORKSPACE, "agents start the servers that it names", *".codex .gemini .windsurf".split()),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "agents obey the rules, hooks and commands in it",
+        ".claude/settings.json",
+        ".claude/settings.local.json",
+        ".claude/commands",
+        ".claude/agents",
+        ".claude/hooks",
+        ".claude/skills",
+        absent=_TOP,
+    ),
+    *_rows(ProtectedIn.WORKSPACE, "agents obey it", ".claude/settings*.json", absent=Absent.LEAVE),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "Mercurial and Jujutsu run commands that it names",
+        ".hg/hgrc",
+        ".hg/hgrc-not-shared",
+        ".jj/repo/config.toml",
+        absent=Absent.LEAVE,  # they make it themselves, in a new repository
+    ),
+    *_rows(ProtectedIn.GIT_DIR, "git runs the programs in it", "hooks"),
+    ProtectedName("config", ProtectedIn.GIT_DIR, "git runs commands that it names", git_config=True),
+    ProtectedName(
+        "config.worktree", ProtectedIn.GIT_DIR, "git runs commands that it names", git_config=True, file=True
+    ),
+    ProtectedName(
+        "commondir",
+        ProtectedIn.GIT_DIR,
+        "it moves the configuration that git reads",
+        # a directory of that name makes every git command fail, so the name is watched instead of taken
+        Absent.LEAVE,
+    ),
+)
+
+SETTINGS_FILE = ProtectedName("", ProtectedIn.WORKSPACE, "it is a settings file of sandboxd", Absent.REFUSE_TOP)
+"""What holds for every settings file that is read, wherever it is."""
+
+SKIPPED_DIRECTORIES = frozenset({"node_modules"})
+
+
+def rows(where: ProtectedIn, *, allow_git_config: bool = False) -> tuple[ProtectedName, ...]:
+    """The rows of one place that are in force."""
+    return tuple(row for row in PROTECTED if row.where is where and not (row.git_config and allow_git_config))
+
+
+def begun_names() -> tuple[str, ...]:
+    """What is left of the names when a directory already has their beginning: `commands` of `.claude/commands`."""
+    literal = (row.parts for row in rows(ProtectedIn.WORKSPACE) if "*" not in row.name)
+    return tuple("/".join(parts[at:]) for parts in literal for at in range(1, len(parts)))
+
+
+def names_begun_by(directory: str) -> Iterator[tuple[str, ProtectedName]]:
+    """The rows whose beginning is the end of an absolute path (`/p/.claude` begins `.claude/commands`), each with what
+    is left of its name."""
+    parts = _outside_packages(directory)
+    for row in rows(ProtectedIn.WORKSPACE):
+        for at in range(1, len(row.parts)):
+            if "*" not in row.name and tuple(parts[-at:]) == row.parts[:at]:
+                yield "/".join(row.parts[at:]), row
+
+
+def names_around(directory: str) -> Iterator[tuple[str, ProtectedName]]:
+    """The rows whose names an absolute path ends with or leads through, each with the path up to there:
+    `/p/.vscode` for `/p/.vscode/x`."""
+    parts = _outside_packages(directory)
+    for row in rows(ProtectedIn.WORKSPACE):
+        for end in range(len(row.parts), len(parts) + 1):
+            if "*" not in row.name and tuple(parts[end - len(row.parts) : end]) == row.parts:
+                yield "/" + "/".join(parts[:end]), row
+
+
+def _outside_packages(directory: str) -> list[str]:
+    parts = [part for part in directory.split("/") if part]
+    return [] if SKIPPED_DIRECTORIES.intersection(parts) else parts
+
+
+def may_lift(rule: PathRule) -> bool:
+    """Whether an `allowWrite` rule may take back the protection of a path it names exactly. A pattern cannot, nor can
+    a project file: an agent can write that; nor an additional directory, which is as the working directory is."""
+    named = not rule.glob and rule.origin.key != "permissions.additionalDirectories"
+    return named and rule.origin.source is not Source.PROJECT
+
+
+def is_protected_name(path: str, home: str) -> bool:
+    """Whether a path has a protected name, or lies below one, wherever it is and whatever the policy says: for what is
+    suggested to people, not for what is enforced."""
+    parts = [part for part in path.split("/") if part]
+    at_home = [part for part in home.split("/") if part]
+    below_home = parts[len(at_home) :] if parts[: len(at_home)] == at_home else []
+    for row in PROTECTED:
+        if row.where is ProtectedIn.HOME and _begins(below_home, row.parts):
+            return True
+        if row.where is ProtectedIn.WORKSPACE and any(_begins(parts[at:], row.parts) for at in range(len(parts))):
+            return True
+        if row.where is ProtectedIn.GIT_DIR and any(
+            part.endswith(".git") and row.name in parts[at + 1 :] for at, part in enumerate(parts)
+        ):
+            return True
+    return False
+
+
+def _begins(parts: list[str], name: tuple[str, ...]) -> bool:
+    pairs = zip(parts, name, strict=False)
+    return len(parts) >= len(name) and all(fnmatchcase(part, expected) for part, expected in pairs)

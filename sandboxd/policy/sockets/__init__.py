@@ -1,0 +1,1 @@
+"""Unix sockets: decisions, and the sockets that control something outside. Pure."""

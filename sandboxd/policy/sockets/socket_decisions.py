@@ -1,0 +1,104 @@
+"""May a command connect to this Unix socket? The answer for running commands, their environment and `explain`. Pure.
+
+| | the path, symbolic links followed | |
+| --- | --- | --- |
+| 1 | is the daemon's own, or lies in a directory of its own | deny, whatever is listed |
+| 2 | is listed, or lies below a listed directory | allow |
+| 3 | is the session's own: in its `/tmp` or `/dev/shm` | allow |
+| 4 | is known to act outside the sandbox (`policy.sockets.control_sockets`) | deny, also with `allowAllUnixSockets` |
+| 5 | `allowAllUnixSockets` | allow |
+| 6 | anything else | deny |
+
+A listed path counts where it leads. One that leads through a symbolic link which the command itself could have made
+does not: it would turn a harmless entry into any socket of this machine.
+
+Rows 2 and 3 speak of places. Where the command can write, it can put any socket of the same file system, by a link or a
+rename. There they open only what was there when the command started, or was bound in the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.model import NetworkPolicy, SocketRule
+from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
+
+KEY = "sandbox.network.allowUnixSockets"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSocket:
+    """A rule with the place it leads to. It is not `trusted` when the command could change the way there."""
+
+    rule: SocketRule
+    real: str
+    trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSockets:
+    """`own` are the daemon's own directories, `control` paths that are dangerous beside those of the table."""
+
+    listed: tuple[ListedSocket, ...] = ()
+    everything: bool = False
+    own: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+
+
+def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: Sequence[str]) -> OpenSockets:
+    """What a policy opens. `ends` are where the listed paths lead, in their order, and whether that is trusted."""
+    return OpenSockets(
+        listed=tuple(ListedSocket(rule, *end) for rule, end in zip(network.allow_unix_sockets, ends, strict=True)),
+        everything=network.allow_all_unix_sockets,
+        own=tuple(own),
+        control=network.control_sockets,
+    )
+
+
+def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, brought: str = "") -> Decision:
+    """ALLOW or DENY. `path` is absolute and without symbolic links; empty for a socket without a path. `private`: it is
+    the session's own. `brought` says why the place does not open this very socket."""
+    if not path.startswith("/"):
+        return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
+    path = canonical_socket_path(path)
+    if any(_is_below(path, canonical_socket_path(own)) for own in sockets.own):
+        return _deny(Reason.SOCKET_OWN, f"{path} belongs to sandboxd itself")
+    listed = [one for one in sockets.listed if _is_below(path, canonical_socket_path(one.real))]
+    for one in listed:
+        if one.trusted and not brought:
+            text = f"{path} is listed in {KEY}"
+            return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, text, one.rule.path, one.rule.origin)
+    if private and not brought:
+        return Decision(Behavior.ALLOW, Reason.SESSION_TMP, f"{path} is the session's own")
+    gives = control_socket(path) or ("acts outside the sandbox" if path in sockets.control else None)
+    if gives is not None:
+        return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: whoever can use it {gives}")
+    if sockets.everything:
+        return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, "every Unix socket may be used (allowAllUnixSockets)")
+    if brought and (private or any(one.trusted for one in listed)):
+        return _deny(Reason.SOCKET_BROUGHT, f"{path} is in a place that the command can write, and {brought}")
+    if listed:
+        text = f"a listed path leads to {path} through a symbolic link that the command can change"
+        return _deny(Reason.SOCKET_REDIRECTED, text)
+    return _deny(Reason.SOCKET_NOT_LISTED, f"{path} is not listed in {KEY}")
+
+
+def by_place(decision: Decision, sockets: OpenSockets) -> bool:
+    """Tell whether a decision opens a socket by its place: row 2 or 3."""
+    return decision.reason is Reason.SESSION_TMP or (decision.allowed and not sockets.everything)
+
+
+def with_condition(decision: Decision) -> Decision:
+    """Word the decision on a place that commands can write, for people."""
+    text = f"{decision.text}, if it is there when a command starts or is bound in the sandbox: commands can write there"
+    return replace(decision, text=text)
+
+
+def _deny(reason: Reason, text: str) -> Decision:
+    return Decision(Behavior.DENY, reason, text)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or directory == "/" or path.startswith(directory.rstrip("/") + "/")

@@ -1,0 +1,158 @@
+"""The sockets of DNS: datagrams and streams (RFC 1035, section 4.2; RFC 7766). What is answered is `dns_answers.py`.
+
+An answer never waits for anything, so a datagram is answered in the turn it is read in, and the answers of a stream are
+in the order of its questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from sandboxd.proxy.dns.dns_message import MAX_MESSAGE
+from sandboxd.proxy.fair_share import QUESTION, Share
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+
+QUESTIONS_AT_ONCE: Final = 64
+"""Of one socket, before others get their turn."""
+MOST_FAULTS: Final = 64
+"""Failed reads in a row after which a socket is given up: what the network has to say about earlier answers comes
+singly."""
+
+_IP_PKTINFO: Final = 8
+"""linux/in.h; Python has no name for it before 3.14."""
+_IPV6_PKTINFO: Final = socket.IPV6_PKTINFO
+_IPV6_FREEBIND: Final = 78
+_ANCILLARY: Final = 2 * socket.CMSG_SPACE(20)
+_Ancillary = tuple[int, int, bytes]
+
+log = logging.getLogger(__name__)
+
+
+class Respond(Protocol):
+    def __call__(self, data: bytes, *, stream: bool = False) -> bytes | None: ...
+
+
+class DatagramServer:
+    """One UDP socket on the event loop, owned by it. `label` names the command in logs."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        respond: Callable[[bytes], bytes | None],
+        label: str = "",
+        share: Share | None = None,
+    ) -> None:
+        self._share = share or Share()
+        self._socket = sock
+        self._respond = respond
+        self._label = label
+        self._faults = 0
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        if sock.family == socket.AF_INET6:
+            with contextlib.suppress(OSError):  # answering from any address that was asked; IPv4 needs no word for it
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the kernel said too often that the socket is of no use, and it was closed."""
+        return self._socket.fileno() < 0
+
+    def hand_over(self) -> int:
+        """Let go of the socket; its descriptor. What comes in waits."""
+        self._loop.remove_reader(self._socket.fileno())
+        return self._socket.detach()
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(QUESTIONS_AT_ONCE):
+            if not self._share.has_some():
+                return
+            self._share.spend(QUESTION)
+            try:
+                data, ancillary, _, sender = self._socket.recvmsg(MAX_MESSAGE, _ANCILLARY)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._failed(error)
+                return
+            self._faults = 0
+            try:
+                answer = self._respond(data)
+                if answer is not None:
+                    self._socket.sendmsg([answer], _from_there(ancillary), 0, sender)
+            except OSError:  # the asker is gone, or does not read; it asks again when it still wants to know
+                continue
+            except Exception:
+                log.exception("name look-up of %s ended by a fault", self._label)
+
+    def _failed(self, error: OSError) -> None:
+        """Mostly that an earlier answer did not arrive (ECONNREFUSED)."""
+        self._faults += 1
+        if self._faults > MOST_FAULTS:
+            log.error("name service of %s failed: %s", self._label, error.strerror)
+            self.close()
+
+
+def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
+    """What makes an answer come from the address that was asked (ip(7), ipv6(7)): a program drops one from elsewhere.
+    Nothing where the socket has one address only and does not say."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # interface, address to answer from, address asked
+            return [(level, kind, struct.pack("=i", 0) + data[8:12] + bytes(4))]
+        if (level, kind) == (socket.IPPROTO_IPV6, _IPV6_PKTINFO):  # address asked, interface
+            return [(level, kind, data[:16] + struct.pack("=i", 0))]
+    return []
+
+
+async def serve_dns(client: Stream, limits: ProxyLimits, respond: Respond) -> None:
+    """Serve one TCP connection until it ends, or says nothing whole for too long. Closes `client`."""
+    waiting = bytearray()
+    try:
+        while True:
+            async with asyncio.timeout(limits.dns_idle_s):
+                while not _is_whole(waiting):
+                    data = await client.receive(HEAD_READ_SIZE)
+                    if not data:
+                        return
+                    waiting += data
+            answers = bytearray()
+            for count in range(QUESTIONS_AT_ONCE):
+                if not _is_whole(waiting) or (count and not client.share.has_some()):
+                    break
+                client.share.spend(QUESTION)
+                end = 2 + int.from_bytes(waiting[:2], "big")
+                answer = respond(bytes(waiting[2:end]), stream=True)
+                del waiting[:end]
+                if answer is None:
+                    return
+                answers += len(answer).to_bytes(2, "big") + answer
+            async with asyncio.timeout(limits.dns_idle_s):
+                await client.send(bytes(answers))
+            await client.share.turn()
+    except (OSError, TimeoutError):
+        client.reset()
+    except BaseException:
+        client.reset()
+        raise
+    finally:
+        client.close()
+
+
+def _is_whole(waiting: bytearray) -> bool:
+    return len(waiting) >= 2 and len(waiting) >= 2 + int.from_bytes(waiting[:2], "big")

@@ -1,0 +1,1 @@
+"""The HTTP proxy: message parsing, the exchange with an origin, refusals."""

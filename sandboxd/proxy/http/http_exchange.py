@@ -1,0 +1,285 @@
+"""One plain HTTP request and its answer, between a client and an origin, streamed both ways.
+
+Nothing is stored: a piece of a body goes out as soon as it has come in, and the next one is read when the kernel has
+taken it (so server-sent events are not delayed, and a slow reader slows its sender). Heads are written anew from what
+was understood. When an answer cannot be completed, the client is reset: it must not take a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sandboxd.proxy.client_watch import ClientGone, ClientWatch
+from sandboxd.proxy.dial import DialError
+from sandboxd.proxy.fair_share import STEP
+from sandboxd.proxy.http.http1 import (
+    HttpSyntaxError,
+    RequestHead,
+    ResponseHead,
+    ResponseReader,
+    render_request,
+    render_response,
+    values,
+)
+from sandboxd.proxy.http.http_heads import origin_stays, to_client, to_origin, upgrade_of, wants_close
+from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStream
+from sandboxd.proxy.http.http_target import Target, host_header
+from sandboxd.proxy.http.message_body import BodyKind, BodyReader, Framing, chunk, last_chunk, response_framing
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import OutboundConnection
+from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.tunnel import Tunnels
+from sandboxd.proxy.upstream.parent_dialer import login_refused, proxy_authorization
+
+
+class _StaleOrigin(Exception):
+    """A kept connection turned out to be closed before it carried a byte of the answer."""
+
+
+class Exchange:
+    """`run` once. Until the answer has begun faults are raised for the caller to answer; later the client is reset."""
+
+    def __init__(self, client: Stream, origins: Origins, tunnels: Tunnels, limits: ProxyLimits) -> None:
+        self._client = client
+        self._origins = origins
+        self._tunnels = tunnels
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._upload: asyncio.Task[bool] | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self._begun = False
+
+    async def run(self, head: RequestHead, framing: Framing, target: Target) -> bool:
+        """Whether the client may send another request. Raises Refused, DialError and HttpSyntaxError while nothing was
+        answered; OSError when the client is gone or has to be reset."""
+        origin = await self._origins.get(head, framing, target)
+        try:
+            try:
+                return await self._run(origin, head, framing, target)
+            except _StaleOrigin:
+                self._origins.drop(origin)
+                origin = await self._origins.open(head, target)
+                return await self._run(origin, head, framing, target)
+        except (DialError, HttpSyntaxError) as error:
+            if self._begun:
+                raise ConnectionResetError(error.message) from error
+            raise
+        finally:
+            await self._stop_upload()
+            self._origins.drop_unless_kept(origin)
+
+    async def _run(self, origin: OriginStream, head: RequestHead, framing: Framing, target: Target) -> bool:
+        if head.method not in SAFE_TO_REPEAT or framing.has_body:
+            self._client.commit()
+        try:
+            await origin.send(_render(origin.connection, head, framing, target))
+        except OSError as error:
+            raise _lost(origin) from error
+        watch = ClientWatch(self._client, self._limits.half_closed_s, paused=framing.has_body)
+        try:
+            async with watch:
+                if framing.has_body:
+                    self._start_upload(origin, framing, watch)
+                answer, rest = await self._read_answer(origin, head)
+                if answer.status != 101:
+                    return await self._pass_answer(origin, head, answer, rest, watch)
+        except ClientGone:
+            self._raise_fault_of_upload()
+            raise
+        return await self._switch(origin, answer, rest)
+
+    # the request's body
+
+    def _start_upload(self, origin: OriginStream, framing: Framing, watch: ClientWatch) -> None:
+        def ended(upload: asyncio.Task[bool]) -> None:
+            if upload.cancelled():
+                return
+            if upload.exception() is not None:
+                watch.give_up()
+                return
+            watch.watch()
+            if self._deadline is not None:
+                self._deadline.reschedule(self._loop.time() + self._limits.response_s)
+
+        self._upload = asyncio.create_task(self._send_body(origin, framing), name=f"body for {origin.connection.host}")
+        self._upload.add_done_callback(ended)
+
+    async def _send_body(self, origin: OriginStream, framing: Framing) -> bool:
+        """Whether the origin has all of it; False when it stopped listening, which may well be its answer. Raises
+        OSError for a client that left, HttpSyntaxError for one that does not keep to the framing."""
+        body = BodyReader(framing)
+        chunked = framing.kind is BodyKind.CHUNKED
+        while not body.done:
+            data = await self._client.receive()
+            if not data:
+                raise ConnectionResetError("the client ended in the middle of a request body")
+            piece = body.receive(data)
+            self._client.unread(body.take_unread())
+            self._client.share.spend(body.cost)
+            if chunked:
+                piece = (chunk(piece) if piece else b"") + (last_chunk(body.trailers) if body.done else b"")
+            if piece:
+                try:
+                    await origin.send(piece)
+                except OSError:
+                    return False
+        self._client.unread(body.rest)
+        return True
+
+    @property
+    def _upload_complete(self) -> bool:
+        upload = self._upload
+        return upload is None or (
+            upload.done() and not upload.cancelled() and upload.exception() is None and upload.result()
+        )
+
+    def _raise_fault_of_upload(self) -> None:
+        upload = self._upload
+        if upload is not None and upload.done() and not upload.cancelled():
+            error = upload.exception()
+            if error is not None:
+                raise error
+
+    async def _stop_upload(self) -> None:
+        if self._upload is not None:
+            self._upload.cancel()
+            await asyncio.wait([self._upload])
+
+    # the answer
+
+    async def _read_answer(self, origin: OriginStream, head: RequestHead) -> tuple[ResponseHead, bytes]:
+        """The final answer's head, or a 101, and the bytes after it. Interim answers are passed on (RFC 9110, section
+        15.2)."""
+        reader = ResponseReader()
+        begun = False
+        held = interim = 0
+        share = self._client.share
+        uploading = self._upload is not None and not self._upload.done()
+        try:
+            async with asyncio.timeout(None if uploading else self._limits.response_s) as self._deadline:
+                while True:
+                    try:
+                        data = await origin.receive()
+                    except OSError as error:
+                        raise _lost(origin, begun) from error
+                    if not data:
+                        raise _lost(origin, begun)
+                    begun = True
+                    share.held += len(data)
+                    held += len(data)
+                    if share.held > self._limits.held_bytes:
+                        raise _bad_answer("too many answers have begun without an end of their heads")
+                    answer = _parse_answer(reader, data)
+                    share.spend(reader.take_cost())
+                    while answer is not None:
+                        if answer.status >= 200:
+                            _check_login(origin.connection, answer)
+                            return answer, reader.rest
+                        if answer.status == 101:
+                            if not upgrade_of(head.headers) or not self._upload_complete:
+                                raise DialError("bad_answer", f"{origin.connection.host} switches protocols unasked")
+                            return answer, reader.rest
+                        interim += 1
+                        if interim > self._limits.interim_answers:
+                            raise _bad_answer(f"more than {self._limits.interim_answers} interim answers")
+                        share.spend(STEP, len(reader.rest))
+                        if head.minor == 1:
+                            self._client.commit()
+                            await self._client.send(render_response(answer.status, answer.reason, to_client(answer)))
+                        rest, reader = reader.rest, ResponseReader()
+                        answer = _parse_answer(reader, rest)
+        except TimeoutError:
+            where = origin.connection.host.authority(origin.connection.port)
+            raise DialError("response_timeout", f"{where} accepted the request and did not answer in time") from None
+        finally:
+            self._deadline = None
+            share.held -= held
+
+    async def _pass_answer(
+        self, origin: OriginStream, head: RequestHead, answer: ResponseHead, rest: bytes, watch: ClientWatch
+    ) -> bool:
+        try:
+            framing = response_framing(answer, head.method)
+        except HttpSyntaxError as error:
+            raise _bad_answer(error.message) from error
+        body = BodyReader(framing)
+        chunked = framing.kind is BodyKind.CHUNKED and head.minor == 1
+        delimited = chunked or framing.kind in (BodyKind.NONE, BodyKind.LENGTH)
+        keep_client = delimited and not wants_close(head)
+        headers = to_client(answer, framing, chunked=chunked, close=not keep_client)
+        piece = render_response(answer.status, answer.reason, headers)
+        self._begun = True
+        self._client.commit()
+        content = body.receive(rest) if rest and not body.done else b""
+        while True:
+            origin.unread(body.take_unread())
+            self._client.share.spend(body.cost)
+            if content:
+                piece += chunk(content) if chunked else content
+            if chunked and body.done:
+                piece += last_chunk(body.trailers)
+            if piece:
+                await self._client.send(piece)
+                watch.progress()
+            if body.done:
+                break
+            data = await origin.receive()
+            if not data:
+                if not body.end():
+                    raise ConnectionResetError("the origin ended in the middle of an answer")
+                break
+            piece = b""
+            content = body.receive(data)
+        leftover = body.rest if framing.has_body else rest
+        if self._upload_complete and delimited and not leftover and origin_stays(answer):
+            self._origins.keep(origin)
+        if keep_client and self._upload_complete:
+            return True
+        watch.pause()
+        await self._client.linger(self._limits.linger_s)
+        return False
+
+    async def _switch(self, origin: OriginStream, answer: ResponseHead, rest: bytes) -> bool:
+        """101: from here on the two ends speak something else."""
+        headers = to_client(answer)
+        headers += [(b"Connection", b"Upgrade")]
+        headers += [(b"Upgrade", value) for value in values(answer.headers, b"upgrade")]
+        self._begun = True
+        first = self._client.without_sent(render_response(answer.status, answer.reason, headers))
+        first += rest + origin.take_pending()
+        await self._tunnels.run(self._client, origin.connection, first, origin=origin)
+        return False
+
+
+def _render(connection: OutboundConnection, head: RequestHead, framing: Framing, target: Target) -> bytes:
+    """The head as it goes on: to the origin, or with the whole URL to a parent proxy."""
+    headers = to_origin(head, framing, target)
+    if not connection.forward or connection.parent is None:
+        return render_request(head.method, target.path, headers)
+    login = proxy_authorization(connection.parent)
+    url = b"http://" + host_header(target) + (b"" if target.path == b"*" else target.path)
+    return render_request(head.method, url, [*headers, *([login] if login else [])])
+
+
+def _check_login(connection: OutboundConnection, answer: ResponseHead) -> None:
+    """Raises DialError when a parent proxy asks for a password."""
+    if answer.status == 407 and connection.forward and connection.parent is not None:
+        raise login_refused(connection.parent)
+
+
+def _parse_answer(reader: ResponseReader, data: bytes) -> ResponseHead | None:
+    try:
+        return reader.receive_response(data)
+    except HttpSyntaxError as error:
+        raise _bad_answer(error.message) from error
+
+
+def _bad_answer(why: str) -> DialError:
+    return DialError("bad_answer", f"the answer of the server is not valid HTTP/1.1: {why}")
+
+
+def _lost(origin: OriginStream, begun: bool = False) -> Exception:
+    if not origin.fresh and not begun:
+        return _StaleOrigin()
+    where = origin.connection.host.authority(origin.connection.port)
+    return DialError("connection_lost", f"{where} closed the connection without a complete answer")

@@ -1,0 +1,89 @@
+"""The connections to origins that one client connection makes for its plain requests, and the one that it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sandboxd.proxy.fair_share import CONNECTION, Share
+from sandboxd.proxy.http.http1 import BEGINNING, RequestHead
+from sandboxd.proxy.http.http_heads import upgrade_of
+from sandboxd.proxy.http.http_target import Target
+from sandboxd.proxy.http.message_body import Framing
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import Outbound, OutboundConnection
+from sandboxd.proxy.stream import Stream
+
+SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OriginStream(Stream):
+    """A connection to an origin. `fresh` until an answer came over it."""
+
+    __slots__ = ("connection", "fresh")
+
+    def __init__(self, connection: OutboundConnection, loop: asyncio.AbstractEventLoop, share: Share) -> None:
+        super().__init__(connection.socket, loop, share)
+        self.connection = connection
+        self.fresh = True
+
+
+class Origins:
+    """The connection to an origin that one client connection keeps between requests: at most one."""
+
+    def __init__(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
+        self._client = client
+        self._outbound = outbound
+        self._limits = limits
+        self._kept: OriginStream | None = None
+
+    async def get(self, head: RequestHead, framing: Framing, target: Target) -> OriginStream:
+        """A connection for this request. Raises Refused, DialError.
+
+        A kept one is used for requests that could be repeated should it turn out to be closed (RFC 9110, section
+        9.2.2), and only while policy still allows it."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if (
+                kept.connection.is_to(target.host, target.port)
+                and head.method in SAFE_TO_REPEAT
+                and not framing.has_body
+                and not (kept.connection.forward and upgrade_of(head.headers))
+                and not kept.is_stale()
+                and self._outbound.may_reuse(kept.connection)
+            ):
+                return kept
+            self.drop(kept)
+        return await self.open(head, target)
+
+    async def open(self, head: RequestHead, target: Target) -> OriginStream:
+        """A new connection. Raises Refused, DialError."""
+        self._client.share.spend(CONNECTION)
+        connection = await self._outbound.open_for(
+            self._client,
+            self._limits,
+            head.method,
+            target.host,
+            target.port,
+            plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
+            known=BEGINNING,
+        )
+        return OriginStream(connection, asyncio.get_running_loop(), self._client.share)
+
+    def keep(self, origin: OriginStream) -> None:
+        origin.fresh = False
+        self._kept = origin
+
+    def drop_unless_kept(self, origin: OriginStream) -> None:
+        if origin is not self._kept:
+            self.drop(origin)
+
+    def drop(self, origin: OriginStream) -> None:
+        if origin.is_kept:
+            return
+        self._outbound.release(origin.connection)
+        origin.close()
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self.drop(self._kept)
+            self._kept = None

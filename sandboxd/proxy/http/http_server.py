@@ -1,0 +1,169 @@
+"""The HTTP proxy's side towards the client: request heads, CONNECT, refusals, one request after the other.
+
+`http_target.py` says what a request means, `refusal_responses.py` what a refusal looks like, `http_exchange.py` has the
+exchange of a plain request with its origin, `http1.py` and `message_body.py` the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.hosts.host_patterns import HostSyntaxError, quote, without_user
+from sandboxd.proxy.dial import DialError
+from sandboxd.proxy.fair_share import CONNECTION
+from sandboxd.proxy.http.credentials import Check, is_authorized
+from sandboxd.proxy.http.http1 import BEGINNING, HttpSyntaxError, RequestHead, RequestReader
+from sandboxd.proxy.http.http_exchange import Exchange
+from sandboxd.proxy.http.http_heads import wants_close
+from sandboxd.proxy.http.http_origins import Origins
+from sandboxd.proxy.http.http_target import Target, authority_of, parse_target
+from sandboxd.proxy.http.message_body import NO_BODY, BodyKind, Framing, request_framing
+from sandboxd.proxy.http.refusal_responses import denied_response, error_response, password_response
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import Outbound, Refused
+from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+MOST_DRAINED = 65536
+
+
+async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:
+    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
+    says whether a user name and password are right; with one, they are required."""
+    connection = _HttpConnection(client, outbound, limits, check)
+    try:
+        await connection.run()
+    except OSError:
+        client.reset()
+    except BaseException:
+        client.reset()
+        raise
+    finally:
+        connection.close()
+
+
+class _HttpConnection:
+    def __init__(self, client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None) -> None:
+        self._client = client
+        self._outbound = outbound
+        self._limits = limits
+        self._check = check
+        self._origins = Origins(client, outbound, limits)
+
+    def close(self) -> None:
+        self._origins.close()
+        self._client.close()
+
+    async def run(self) -> None:
+        limit = self._limits.head_s
+        while True:
+            reader, head = RequestReader(), None
+            self._client.begin()
+            try:
+                head = await self._read_head(reader, limit)
+            except HttpSyntaxError as error:
+                refusal = error_response(error, error.status)
+            else:
+                refusal = b""
+            self._client.share.spend(reader.take_cost())
+            del reader  # what it has read is not kept while an answer is under way
+            if refusal:
+                await self._answer_and_end(refusal)
+                return
+            if head is None or not await self._serve(head):
+                return
+            limit = self._limits.idle_s
+
+    async def _read_head(self, reader: RequestReader, first_byte_s: float) -> RequestHead | None:
+        """The next request, None when there is none. Raises HttpSyntaxError, also when it does not come to an end."""
+        try:
+            async with asyncio.timeout(first_byte_s) as deadline:
+                began = False
+                while True:
+                    data = await self._client.receive(HEAD_READ_SIZE)
+                    if not data:
+                        return None
+                    if self._client.share.held > self._limits.held_bytes:
+                        raise HttpSyntaxError(
+                            "too many requests have begun without an end of their heads", status=503, slug="too_busy"
+                        )
+                    head = reader.receive_request(data)
+                    self._client.share.spend(reader.take_cost())
+                    if head is not None:
+                        self._client.unread(reader.rest)
+                        return head
+                    if not began and first_byte_s != self._limits.head_s:
+                        began = True
+                        deadline.reschedule(asyncio.get_running_loop().time() + self._limits.head_s)
+        except TimeoutError:
+            if reader.is_empty:
+                return None
+            raise HttpSyntaxError("the request head did not arrive in time", status=408, slug="head_timeout") from None
+
+    async def _serve(self, head: RequestHead) -> bool:
+        """One request. False ends the connection."""
+        self._client.share.spend(CONNECTION + len(head.headers))
+        if self._check is not None and not is_authorized(head.headers, self._check):
+            await self._answer_and_end(password_response(with_body=head.method != "HEAD"))
+            return False
+        try:
+            framing = request_framing(head)
+            target = parse_target(head)
+        except HostSyntaxError as error:
+            authority = authority_of(head)
+            decision = self._outbound.refuse_invalid(head.method, authority, error)
+            return await self._refuse(head, NO_BODY, quote(without_user(authority))[1:-1], decision, last=True)
+        except HttpSyntaxError as error:
+            await self._answer_and_end(error_response(error, error.status, with_body=head.method != "HEAD"))
+            return False
+        if head.method == "CONNECT":
+            await self._tunnel(head, framing, target)
+            return False
+        try:
+            return await Exchange(self._client, self._origins, self._outbound.tunnels, self._limits).run(
+                head, framing, target
+            )
+        except Refused as refused:
+            return await self._refuse(head, framing, target.host.authority(target.port), refused.decision)
+        except DialError as error:
+            await self._answer_and_end(error_response(error, with_body=head.method != "HEAD"))
+        except HttpSyntaxError as error:
+            await self._answer_and_end(error_response(error, error.status, with_body=head.method != "HEAD"))
+        return False
+
+    async def _tunnel(self, head: RequestHead, framing: Framing, target: Target) -> None:
+        if framing.has_body or framing.kind is BodyKind.CHUNKED:
+            # its bytes could be read as a body or as the beginning of the tunnel
+            await self._answer_and_end(error_response(HttpSyntaxError("CONNECT with a body"), 400))
+            return
+        try:
+            connection = await self._outbound.open_for(
+                self._client, self._limits, "CONNECT", target.host, target.port, known=BEGINNING
+            )
+        except Refused as refused:
+            await self._refuse(head, framing, target.host.authority(target.port), refused.decision, last=True)
+            return
+        except DialError as error:
+            await self._answer_and_end(error_response(error))
+            return
+        first = self._client.without_sent(ESTABLISHED)
+        await self._outbound.tunnels.run(self._client, connection, first, self._outbound.inspect(connection))
+
+    async def _refuse(
+        self, head: RequestHead, framing: Framing, authority: str, decision: Decision, *, last: bool = False
+    ) -> bool:
+        """Say no. A request with a body, and CONNECT, end the connection: nobody is to take the body for a request."""
+        keep = not last and head.minor == 1 and not framing.has_body and not wants_close(head)
+        answer = denied_response(authority, decision, with_body=head.method != "HEAD", close=not keep)
+        if keep:
+            self._client.commit()
+            await self._client.send(answer)
+        else:
+            await self._answer_and_end(answer)
+        return keep
+
+    async def _answer_and_end(self, answer: bytes) -> None:
+        self._client.commit()
+        await self._client.send(answer)
+        await self._client.linger(self._limits.linger_s)

@@ -1,0 +1,129 @@
+"""What a client is told when it does not get through. Pure: decision or error to bytes.
+
+A refusal is read by people, and by models that will look for a way around what they take for a fault. So it says that
+it is a decision, names host, rule and file, and what to do instead. Everything in it that came from inside or from a
+settings file is made printable ASCII first; the header values allow even less, so no rule and no host can add a line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sandboxd.errors import DaemonError
+from sandboxd.policy.decision import Decision, Reason
+from sandboxd.policy.hosts.host_patterns import quote
+from sandboxd.proxy.http.http1 import render_response
+
+REASONS: Final = {
+    400: b"Bad Request",
+    403: b"Forbidden",
+    405: b"Method Not Allowed",
+    407: b"Proxy Authentication Required",
+    408: b"Request Timeout",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
+}
+
+STATUS_OF_SLUG: Final = {
+    "dns_failed": 502,
+    "dns_timeout": 504,
+    "connection_refused": 502,
+    "connection_lost": 502,
+    "unreachable": 502,
+    "connect_failed": 502,
+    "connect_timeout": 504,
+    "response_timeout": 504,
+    "out_of_descriptors": 503,
+    "upstream_timeout": 504,
+}
+
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9.*:_\[\]-]")
+
+
+def denied_response(authority: str, decision: Decision, *, with_body: bool = True, close: bool = True) -> bytes:
+    """403, or 400 for a host that cannot be read. `authority` is HOST:PORT as understood."""
+    invalid = decision.reason is Reason.HOST_INVALID
+    lines = [
+        "Blocked by the sandbox (sandboxd): this is a decision of its policy, not a fault of the network.",
+        "",
+        f"host:   {_line(authority)}",
+        f"reason: {_line(decision.text)} [{decision.reason.value}]",
+    ]
+    if invalid:
+        lines[0] = "Refused by the sandbox (sandboxd): the host name can be read in more than one way, or in none."
+    if decision.rule is not None:
+        lines.append(f"rule:   {_line(decision.rule)}")
+    if decision.origin is not None:
+        lines.append(f"file:   {_line(str(decision.origin))}")
+    if decision.hint and not decision.text.endswith(f": {decision.hint}"):
+        lines.append(f"to do:  {_line(decision.hint)}")
+    if not invalid:
+        lines += [
+            "",
+            "Trying again, without the proxy, with another client, address or name service gives the same answer.",
+            "If the host is needed, ask the person who runs this sandbox to allow it.",
+        ]
+    rule = _plain(decision.rule) if decision.rule is not None else "none"
+    header = f"denied; rule={rule}; reason={decision.reason.value}"
+    return _response(400 if invalid else 403, "X-Sandboxd-Decision", header, lines, with_body=with_body, close=close)
+
+
+def error_response(
+    error: DaemonError, status: int | None = None, *, with_body: bool = True, close: bool = True
+) -> bytes:
+    """400, 502, 504 …: something other than policy, with its slug in `X-Sandboxd-Error`."""
+    if status is None:
+        status = STATUS_OF_SLUG.get(error.slug, 502)
+    lines = [f"sandboxd: {_line(error.message)}"]
+    if error.hint:
+        lines.append(f"hint: {_line(error.hint)}")
+    return _response(status, "X-Sandboxd-Error", _plain(error.slug), lines, with_body=with_body, close=close)
+
+
+def password_response(*, with_body: bool = True) -> bytes:
+    """407: the client gave no password, or not that of the command this proxy belongs to."""
+    lines = [
+        "sandboxd: this proxy belongs to one command, which has a password for it in its proxy variables.",
+        "hint: use HTTP_PROXY as it stands, with the name and the password in it",
+    ]
+    headers = ((b"Proxy-Authenticate", b'Basic realm="sandboxd"'),)
+    return _response(407, "X-Sandboxd-Error", "proxy_password", lines, headers, with_body=with_body, close=True)
+
+
+def _response(
+    status: int,
+    name: str,
+    value: str,
+    lines: list[str],
+    more: tuple[tuple[bytes, bytes], ...] = (),
+    *,
+    with_body: bool,
+    close: bool,
+) -> bytes:
+    body = ("\n".join(lines) + "\n").encode("ascii")
+    headers = [
+        (b"Content-Type", b"text/plain; charset=utf-8"),
+        (b"Content-Length", b"%d" % len(body)),
+        (b"Cache-Control", b"no-store"),
+        (name.encode("ascii"), value.encode("ascii")),
+        *more,
+    ]
+    if close:
+        headers.append((b"Connection", b"close"))
+    return render_response(status, REASONS[status], headers) + (body if with_body else b"")
+
+
+def _line(text: str) -> str:
+    """One printable ASCII line."""
+    return quote(text, limit=600)[1:-1] if not (text.isascii() and text.isprintable()) else text[:600]
+
+
+def _plain(text: str) -> str:
+    """For a header: anything but the characters of host rules becomes `?`, so nothing ends the value or the line."""
+    return _NOT_PLAIN.sub("?", text)[:300]

@@ -1,0 +1,1 @@
+"""The SOCKS5 proxy."""

@@ -1,0 +1,1 @@
+"""Captured connections, and the server names in their TLS greetings."""

@@ -1,0 +1,267 @@
+"""Connections of programs that know nothing of proxies, captured in the sandbox's own network.
+
+The accepted socket's own address is the destination that the program named: an address that the DNS responder gave out
+stands for its name, every other one for itself. The gate decides as for the proxies; what it refuses is reset.
+
+| Destination | Decided as | Dialled |
+| --- | --- | --- |
+| given out for a name | that name | what the name resolves to |
+| 127.0.0.1, ::1, on `allowLocalPorts` only | that address | a server inside, else the host's: on either address |
+| another address | that address | itself |
+
+**connect() that waits.** The capture alone would let every connect() succeed, and the error come afterwards. So where
+the back end reports a connect() before it happens, `Captures.connecting` opens the way out first and answers with its
+outcome. The open connection is then kept for the captured one that arrives in the next moment.
+
+| Outcome | connect() returns | On a socket that does not wait |
+| --- | --- | --- |
+| allowed, and the server answers | success | success |
+| denied | EACCES | reset |
+| the name does not resolve, no route | EHOSTUNREACH | reset |
+| the server refuses | ECONNREFUSED | reset |
+| no answer | ETIMEDOUT | reset |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, Protocol
+
+from sandboxd.errors import DaemonError
+from sandboxd.policy.hosts.host_patterns import Host, IPAddress, parse_host
+from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+from sandboxd.proxy.dial import DialError
+from sandboxd.proxy.dns.synthetic_names import SyntheticNames
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import Outbound, OutboundConnection, Refused
+from sandboxd.proxy.relay import SocketRelay
+from sandboxd.proxy.stream import Stream
+
+ARRIVES_WITHIN_S: Final = 5.0
+"""From the answer to a connect() to the captured connection: both ends are in this kernel."""
+
+OPERATION: Final = "connect"
+DENIED: Final = errno.EACCES
+"""What connect(2) says when a local firewall rule stands in the way."""
+
+ERRNO_OF_SLUG: Final = {
+    "connection_refused": errno.ECONNREFUSED,
+    "connect_timeout": errno.ETIMEDOUT,
+    "connection_lost": errno.ECONNRESET,
+    "out_of_descriptors": errno.EAGAIN,
+}
+_LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+_OWN: Final = (OWN_V4, OWN_V6)
+_DNS_PORT: Final = 53
+
+
+class CapturedNetwork(Protocol):
+    """What is asked about the sandbox's own network."""
+
+    async def is_listening(self, address: IPAddress, port: int) -> bool: ...
+    async def connect_inside(self, address: IPAddress, port: int) -> socket.socket: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    address: IPAddress
+    port: int
+
+    @classmethod
+    def of(cls, address: str, port: int) -> Destination:
+        """An IPv4 address in IPv6 form is that IPv4 address. Raises ValueError."""
+        parsed = ip_address(address.partition("%")[0])
+        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return cls(parsed, port)
+
+
+class Captures:
+    """The captured connections of one command. `inside` is None where nothing can be asked; `own_ports` are those on
+    which it is we who listen inside."""
+
+    def __init__(
+        self,
+        outbound: Outbound,
+        names: SyntheticNames,
+        limits: ProxyLimits,
+        inside: CapturedNetwork | None = None,
+        own_ports: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
+        self._outbound = outbound
+        self._names = names
+        self._limits = limits
+        self._inside = inside
+        self._own_ports = own_ports
+        self._kept: dict[Destination, deque[_Kept]] = {}
+
+    async def serve(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
+        """Serve one captured connection until it ends. Closes `client`. Raises nothing but cancellation and bugs."""
+        client.begin()
+        try:
+            destination = Destination.of(*client.socket.getsockname()[:2])
+            with self._held(destination.address):
+                await self._join(client, destination)
+        except (OSError, DaemonError):
+            client.reset()
+        except BaseException:
+            client.reset()
+            raise
+        finally:
+            client.close()
+
+    async def _join(self, client: Stream, destination: Destination) -> None:
+        own = await self._own_server(destination)
+        if own is not None:
+            client.commit()
+            await SocketRelay(client.socket, own, share=client.share).run()
+            return
+        connection = self._take(destination)
+        if connection is None:
+            connection = await self._open(destination, client)
+        await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
+
+    async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
+        """For a connect() that waits: `answer` is called once, with 0 or the error number. Returns when the connection
+        has been taken over, or nobody came for it."""
+        answered = False
+        try:
+            destination = Destination.of(address, port)
+            if not await self._is_captured(destination):
+                return  # the kernel knows better
+            with self._held(destination.address):
+                try:
+                    connection = await self._open(destination)
+                except Refused:
+                    answered = True
+                    answer(DENIED)
+                    return
+                except DialError as error:
+                    answered = True
+                    answer(ERRNO_OF_SLUG.get(error.slug, errno.EHOSTUNREACH))
+                    return
+                kept = self._keep(destination, connection)
+                answered = True
+                answer(0)
+                await self._wait_for_client(kept)
+        finally:
+            if not answered:
+                answer(0)
+
+    async def _is_captured(self, destination: Destination) -> bool:
+        """Whether a connection there will come to us. On loopback it does where nobody inside listens."""
+        address, port = destination.address, destination.port
+        if address in _LOOPBACK and self._outbound.is_local_port(port):
+            served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
+            return not any(served)
+        stays_inside = address.is_loopback or address.is_unspecified or address in _OWN
+        return not (stays_inside or address.is_multicast or port == _DNS_PORT)
+
+    async def _own_server(self, destination: Destination) -> socket.socket | None:
+        """`localhost` is two addresses and a server often listens on one. The command's own comes before the host's,
+        also for who tries the other address first."""
+        if destination.address not in _LOOPBACK or self._inside is None:
+            return None
+        other = _other(destination.address)
+        if not await self._is_served_inside(other, destination.port):
+            return None
+        return await self._inside.connect_inside(other, destination.port)
+
+    async def _is_served_inside(self, address: IPAddress, port: int) -> bool:
+        if self._inside is None or port in self._own_ports():
+            return False
+        try:
+            return await self._inside.is_listening(address, port)
+        except DaemonError:  # it is ending, or has no such family
+            return False
+
+    # the way out
+
+    async def _open(self, destination: Destination, client: Stream | None = None) -> OutboundConnection:
+        """Raises Refused, DialError, and ClientGone while people are asked."""
+        if destination.address not in _LOOPBACK:
+            return await self._open_host(self._host(destination.address), destination.port, client)
+        other = _other(destination.address)
+        try:
+            return await self._open_host(Host.of_address(destination.address), destination.port, client)
+        except DialError as refused:
+            if refused.slug != "connection_refused":
+                raise
+            with contextlib.suppress(DialError):
+                return await self._open_host(Host.of_address(other), destination.port, client)
+            raise
+
+    async def _open_host(self, host: Host, port: int, client: Stream | None) -> OutboundConnection:
+        if client is None:
+            return await self._outbound.open(OPERATION, host, port, captured=True)
+        return await self._outbound.open_for(client, self._limits, OPERATION, host, port, captured=True)
+
+    def _host(self, address: IPAddress) -> Host:
+        name = self._names.name_of(address)
+        return Host.of_address(address) if name is None else parse_host(name)
+
+    @contextlib.contextmanager
+    def _held(self, address: IPAddress) -> Iterator[None]:
+        release = self._names.hold(address)
+        try:
+            yield
+        finally:
+            release()
+
+    # what waits for its client
+
+    def _keep(self, destination: Destination, connection: OutboundConnection) -> _Kept:
+        kept = _Kept(destination, connection, asyncio.get_running_loop().create_future())
+        self._kept.setdefault(destination, deque()).append(kept)
+        return kept
+
+    async def _wait_for_client(self, kept: _Kept) -> None:
+        """Cancelled when the policy denies it by now."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ARRIVES_WITHIN_S):
+                    await kept.taken
+        finally:
+            if not kept.is_taken:
+                self._forget(kept)
+                self._outbound.release(kept.connection)
+                kept.connection.socket.close()
+
+    def _take(self, destination: Destination) -> OutboundConnection | None:
+        waiting = self._kept.get(destination)
+        if not waiting:
+            return None
+        kept = waiting[0]
+        if not self._outbound.may_reuse(kept.connection):
+            return None  # denied by now: whoever waits with it is about to close it
+        self._forget(kept)
+        kept.is_taken = True
+        if not kept.taken.done():
+            kept.taken.set_result(None)
+        kept.connection.owner = asyncio.current_task()
+        return kept.connection
+
+    def _forget(self, kept: _Kept) -> None:
+        waiting = self._kept[kept.destination]
+        waiting.remove(kept)
+        if not waiting:
+            del self._kept[kept.destination]
+
+
+def _other(loopback: IPAddress) -> IPAddress:
+    return _LOOPBACK[loopback.version == 4]
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    destination: Destination
+    connection: OutboundConnection
+    taken: asyncio.Future[None]
+    is_taken: bool = False

@@ -1,0 +1,1 @@
+"""Connections through other proxies."""

@@ -1,0 +1,1 @@
+"""Permission prompts, their answers and the grants that follow."""

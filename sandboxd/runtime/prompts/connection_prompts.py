@@ -1,0 +1,103 @@
+"""What a connection of a command becomes as a question, and what the outcome means for the connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.hosts.host_patterns import Host, HostPattern
+from sandboxd.policy.hosts.shared_hosts import purpose_of
+from sandboxd.policy.model import HostRule
+from sandboxd.policy.wide_grants import METADATA, serves_metadata
+from sandboxd.runtime.prompts.grants import GrantScope
+from sandboxd.runtime.prompts.open_prompts import Prompts
+from sandboxd.runtime.prompts.prompt_records import Outcome, Question, QuestionKind, ResolvedQuestion, Suggestion
+from sandboxd.settings.origins import Origin, Source
+
+if TYPE_CHECKING:
+    from sandboxd.proxy.gate import Ask
+    from sandboxd.runtime.command import Command
+    from sandboxd.runtime.session import SandboxSession
+
+ALLOWED_DOMAINS = "sandbox.network.allowedDomains"
+DENIED_DOMAINS = "sandbox.network.deniedDomains"
+BY_A_PERSON = Origin(Source.CLI, "permission")
+"""Where a granted rule stands: in no file."""
+NETWORK_SCOPES = (GrantScope.ONCE, GrantScope.COMMAND, GrantScope.SESSION, GrantScope.ALWAYS)
+
+_REASONS = {
+    Outcome.ANSWERED: Reason.PROMPT_DENIED,
+    Outcome.REMEMBERED: Reason.PROMPT_DENIED,
+    Outcome.NO_SUBSCRIBER: Reason.HOST_NOT_LISTED,  # nobody was asked: only the list has decided
+}
+
+
+def host_question(
+    host: Host, port: int, project: str, *, text: str = "", command: str | None = None, command_id: str | None = None
+) -> Question:
+    """May this project's commands reach `host` at `port`? A yes is for exactly that, by the port too."""
+    target = host.authority(port)
+    return Question(
+        kind=QuestionKind.NETWORK,
+        key=(QuestionKind.NETWORK, target),
+        subject=target,
+        project=project,
+        host=host.name,
+        port=port,
+        command=None if command is None else neutralise(command),
+        command_id=None if command_id is None else neutralise(command_id),
+        text=neutralise(text),
+        warnings=host_warnings(host),
+        wide=serves_metadata(host),
+        suggestions=(Suggestion(True, ALLOWED_DOMAINS, target), Suggestion(False, DENIED_DOMAINS, target)),
+        scopes=NETWORK_SCOPES,
+        rule=HostRule(HostPattern.parse(target), BY_A_PERSON),
+    )
+
+
+def host_warnings(host: Host) -> tuple[str, ...]:
+    """What a yes really means: a host is opened for whatever the program wants to send there."""
+    warnings = []
+    purpose = purpose_of(host)
+    if purpose:
+        warnings.append(f"{host.uri} {purpose}: whatever the command can read may be sent there")
+    if host.address is not None:
+        warnings.append("this is an address without a name: nothing says whose it is")
+    if serves_metadata(host):
+        warnings.append(f"{host.uri} {METADATA}")
+    if "xn--" in host.name:
+        warnings.append("the name has letters of other scripts, which may look like those of another name")
+    return tuple(warnings)
+
+
+def host_decision(host: Host, port: int, decision: Decision, outcome: ResolvedQuestion) -> Decision:
+    """The open `decision` after the outcome: ALLOW or DENY."""
+    target = host.authority(port)
+    if outcome.allowed:
+        return Decision(Behavior.ALLOW, Reason.GRANTED, f"{target} was allowed when asked")
+    reason = _REASONS.get(outcome.outcome, Reason.PROMPT_UNANSWERED)
+    text = f"{decision.text}, and {outcome.why}"
+    return Decision(Behavior.DENY, reason, text, hint=decision.hint)
+
+
+async def put(
+    prompts: Prompts, session: SandboxSession, question: Question, asker: str, process: tuple[int, int] | None = None
+) -> ResolvedQuestion:
+    """Put a question of a session; one that is ending asks nothing any more. `process` is as in `Prompts.ask`."""
+    if session.closed:
+        return ResolvedQuestion(None, session.id, False, Outcome.SESSION_ENDED)
+    return await prompts.ask(session.id, session.grants, question, asker, process)
+
+
+def asking(prompts: Prompts, session: SandboxSession, command: Command) -> Ask:
+    """The gate's way of asking people about a connection of this command."""
+
+    async def ask(host: Host, port: int, decision: Decision) -> Decision:
+        question = host_question(
+            host, port, session.cwd, text=decision.text, command=command.text, command_id=command.command_id
+        )
+        outcome = await put(prompts, session, question, command.wrap_id)
+        return host_decision(host, port, decision, outcome)
+
+    return ask

@@ -1,0 +1,1 @@
+"""Denial events, the violation store and its feed."""

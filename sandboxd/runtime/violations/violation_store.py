@@ -1,0 +1,272 @@
+"""What was blocked in one session: the last hundred in full, and how many there were in all. Never on disk.
+
+A program that meets a wall tries again, and one that means harm tries a hundred thousand times a second. So what
+repeats is one record with a count, new records of a command are bounded by a rate, and what is over it is counted as
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.display import neutralise
+from sandboxd.policy.explain.hints import Symptom, has_odd_characters, hint_for
+from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
+from sandboxd.runtime.rate_bound import RateBound
+from sandboxd.runtime.violations.violation_feed import Cleared, Tell, ViolationFeed
+
+__all__ = ["Cleared", "DenialEvent", "Tell", "ViolationFeed", "ViolationStore"]
+
+KEPT = 100
+LONGEST_HINT = 2000
+COLLAPSE_S = 10.0
+"""What repeats within so long after the last time is the same record."""
+UPDATE_S = 0.2
+"""Subscribers hear of a count that has grown after so long at the latest, and not more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenialEvent:
+    """What was blocked, before it has a number, a time and a session. Texts are not neutralised yet. `decision` is why,
+    None where only the operating system knows. `hint` is the enforcer's own, if it has a better one than the table;
+    `home` the user's home directory."""
+
+    kind: ViolationKind
+    operation: str
+    target: str
+    source: ViolationSource
+    decision: Decision | None = None
+    process: str | None = None
+    count: int = 1
+    inferred: bool = False
+    generation: int = 0
+    hint: str = ""
+    home: str = ""
+
+    @property
+    def outcome(self) -> str:
+        return "denied" if self.decision is None else self.decision.reason.value
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """One violation with what it counts as the same as, and the number of the newest event about it."""
+
+    violation: Violation
+    key: tuple[str, ViolationKind, str, str, str]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationsRecord:
+    """The violations of one session, for the next daemon."""
+
+    kept: tuple[KeptRecord, ...] = ()
+    newest: int = 0
+    forgotten: int = 0
+    total: int = 0
+    hidden: int = 0
+    lost: int = 0
+
+
+class Timer(Protocol):
+    """As asyncio's."""
+
+    def cancel(self) -> None: ...
+
+
+_Key = tuple[str, ViolationKind, str, str, str]
+"""What is the same: command, kind, operation, target, outcome."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """`number` is that of the newest event about it."""
+
+    violation: Violation
+    key: _Key
+    number: int
+    seen: float
+    untold: bool = False
+
+
+class ViolationStore:
+    """`clock` gives seconds since the epoch, `steady` those that no clock setting changes. `feed` numbers what happens
+    and hears of it; `later` calls back after a number of seconds."""
+
+    def __init__(
+        self,
+        session_id: str,
+        clock: Callable[[], float] = time.time,
+        feed: ViolationFeed | None = None,
+        *,
+        steady: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        exists: Callable[[str], bool] = os.path.lexists,
+    ) -> None:
+        self.session_id = session_id
+        self._clock = clock
+        self._steady = steady
+        self._exists = exists
+        self._later = later or (lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call))
+        self._feed = feed or ViolationFeed()
+        self._records: dict[int, _Record] = {}
+        self._latest: dict[_Key, _Record] = {}
+        self._of_command: Counter[str] = Counter()
+        self._untold: dict[int, _Record] = {}
+        self._timer: Timer | None = None
+        self.newest = 0
+        self.forgotten = 0
+        """The newest event that is not kept any more."""
+        self.total = 0
+        self.hidden = 0
+        """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
+        self.lost = 0
+        """How many of the total were not recorded because there were too many."""
+
+    def add(
+        self,
+        command_id: str,
+        denial: DenialEvent,
+        bound: RateBound | None = None,
+        is_hidden: Callable[[], bool] = lambda: False,
+    ) -> Violation | None:
+        """Record something; the record with its count, None when there is none. `bound` is the command's."""
+        key = (command_id, denial.kind, denial.operation, denial.target, denial.outcome)
+        now = self._steady()
+        known = self._latest.get(key)
+        if known is not None and now - known.seen <= COLLAPSE_S:
+            return self._again(known, denial.count, now)
+        if is_hidden():
+            self.hidden += denial.count
+            return None
+        self.total += denial.count
+        if bound is not None and not bound.admits(denial.count):
+            self.lost += denial.count
+            return None
+        return self._keep(self._violation(command_id, denial), key, now)
+
+    def add_lost(self, count: int) -> None:
+        """So many more were refused, and the enforcer could not tell which."""
+        self.total += count
+        self.lost += count
+
+    def _violation(self, command_id: str, denial: DenialEvent) -> Violation:
+        decision, target = denial.decision, neutralise(denial.target)
+        exists = not has_odd_characters(target) or self._exists(denial.target)
+        symptom = Symptom(denial.kind, denial.operation, target, denial.home, decision, exists)
+        return Violation(
+            id=self._feed.next_number(),
+            time=self._clock(),
+            session_id=self.session_id,
+            command_id=command_id,
+            kind=denial.kind,
+            operation=neutralise(denial.operation),
+            target=target,
+            outcome=denial.outcome,
+            source=denial.source,
+            process=None if denial.process is None else neutralise(denial.process),
+            rule=None if decision is None or decision.rule is None else neutralise(decision.rule),
+            origin=None if decision is None else decision.origin,
+            hint=neutralise(denial.hint or hint_for(symptom), LONGEST_HINT),
+            count=denial.count,
+            inferred=denial.inferred,
+            policy_generation=denial.generation,
+        )
+
+    def _keep(self, violation: Violation, key: _Key, now: float) -> Violation:
+        if len(self._records) >= KEPT:
+            self._forget(self._oldest_of_the_loudest())
+        record = _Record(violation, key, violation.id, now)
+        self._records[violation.id] = self._latest[key] = record
+        self._of_command[violation.command_id] += 1
+        self.newest = violation.id
+        self._feed.tell(violation, violation.id)
+        return violation
+
+    def _again(self, record: _Record, count: int, now: float) -> Violation:
+        record.violation = replace(record.violation, count=record.violation.count + count, last_time=self._clock())
+        record.seen = now
+        self.total += count
+        if not record.untold:
+            record.untold = True
+            self._untold[record.violation.id] = record
+            if self._timer is None:
+                self._timer = self._later(UPDATE_S, self.tell_counts)
+        return record.violation
+
+    def tell_counts(self) -> None:
+        """Tell subscribers of every count that has grown since they heard of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        records, self._untold = self._untold, {}
+        for record in records.values():
+            record.untold = False
+            record.number = self.newest = self._feed.next_number()
+            self._feed.tell(record.violation, record.number)
+
+    def _oldest_of_the_loudest(self) -> _Record:
+        """What makes room: of the command that has most records, so that nobody can push out what was recorded of
+        another."""
+        loudest = max(self._of_command, key=self._of_command.__getitem__)
+        return next(record for record in self._records.values() if record.violation.command_id == loudest)
+
+    def _forget(self, record: _Record) -> None:
+        violation = record.violation
+        del self._records[violation.id]
+        if self._untold.pop(violation.id, None) is not None:
+            record.number = self.newest = self._feed.next_number()
+            self._feed.tell(violation, record.number)
+        if self._latest.get(record.key) is record:
+            del self._latest[record.key]
+        self._of_command[violation.command_id] -= 1
+        if not self._of_command[violation.command_id]:
+            del self._of_command[violation.command_id]
+        self.forgotten = max(self.forgotten, record.number)
+
+    def clear(self) -> int:
+        """Forget the kept ones; how many. The total stays: they did happen."""
+        count = len(self._records)
+        for record in list(self._records.values()):
+            self._forget(record)
+        self.forgotten = self.newest
+        self._feed.tell(Cleared(self.session_id, count))
+        return count
+
+    def record(self) -> ViolationsRecord:
+        """All that is known, after every subscriber has heard of it."""
+        self.tell_counts()
+        kept = tuple(KeptRecord(one.violation, one.key, one.number) for one in self._records.values())
+        return ViolationsRecord(kept, self.newest, self.forgotten, self.total, self.hidden, self.lost)
+
+    def resume(self, record: ViolationsRecord) -> None:
+        """Know what an earlier daemon knew. Nobody is told again."""
+        now = self._steady()
+        for kept in record.kept:
+            one = _Record(kept.violation, kept.key, kept.number, now)
+            self._records[kept.violation.id] = self._latest[kept.key] = one
+            self._of_command[kept.violation.command_id] += 1
+        self.newest, self.forgotten = record.newest, record.forgotten
+        self.total, self.hidden, self.lost = record.total, record.hidden, record.lost
+
+    def close(self, *, keep: bool = False) -> None:
+        """The session has ended: whoever listens hears the final counts. `keep` as in `ViolationFeed.session_ended`."""
+        self.tell_counts()
+        self._feed.session_ended(self, keep=keep)
+
+    def list(self, command_id: str | None = None, after: int | None = None) -> list[Violation]:
+        """The kept ones, oldest first; of one command when its id is given, and what came or grew after an event."""
+        return [
+            record.violation
+            for record in self._records.values()
+            if (command_id is None or record.violation.command_id == command_id)
+            and (after is None or record.number > after or record.untold)
+        ]

@@ -1,0 +1,255 @@
+"""Reading settings files. Every way in which a file can be odd has one clear outcome, and none of them blocks, eats
+memory or loses rules: an absent file is an empty layer, anything else that cannot be read is a broken one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from shlex import quote
+
+from sandboxd.errors import SettingsError
+from sandboxd.settings.files.locations import Location, SettingsLocations
+from sandboxd.settings.files.trust import TrustStore, difference, digest, real_path
+from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
+from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, Placed, broken_layer, parse_layer
+from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.problems import Problem, error, warning
+from sandboxd.settings.widening import widening
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_OWN_SOURCES = frozenset({Source.FLAG, Source.LOCAL, Source.USER})
+
+
+ALLOW_TRUST = "sandbox.allowProjectTrust"
+TRUST_MISSING = "trust_missing"
+"""The slug of the warning that a person's local file of a project would widen and is not trusted."""
+TRUST_CHANGED = "trust_changed"
+"""The slug of the warning that a content is not the trusted one any more."""
+_WARNED_LINES = 6
+
+
+def read_layers(
+    locations: SettingsLocations, cli: Iterable[Layer] = (), trust: TrustStore | None = None
+) -> tuple[Layer, ...]:
+    """Read every file of `locations`, and put `cli` (layers that came with a call) beside them. `trust` is what people
+    have trusted of files in projects: without it those may only tighten.
+
+    Never raises. An absent file gives an empty layer, so that its path is known and can be protected. A file that is
+    reached under two names counts once, under the higher source.
+    """
+    layers: list[Layer] = list(cli)
+    seen: set[tuple[int, int]] = set()
+    for location in locations.files:
+        believed = trust if location.in_project and trust_is_allowed(layers) else None
+        layers.append(_read_once(location, locations.home, seen, believed))
+        if location.directory:
+            layers += (_read_once(inner, locations.home, seen) for inner in drop_ins(location))
+    return tuple(layers)
+
+
+def trust_is_allowed(layers: Iterable[Layer]) -> bool:
+    """Whether managed settings, which are read first, let people trust files of projects."""
+    managed = (layer.values.get(ALLOW_TRUST) for layer in layers if layer.source is Source.MANAGED)
+    return not any(isinstance(placed, Placed) and placed.value is False for placed in managed)
+
+
+def drop_ins(location: Location) -> tuple[Location, ...]:
+    """The files of a drop-in directory, by name. Hidden files and editors' copies do not end in `.json`."""
+    try:
+        names = sorted(os.listdir(location.path))
+    except OSError:
+        return ()
+    return tuple(
+        Location(location.source, os.path.join(location.path, name))
+        for name in names
+        if name.endswith(".json") and not name.startswith(".")
+    )
+
+
+def read_layer(location: Location, home: str, trust: TrustStore | None = None) -> Layer:
+    """Read one file. Never raises."""
+    return _read_once(location, home, set(), trust)
+
+
+def read_content(location: Location) -> bytes | None:
+    """The bytes of a settings file as `read_layer` would parse them; None where there is no such file. Raises
+    SettingsError."""
+    try:
+        return _read_bounded(location.path, MAX_PROJECT_BYTES if location.in_project else MAX_BYTES)[0]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except _Unreadable as fault:
+        if keeps_absent(location.path):
+            return None
+        raise SettingsError(fault.slug, f"{location.path} {fault.message}", hint=fault.hint) from fault
+    except OSError as fault:
+        raise SettingsError("settings_unreadable", f"{location.path} cannot be read: {fault.strerror}") from fault
+
+
+def trust_subject(location: Location) -> tuple[str, str]:
+    """Under which real directory and name the content of a file is trusted. A project's files go by the project,
+    whatever links lead on from there; any other file goes by where it really is."""
+    directory, name = os.path.split(location.path)
+    project, folder = os.path.split(directory)
+    if location.source not in (Source.LOCAL, Source.PROJECT) or folder != ".claude":
+        return os.path.split(real_path(location.path))
+    return real_path(project), f"{folder}/{name}"
+
+
+def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust: TrustStore | None = None) -> Layer:
+    source, path = location.source, location.path
+    empty = Layer(source, path)
+    if location.directory:
+        return _directory_layer(location)
+    try:
+        data, status = _read_bounded(path, MAX_PROJECT_BYTES if location.in_project else MAX_BYTES)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            problem = error(
+                "settings_dangling_link", f"is a link to {_target(path)}, which does not exist", _at(location)
+            )
+            return broken_layer(problem, source, path)
+        return empty
+    except NotADirectoryError:
+        return empty
+    except _Unreadable as fault:
+        if keeps_absent(path):
+            return empty
+        return broken_layer(error(fault.slug, fault.message, _at(location), hint=fault.hint), source, path)
+    except OSError as fault:
+        hint = "make it readable for the user who runs sandboxd" if fault.errno in (errno.EACCES, errno.EPERM) else ""
+        problem = error("settings_unreadable", f"cannot be read: {fault.strerror}", _at(location), hint=hint)
+        return broken_layer(problem, source, path)
+    identity = (status.st_dev, status.st_ino)
+    if identity in seen:
+        return empty
+    seen.add(identity)
+    if location.in_project:
+        return _parse_untrusted(data, location, trust)
+    return _parse(data, status, location, home)
+
+
+def keeps_absent(path: str) -> bool:
+    """Whether it is the empty directory with which the daemon keeps this very name from being created by a sandbox, see
+    `host.placeholders.placeholder_set`: with a command in the home directory, that is what stands for the user's
+    settings."""
+    try:
+        status = os.lstat(path)
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and bool(status.st_mode & stat.S_ISVTX)
+            and status.st_uid == os.geteuid()
+            and not os.listdir(path)
+        )
+    except OSError:
+        return False
+
+
+def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) -> Layer:
+    """A file that commands may have written: its very content was trusted, or it may only tighten."""
+    directory, name = trust_subject(location)
+    record = None if trust is None else trust.find(directory)
+    trusted = None if record is None else record.files.get(name)
+    if trusted is not None and trusted.sha256 == digest(data):
+        layer = parse_layer(data, location.source, location.path)
+        return replace(layer, may_widen=True, distrust="")
+    of_project = name.startswith(".claude/")
+    source = Source.PROJECT if of_project else location.source
+    subject = directory if of_project else location.path
+    reason, hint = f"{PROJECT_DISTRUST}, until a person trusts this content", f"sandboxd trust {quote(subject)}"
+    slug, changed = TRUST_MISSING, ""
+    if record is not None and (of_project or trusted is not None):
+        slug, lines = TRUST_CHANGED, difference("" if trusted is None else trusted.text, data)
+        reason = f"{PROJECT_DISTRUST}: this is not the content that was trusted"
+        more = f" (and {len(lines) - _WARNED_LINES} more lines)" if len(lines) > _WARNED_LINES else ""
+        changed = f"{reason}; the difference: {' | '.join(lines[:_WARNED_LINES])}{more}"
+    layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason)
+    if not widening(layer) or (record is None and location.source is Source.PROJECT):
+        return layer  # nothing is lost, or it came with the project, and `settings show` tells
+    said = warning(slug, changed or reason, _at(location), hint=hint)
+    return replace(layer, problems=(said, *layer.problems))
+
+
+def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
+    source, distrust, problems = location.source, "", list[Problem]()
+    if source in _OWN_SOURCES:
+        distrust = _foreign(status, home)
+        if distrust:
+            problems.append(warning("settings_not_yours", f"{distrust}, so it may only tighten", _at(location)))
+    layer = parse_layer(data, source, location.path, may_widen=not distrust, distrust=distrust)
+    if not problems:
+        return layer
+    return Layer(source, layer.file, layer.values, (*problems, *layer.problems), False, distrust)
+
+
+def _foreign(status: os.stat_result, home: str) -> str:
+    """Why a file is not this user's word; empty when it is. The owner of the home directory counts as this user:
+    containers run as root over a mounted home."""
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody can write it"
+    owners = {0, os.geteuid()}
+    with contextlib.suppress(OSError):
+        owners.add(os.stat(home).st_uid)
+    return "" if status.st_uid in owners else f"it belongs to user {status.st_uid}"
+
+
+def _directory_layer(location: Location) -> Layer:
+    """A drop-in directory is an empty layer of its own: absent is fine, unreadable is not."""
+    try:
+        os.listdir(location.path)
+    except FileNotFoundError:
+        pass
+    except OSError as fault:
+        problem = error("settings_unreadable", f"cannot be listed: {fault.strerror}", _at(location))
+        return broken_layer(problem, location.source, location.path)
+    return Layer(location.source, location.path)
+
+
+class _Unreadable(Exception):
+    def __init__(self, slug: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.slug = slug
+        self.message = message
+        self.hint = hint
+
+
+def _read_bounded(path: str, most: int) -> tuple[bytes, os.stat_result]:
+    # O_NONBLOCK: opening a named pipe must not wait for somebody to write into it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+            raise _Unreadable("settings_not_a_file", f"is {kind}, not a file", "remove it, or put a file there")
+        if status.st_size > most:
+            raise _Unreadable("settings_too_large", f"has {status.st_size} bytes, the limit is {most}")
+        data = bytearray()
+        while chunk := os.read(descriptor, most + 1 - len(data)):
+            data += chunk
+            if len(data) > most:
+                raise _Unreadable("settings_too_large", f"has more than {most} bytes")
+        return bytes(data), status
+    finally:
+        os.close(descriptor)
+
+
+def _at(location: Location) -> Origin:
+    return Origin(location.source, "", location.path)
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return "somewhere"

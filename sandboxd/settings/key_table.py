@@ -1,0 +1,141 @@
+"""One row for each key: how it is merged, what it does to the sandbox, and who may say it. Nothing else knows that
+(`merge` only looks it up; docs/settings.md has the same as a page).
+
+- *replace*: the highest source that sets the key wins. *union*: lists are joined, the highest source first.
+  *strictest*: the strictest value of all sources counts, whoever says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sandboxd.settings.origins import Source
+
+
+class Combine(StrEnum):
+    REPLACE = "replace"
+    UNION = "union"
+    STRICTEST = "strictest"
+
+
+class Effect(StrEnum):
+    """What a key's value does to the sandbox; decides what a layer that may not widen can say."""
+
+    OPENS = "opens"
+    """More of it permits more: a list of permissions, or a switch whose `true` permits."""
+    CLOSES = "closes"
+    """More of it permits less."""
+    SHAPES = "shapes"
+    """Neither: it names a program, a port, a path. Only a layer that may widen can set it."""
+    BY_ENTRY = "by entry"
+    """A list in which some entries open and others close."""
+
+
+ANYBODY = frozenset(Source)
+MANAGED_ONLY = frozenset({Source.MANAGED})
+CALLER_ONLY = frozenset({Source.CLI})
+USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """`order` lists the values from the loosest to the strictest where they are not switches or numbers."""
+
+    key: str
+    combine: Combine
+    effect: Effect
+    default: Any
+    sources: frozenset[Source] = ANYBODY
+    order: tuple[str, ...] = ()
+
+    def strictness(self, value: Any) -> int | None:
+        """How strict a scalar is, comparable within the key; None where the question makes no sense."""
+        if self.effect is Effect.SHAPES or isinstance(self.default, tuple):
+            return None
+        rank = self.order.index(value) if self.order else int(value)
+        return rank if self.effect is Effect.CLOSES else -rank
+
+
+_N = "sandbox.network."
+_F = "sandbox.filesystem."
+_R, _U, _S = Combine.REPLACE, Combine.UNION, Combine.STRICTEST
+_OPENS, _CLOSES, _SHAPES = Effect.OPENS, Effect.CLOSES, Effect.SHAPES
+
+TABLE: dict[str, KeyRow] = {
+    row.key: row
+    for row in (
+        KeyRow("permissions.allow", _U, _OPENS, ()),
+        KeyRow("permissions.deny", _U, _CLOSES, ()),
+        KeyRow("permissions.ask", _U, _CLOSES, ()),
+        KeyRow("permissions.additionalDirectories", _U, _OPENS, ()),
+        KeyRow("permissions.blockReadsOutsideWorkingDirectories", _S, _CLOSES, False),
+        KeyRow("permissions.denyInsteadOfPrompting", _S, _CLOSES, False),
+        KeyRow("permissions.disableBypassPermissionsMode", _S, _CLOSES, "", order=("", "disable")),
+        KeyRow("allowManagedPermissionRulesOnly", _R, _CLOSES, False, MANAGED_ONLY),
+        KeyRow("sandbox.enabled", _R, _CLOSES, False),
+        KeyRow("sandbox.failIfUnavailable", _R, _CLOSES, True),
+        KeyRow("sandbox.enabledPlatforms", _R, _SHAPES, None),
+        KeyRow("sandbox.autoAllowBashIfSandboxed", _R, _OPENS, True),
+        KeyRow("sandbox.allowUnsandboxedCommands", _R, _OPENS, True),
+        KeyRow("sandbox.allowOverrides", _R, _OPENS, True),
+        KeyRow("sandbox.ignoreUnknownRestrictions", _R, _OPENS, False, CALLER_ONLY),
+        KeyRow("sandbox.allowProjectTrust", _R, _OPENS, True, MANAGED_ONLY),
+        KeyRow("sandbox.excludedCommands", _U, _OPENS, ()),
+        KeyRow("sandbox.presets", _U, Effect.BY_ENTRY, ()),
+        KeyRow(_N + "allowedDomains", _U, _OPENS, ()),
+        KeyRow(_N + "deniedDomains", _U, _CLOSES, ()),
+        KeyRow(_N + "deniedDomainReasons", _U, Effect.BY_ENTRY, ()),
+        KeyRow(_N + "strictAllowlist", _R, _CLOSES, False),
+        KeyRow(_N + "onUnlisted", _R, _CLOSES, "ask", order=("ask", "deny")),
+        KeyRow(_N + "useWebFetchRules", _R, _OPENS, True),
+        KeyRow(_N + "allowManagedDomainsOnly", _R, _CLOSES, False, MANAGED_ONLY),
+        KeyRow(_N + "allowUnixSockets", _U, _OPENS, ()),
+        KeyRow(_N + "allowAllUnixSockets", _R, _OPENS, False),
+        KeyRow(_N + "allowLocalBinding", _R, _OPENS, False),
+        KeyRow(_N + "allowLocalPorts", _U, _OPENS, ()),
+        KeyRow(_N + "allowMachLookup", _U, _OPENS, ()),
+        KeyRow(_N + "allowMachRegister", _U, _OPENS, ()),
+        # Whose proxy decides is for the person to say who owns the machine, not for a project or a caller.
+        KeyRow(_N + "httpProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
+        KeyRow(_N + "socksProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
+        KeyRow(_N + "parentProxy", _R, _SHAPES, None),
+        KeyRow(_N + "deniedResolvedAddresses", _U, _CLOSES, ()),
+        # Without capture, programs that ignore the proxy variables reach nothing: false is the stricter value.
+        KeyRow(_N + "transparent", _R, _OPENS, True),
+        KeyRow(_N + "checkServerName", _R, _CLOSES, "log", order=("off", "log", "enforce")),
+        KeyRow(_F + "allowWrite", _U, _OPENS, ()),
+        KeyRow(_F + "denyWrite", _U, _CLOSES, ()),
+        KeyRow(_F + "denyEdit", _U, _CLOSES, ()),
+        KeyRow(_F + "denyRead", _U, _CLOSES, ()),
+        KeyRow(_F + "allowRead", _U, _OPENS, ()),
+        KeyRow(_F + "allowGitConfig", _R, _OPENS, False),
+        KeyRow(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
+        KeyRow("sandbox.credentials.files", _U, _CLOSES, ()),
+        KeyRow("sandbox.credentials.envVars", _U, _CLOSES, ()),
+        KeyRow("sandbox.environment.remove", _U, _CLOSES, ()),
+        KeyRow("sandbox.limits.maxProcesses", _R, _OPENS, 8192),
+        KeyRow("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
+        KeyRow("sandbox.ignoreViolations", _U, _OPENS, ()),
+        KeyRow("sandbox.enableWeakerNestedSandbox", _R, _OPENS, False),
+        KeyRow("sandbox.enableWeakerNetworkIsolation", _R, _OPENS, False),
+        KeyRow("sandbox.allowAppleEvents", _R, _OPENS, False),
+        KeyRow("sandbox.allowPty", _R, _OPENS, False),
+        KeyRow("sandbox.mandatoryDenySearchDepth", _R, _CLOSES, 3),
+        KeyRow("sandbox.bwrapPath", _R, _SHAPES, None, MANAGED_ONLY),
+        KeyRow("audit.enabled", _S, _CLOSES, False, USER_OR_MANAGED),
+        KeyRow("audit.path", _R, _SHAPES, None, USER_OR_MANAGED),
+        KeyRow("audit.maxBytes", _R, _SHAPES, 16 * 1024 * 1024, USER_OR_MANAGED),
+        KeyRow("audit.keep", _R, _SHAPES, 10, USER_OR_MANAGED),
+        KeyRow("audit.onFull", _S, _CLOSES, "block", USER_OR_MANAGED, order=("drop", "block")),
+    )
+}
+
+MANAGED_LISTS = {
+    # Denials of others stay: they take nothing from what the managed rules say.
+    "permissions.allow": "allowManagedPermissionRulesOnly",
+    _N + "allowedDomains": _N + "allowManagedDomainsOnly",
+    _F + "allowRead": _F + "allowManagedReadPathsOnly",
+}
+"""Lists of which only the managed part counts once the named switch is on."""

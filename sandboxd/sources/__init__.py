@@ -1,1 +1,0 @@
-"""Settings files on this machine: where they are, reading, writing and watching them."""

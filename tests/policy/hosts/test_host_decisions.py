@@ -1,0 +1,263 @@
+"""decide_host and decide_address: order, reasons, and what the answer says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.hosts.host_decisions import decide_address, decide_host
+from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+from sandboxd.policy.hosts.host_rules import HostRuleSet, compile_rules
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
+from sandboxd.settings.origins import Origin, Source
+
+ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
+FILE = Origin(Source.USER, "sandbox.network.allowedDomains", "/etc/settings.json", 3, 7)
+
+
+def rules(*texts: str) -> tuple[HostRule, ...]:
+    return tuple(HostRule(HostPattern.parse(text, public_suffix=True), FILE) for text in texts)
+
+
+def policy(*allowed: str, denied: tuple[str, ...] = (), strict: bool = False) -> NetworkPolicy:
+    return NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied), strict_allowlist=strict)
+
+
+def decide(network: NetworkPolicy, host: str, port: int | None = 443) -> Decision:
+    return decide_host(network, parse_host(host), port)
+
+
+def test_an_empty_or_absent_list_allows_nothing() -> None:
+    for network in (NetworkPolicy(), policy()):
+        assert decide(network, "ok.test").behavior is ASK
+        assert decide(replace(network, strict_allowlist=True), "ok.test").behavior is DENY
+        assert decide(network, "127.0.0.1").behavior is DENY
+
+
+@pytest.mark.parametrize(
+    ("allowed", "denied", "host", "behavior", "reason"),
+    [
+        (["ok.test"], [], "ok.test", ALLOW, Reason.HOST_ALLOWED),
+        (["ok.test"], [], "no.test", ASK, Reason.HOST_NOT_LISTED),
+        (["docs.ok.test"], [], "ok.test", ASK, Reason.HOST_NOT_LISTED),
+        (["ok.test"], ["ok.test"], "ok.test", DENY, Reason.HOST_DENIED),
+        (["ok.test"], ["*"], "ok.test", DENY, Reason.HOST_DENIED),
+        (["*"], ["*.no.test"], "a.no.test", DENY, Reason.HOST_DENIED),
+        (["*"], ["*.no.test"], "no.test", ALLOW, Reason.HOST_ALLOWED),
+        (["*"], [], "8.8.8.8", ALLOW, Reason.HOST_ALLOWED),
+        ([], ["no.test"], "no.test", DENY, Reason.HOST_DENIED),
+        # overlapping rules are no fault
+        (["api.ok.test", ".ok.test", "*.ok.test", "ok.test"], [], "api.ok.test", ALLOW, Reason.HOST_ALLOWED),
+        # addresses of this machine: only by their own rule, never a question
+        (["*"], [], "127.0.0.1", DENY, Reason.LOCAL_ADDRESS),
+        (["*"], [], "169.254.169.254", DENY, Reason.LOCAL_ADDRESS),
+        (["*"], [], "[::1]", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "127.0.0.1", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "2130706433", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "[::ffff:127.0.0.1]", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "[64:ff9b::127.0.0.1]", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "localhost", DENY, Reason.LOCAL_ADDRESS),
+        ([], [], "a.localhost.", DENY, Reason.LOCAL_ADDRESS),
+        (["127.0.0.1"], [], "127.0.0.1", ALLOW, Reason.HOST_ALLOWED),
+        (["127.0.0.1"], [], "2130706433", ALLOW, Reason.HOST_ALLOWED),
+        (["127.0.0.1"], [], "127.0.0.2", DENY, Reason.LOCAL_ADDRESS),
+        (["127.0.0.1:443"], [], "127.0.0.1", ALLOW, Reason.HOST_ALLOWED),
+        (["127.0.0.1:80"], [], "127.0.0.1", DENY, Reason.LOCAL_ADDRESS),
+        (["127.0.0.1"], ["127.0.0.1"], "127.0.0.1", DENY, Reason.HOST_DENIED),
+        # a denied address is denied in every form
+        (["*"], ["8.8.8.8"], "[64:ff9b::8.8.8.8]", DENY, Reason.HOST_DENIED),
+        # public and private addresses that are on no list are open questions like names
+        ([], [], "8.8.8.8", ASK, Reason.HOST_NOT_LISTED),
+        ([], [], "10.0.0.5", ASK, Reason.HOST_NOT_LISTED),
+    ],
+)
+def test_decisions(allowed: list[str], denied: list[str], host: str, behavior: Behavior, reason: Reason) -> None:
+    decision = decide(policy(*allowed, denied=tuple(denied)), host)
+    assert (decision.behavior, decision.reason) == (behavior, reason)
+
+
+def test_strict_lists_turn_questions_into_denials() -> None:
+    assert decide(policy("ok.test", strict=True), "no.test").behavior is DENY
+    assert decide(policy("ok.test", strict=True), "ok.test").behavior is ALLOW
+
+
+def test_a_host_that_is_allowed_may_be_asked_about_first() -> None:
+    network = replace(policy("*.ok.test", denied=("no.ok.test",)), asked=rules("*.ok.test:443", "x.test"))
+    for host, port, behavior in (
+        ("a.ok.test", 443, ASK), ("a.ok.test", 80, ALLOW), ("no.ok.test", 443, DENY), ("x.test", 443, ASK)
+    ):  # fmt: skip
+        assert decide(network, host, port).behavior is behavior, host
+    assert decide(network, "a.ok.test").rule == "*.ok.test:443"
+    granted = decide_host(network, parse_host("a.ok.test"), 443, rules("a.ok.test"))
+    assert granted.behavior is ALLOW
+    strict = replace(network, strict_allowlist=True)
+    assert decide(strict, "a.ok.test").behavior is ASK and decide(strict, "x.test").behavior is DENY
+
+
+def test_ports() -> None:
+    network = policy("ok.test:8443", denied=("*.no.test:25",))
+    assert decide(network, "ok.test", 8443).behavior is ALLOW
+    assert decide(network, "ok.test", 22).behavior is ASK
+    assert decide(network, "ok.test", None).behavior is ASK
+    assert decide(network, "a.no.test", 25).behavior is DENY
+    assert decide(network, "a.no.test", 443).behavior is ASK
+
+
+def test_a_decision_says_which_rule_and_where_it_stands() -> None:
+    allowed = decide(policy("*.ok.test"), "a.ok.test")
+    assert (allowed.rule, allowed.origin) == ("*.ok.test", FILE)
+    denied = decide(policy(denied=("no.test",)), "no.test")
+    assert (denied.rule, denied.origin) == ("no.test", FILE)
+    open_question = decide(policy(), "no.test", 443)
+    assert open_question.hint == "add it with: sandboxd allow domain no.test"
+    assert "no.test:443" in open_question.text
+
+
+def test_the_reason_of_a_denial_is_told() -> None:
+    network = replace(
+        policy("*", denied=("*.no.test", "no.test")),
+        denied_reasons=((HostPattern.parse("*.no.test"), "leaks data, ask IT"),),
+    )
+    told = decide(network, "a.no.test")
+    assert told.text.endswith("leaks data, ask IT") and told.hint == "leaks data, ask IT"
+    assert "leaks" not in decide(network, "no.test").text
+    network = replace(network, denied=rules("10.0.0.1"), denied_reasons=((HostPattern.parse("10.0.0.1"), "the vault"),))
+    leads = decide_address(network, parse_host("ok.test"), 443, ip_address("10.0.0.1"))
+    assert leads.text.endswith("which a rule denies: the vault") and leads.hint == "the vault"
+
+
+def test_grants_come_after_denials() -> None:
+    host = parse_host("ask.test")
+    granted = decide_host(policy(), host, 443, rules("ask.test"))
+    assert (granted.behavior, granted.reason, granted.rule) == (ALLOW, Reason.GRANTED, "ask.test")
+    assert decide_host(policy(denied=("ask.test",)), host, 443, rules("ask.test")).behavior is DENY
+
+
+def test_networks_listed_as_denied() -> None:
+    network = replace(policy("*"), denied_addresses=("10.0.0.0/8",))
+    assert decide(network, "10.0.0.5").reason is Reason.ADDRESS_DENIED
+    assert decide(replace(network, allowed=rules("10.0.0.5")), "10.0.0.5").behavior is ALLOW
+
+
+def test_an_address_of_this_machine_is_local() -> None:
+    own = {ip_address("192.0.2.7")}
+    assert decide_host(policy("*"), parse_host("192.0.2.7"), 80, (), own).reason is Reason.LOCAL_ADDRESS
+    assert decide_host(policy("192.0.2.7"), parse_host("192.0.2.7"), 80, (), own).behavior is ALLOW
+
+
+# where a name leads
+
+
+@pytest.mark.parametrize(
+    ("allowed", "denied", "address", "reason"),
+    [
+        (["ok.test"], [], "8.8.8.8", None),
+        (["ok.test"], [], "10.0.0.5", None),
+        (["ok.test"], [], "127.0.0.1", Reason.LOCAL_ADDRESS),
+        (["ok.test"], [], "::ffff:127.0.0.1", Reason.LOCAL_ADDRESS),
+        (["ok.test"], [], "169.254.169.254", Reason.LOCAL_ADDRESS),
+        (["ok.test"], [], "172.16.0.1", Reason.ADDRESS_DENIED),
+        (["ok.test"], [], "192.0.2.7", Reason.LOCAL_ADDRESS),
+        (["ok.test", "127.0.0.1"], [], "127.0.0.1", None),
+        (["ok.test", "127.0.0.1:443"], [], "127.0.0.1", None),
+        (["ok.test", "127.0.0.1:80"], [], "127.0.0.1", Reason.LOCAL_ADDRESS),
+        (["ok.test", "172.16.0.1"], [], "172.16.0.1", None),
+        (["*"], [], "127.0.0.1", Reason.LOCAL_ADDRESS),
+        (["ok.test"], ["8.8.8.8"], "8.8.8.8", Reason.HOST_DENIED),
+        (["ok.test"], ["8.8.8.8"], "::ffff:8.8.8.8", Reason.HOST_DENIED),
+        (["ok.test"], ["8.8.8.8"], "64:ff9b::8.8.8.8", Reason.HOST_DENIED),
+    ],
+)
+def test_where_a_name_leads(allowed: list[str], denied: list[str], address: str, reason: Reason | None) -> None:
+    network = replace(policy(*allowed, denied=tuple(denied)), denied_addresses=("172.16.0.0/12",))
+    decision = decide_address(network, parse_host("ok.test"), 443, ip_address(address), own={ip_address("192.0.2.7")})
+    assert (None if decision.allowed else decision.reason) == reason
+    if reason is Reason.LOCAL_ADDRESS:
+        assert "sandboxd allow domain" in decision.hint and ":443" in decision.hint
+
+
+def test_a_pinned_name_is_exempt_from_the_address_check() -> None:
+    host, address = parse_host("ok.test"), ip_address("127.0.0.1")
+    assert decide_address(policy("ok.test"), host, 80, address, pinned=True).allowed
+    assert not decide_address(policy("ok.test"), host, 80, address).allowed
+
+
+# many rules
+
+
+def test_the_most_specific_rule_answers() -> None:
+    index = HostRuleSet(rules("*", "*.test", "*.ok.test", "*.ok.test:443", "a.ok.test", "a.ok.test:443"))
+
+    def found(host: str, port: int | None) -> str:
+        rule = index.match(parse_host(host), port)
+        assert rule is not None
+        return rule.pattern.text
+
+    assert found("a.ok.test", 443) == "a.ok.test:443"
+    assert found("a.ok.test", 80) == "a.ok.test"
+    assert found("b.ok.test", 443) == "*.ok.test:443"
+    assert found("b.ok.test", 80) == "*.ok.test"
+    assert found("ok.test", 80) == "*.test"
+    assert found("test", 80) == "*"
+
+
+def test_a_list_is_compiled_once_and_never_confused_with_another() -> None:
+    first, second = rules("a.test"), rules("b.test")
+    assert compile_rules(first) is compile_rules(first)
+    assert compile_rules(second) is not compile_rules(first)
+    for number in range(3000):
+        assert compile_rules(rules(f"{number}.test")).match(parse_host(f"{number}.test"), 1) is not None
+
+
+_LABEL = st.sampled_from(["a", "b", "ok", "no", "test"])
+_NAME = st.lists(_LABEL, min_size=1, max_size=4).map(".".join)
+_RULE = st.builds(
+    lambda front, name, port: front + name + port, st.sampled_from(["", "*.", "."]), _NAME, st.sampled_from(["", ":80"])
+) | st.sampled_from(["*", "*:80", "127.0.0.1", "[::1]:80"])
+_HOST = _NAME | st.sampled_from(["127.0.0.1", "8.8.8.8", "[::1]"])
+
+
+@given(st.lists(_RULE, max_size=8), _HOST, st.sampled_from([80, 443, None]))
+def test_the_index_agrees_with_trying_every_rule(texts: list[str], host_text: str, port: int | None) -> None:
+    listed, host = rules(*texts), parse_host(host_text)
+    found = HostRuleSet(listed).match(host, port)
+    matching = [rule for rule in listed if rule.pattern.matches(host, port)]
+    assert (found is not None) == bool(matching)
+    assert found is None or found in matching
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "behavior"),
+    [
+        ("localhost", 5432, ALLOW),
+        ("127.0.0.1", 5432, ALLOW),
+        ("[::1]", 8005, ALLOW),
+        ("127.0.0.2", 5432, DENY),
+        ("a.localhost", 5432, DENY),
+        ("localhost", 5433, DENY),
+        ("localhost", None, DENY),
+        ("ok.test", 5432, ASK),
+    ],
+)
+def test_local_ports_open_this_machine_s_loopback_and_nothing_else(
+    host: str, port: int | None, behavior: Behavior
+) -> None:
+    network = NetworkPolicy(allow_local_ports=(PortRange(5432, 5432), PortRange(8000, 8010)))
+    decision = decide(network, host, port)
+    assert decision.behavior is behavior
+    assert (decision.rule in ("5432", "8000-8010")) is (behavior is ALLOW)
+    denied = replace(network, denied=rules("localhost", "127.0.0.1", "[::1]"))
+    assert not decide(denied, host, port).allowed or host == "ok.test"
+
+
+def test_where_a_name_leads_to_on_a_local_port() -> None:
+    network = NetworkPolicy(allow_local_ports=(PortRange(5432, 5432),))
+    localhost = parse_host("localhost")
+    assert decide_address(network, localhost, 5432, ip_address("127.0.0.1")).allowed
+    assert not decide_address(network, localhost, 5433, ip_address("127.0.0.1")).allowed
+    assert not decide_address(network, localhost, 5432, ip_address("127.0.0.2")).allowed

@@ -1,0 +1,37 @@
+"""F242: refusals that somebody has decided to keep are hidden, by command and by part of what is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxd.policy.ignored_violations import is_ignored
+
+RULES = (
+    ("*", ("/usr/bin",)),
+    ("git push", ("/etc/x",)),
+    ("npm", ("file-read* /private/",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "operation", "target", "hidden"),
+    [
+        ("make", "file-write-create", "/usr/bin/x", True),
+        ("make", "file-write-create", "/usr/local/bin/x", False),
+        ("git push origin", "file-read-data", "/etc/x/y", True),
+        ("git  push", "file-read-data", "/etc/x", True),
+        ("git pushx", "file-read-data", "/etc/x", False),
+        ("git pull", "file-read-data", "/etc/x", False),
+        ("npm ci", "file-read-data", "/private/etc/hosts", True),
+        ("npm ci", "file-read-metadata", "/private/etc/hosts", True),
+        ("npm ci", "file-write-data", "/private/etc/hosts", False),
+        ("", "file-write-data", "/private/etc/hosts", False),
+        ("npm ci", "file-read-data", "/new\nline/private/x", False),
+    ],
+)
+def test_what_is_hidden(command: str, operation: str, target: str, hidden: bool) -> None:
+    assert is_ignored(RULES, command, operation, target) is hidden
+
+
+def test_without_rules_everything_is_shown() -> None:
+    assert not is_ignored((), "make", "file-read-data", "/x")
