@@ -1,4 +1,4 @@
-"""Signals sent to `sandboxd run` with kill(2): handed on to the command, with a grace period (F196)."""
+"""Signals sent to `sandboxd run` with kill(2): handed on to the command, with a grace period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sandboxd run` at a terminal: Ctrl-C, Ctrl-Z and fg, background reads, resizing (PR-11, F200)."""
+"""`sandboxd run` at a terminal: Ctrl-C, Ctrl-Z and fg, background reads, resizing."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ with Client(sys.argv[1], autostart=False) as box:
 
 
 def test_the_library_in_the_foreground_is_not_stopped(cli: CommandLine, fake: FakeDaemon) -> None:
-    """F200: the caller stays in the foreground, the terminal's settings stay as they are."""
+    """The caller stays in the foreground, the terminal's settings stay as they are."""
     with Terminal([sys.executable, "-c", LIBRARY, fake.socket], env=cli.env) as terminal:
         before = terminal.attributes()
         terminal.type("word")

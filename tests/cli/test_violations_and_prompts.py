@@ -41,7 +41,7 @@ def question(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_what_was_blocked(cli: CommandLine, fake: FakeDaemon) -> None:
-    """F240: the person at the command line sees it too."""
+    """The person at the command line sees it too."""
     fake.answer("violation.list", LIST)
     done = cli.run("violations", "--session", "s-1")
     assert done.returncode == 0 and fake.calls[-1].params == {"session_id": "s-1"}
@@ -141,7 +141,7 @@ def test_the_daemon_goes_away(terminal: Terminal, fake: FakeDaemon) -> None:
 
 
 def test_what_is_shown_is_one_line_each_and_only_fitting_keys() -> None:
-    """PD-08, also when the daemon were careless."""
+    """Also when the daemon were careless."""
     asked = PermissionRequest(
         "q", "s", "sandbox_override", 10.0, command="x\n\x1b[2J[y] yes", project="/w\u202e", warnings=("a\nb",)
     )

@@ -225,7 +225,7 @@ def test_ports_to_publish_travel(box: Client, fake: FakeDaemon) -> None:
 def test_a_time_out_ends_the_whole_tree_and_keeps_the_output(
     box: Client, fake: FakeDaemon, namespaced: bool, tmp_path: Path
 ) -> None:
-    """F195: grandchildren, also those in a session of their own, do not survive."""
+    """Grandchildren, also those in a session of their own, do not survive."""
     if namespaced:
         fake.argv = in_namespace
     before = {process.pid for process in processes.descendants()}
@@ -252,7 +252,7 @@ def test_after_a_time_out_the_command_may_clean_up(box: Client, fake: FakeDaemon
 @pytest.mark.parametrize("namespaced", [False, True], ids=["bare", "namespace"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_command(box: Client, fake: FakeDaemon, namespaced: bool, number: signal.Signals) -> None:
-    """F196: bubblewrap passes none on, so they go to the sandbox's process 1."""
+    """Bubblewrap passes none on, so they go to the sandbox's process 1."""
     if namespaced:
         fake.argv = in_namespace
     name = number.name.removeprefix("SIG")
@@ -299,7 +299,7 @@ def test_stop_waits_for_a_grace_then_kills(box: Client, fake: FakeDaemon) -> Non
 
 
 def test_a_command_outlives_the_thread_that_started_it(box: Client, fake: FakeDaemon) -> None:
-    """F194: a parent-death signal would follow the thread."""
+    """A parent-death signal would follow the thread."""
     started: list[Process] = []
 
     def start() -> None:

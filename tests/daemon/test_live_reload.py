@@ -199,10 +199,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-async def test_f133_a_file_that_breaks_is_told_with_its_place_and_changes_nothing(
+async def test_a_file_that_breaks_is_told_with_its_place_and_changes_nothing(
     listener: Listener, running: RunningDaemon, kind: str
 ) -> None:
-    """F133, PD-01."""
     wrap = {"command": "x", "cwd": str(running.around.project)}
     async with running.client() as other:
         before = await other.result("wrap", wrap)  # a project that was never read has no last good policy

@@ -19,7 +19,6 @@ async def told(client: RawClient, method: str) -> Any:
 
 
 async def test_a_program_in_a_sandbox_waits_for_the_answer() -> None:
-    """F271, F276."""
     with serve_origin() as origin:
         async with running_daemon(settings=SETTINGS, resolve={"ask.test": "127.0.0.1"}) as running:
             async with running.client() as agent, running.client() as person:

@@ -1,4 +1,4 @@
-"""Conformance NW-08, from inside a real sandbox: however an address of this machine is written, and on whichever way it
+"""A real sandbox: however an address of this machine is written, and on whichever way it
 is asked for, the listener on it counts nothing. The name that is allowed for it works on each way."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ print(json.dumps(through))
 
 @pytest.mark.parametrize("identity", identity_names()[-1:], indirect=True)
 def test_no_spelling_of_an_address_leads_to_it(start_daemon: StartDaemon, origin: Origin) -> None:
-    """NW-08: plain requests, CONNECT, SOCKS5 by name and by address, captured connections and names of the resolver."""
+    """Plain requests, CONNECT, SOCKS5 by name and by address, captured connections and names of the resolver."""
     network = {"allowedDomains": ["ok.test", "*"], "strictAllowlist": True}
     daemon = start_daemon(settings={"sandbox": {"network": network}}, resolve={"ok.test": "127.0.0.1"})
     done = daemon.run("run", "--", "/usr/bin/python3", "-I", "-S", "-c", PROGRAM, str(origin.port))

@@ -1,5 +1,5 @@
 """Programs that know nothing of proxies, in real sandboxes: what is allowed works, what is not fails at once and leaves
-no trace at the server (issue: every TCP program; conformance NW-01, NW-02, NW-24, NW-26)."""
+no trace at the server."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_it_can_be_switched_off(start_daemon: StartDaemon, server: Origin) -> No
 
 
 def test_local_ports(start_daemon: StartDaemon, server: Origin) -> None:
-    """field case F091: the listed port works, another one is refused; a server of the command's own comes first."""
+    """The listed port works, another one is refused; a server of the command's own comes first."""
     with serve_origin() as other:
         network = {"allowLocalPorts": [server.port], "strictAllowlist": True}
         daemon = start_daemon(settings={"sandbox": {"network": network}})

@@ -1,5 +1,5 @@
 """Conformance of the daemon as a whole, with real sandboxes: sizes that are not ordinary, many at once, a sandbox in a
-sandbox, and who a connection belongs to (PD-15, PD-16, PD-21, PD-23, PD-27, NW-19)."""
+sandbox, and who a connection belongs to."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ except OSError as error:
 
 
 def test_pd_23_forks_belong_to_their_command(start_daemon: StartDaemon, origin: Origin) -> None:
-    """Children need no password of their own, and what they are refused is their command's: NW-19, PD-23."""
+    """Children need no password of their own, and what they are refused is their command's."""
     daemon = start_daemon(
         settings={"sandbox": {"network": {"allowedDomains": ["ok.test"], "strictAllowlist": True}}},
         resolve={"ok.test": "127.0.0.1"},
@@ -148,7 +148,7 @@ SERVER = (
 
 
 def test_pd_27_one_command_reaches_the_server_of_another(start_daemon: StartDaemon) -> None:
-    """F090, F091, F094: published by the one, listed for the other; gone with the command that serves."""
+    """Published by the one, listed for the other; gone with the command that serves."""
     port = free_port()
     network = {"allowLocalBinding": True, "allowLocalPorts": [port]}
     daemon = start_daemon(settings={"sandbox": {"network": network}})

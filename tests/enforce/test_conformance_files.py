@@ -48,49 +48,49 @@ def remade(path): os.unlink(path); open(path, "w").close()
 def through_descriptor(path):
     write("/proc/self/fd/%d" % os.open(path, os.O_RDONLY))
 OPERATIONS = {
-    "FS-01 open": lambda d: write(d + "/a"),
-    "FS-01 create": lambda d: write(d + "/new", os.O_WRONLY | os.O_CREAT),
-    "FS-01 mkdir": lambda d: os.mkdir(d + "/newdir"),
-    "FS-02 through a link": lambda d: write(link("../" + d + "/a")),
-    "FS-03 through two": lambda d: write(link("../" + link("../" + d + "/a"))),
-    "FS-07 link into": lambda d: os.link("ways/file", d + "/linked"),
-    "FS-09 rename over": lambda d: (shutil.copy("ways/file", "ways/f1"), os.rename("ways/f1", d + "/b")),
-    "FS-09 rename into": lambda d: (shutil.copy("ways/file", "ways/f2"), renameat2("ways/f2", d + "/n2", 1)),
-    "FS-09 exchange": lambda d: (shutil.copy("ways/file", "ways/f3"), renameat2("ways/f3", d + "/c", 2)),
-    "FS-09 rename away": lambda d: (os.rename(d + "/e", "ways/e"), os.rename("ways/e", d + "/e")),
-    "FS-12 rename the directory": lambda d: (os.rename(d, d + "2"), os.rename(d + "2", d)),
-    "FS-12 rename one in it": lambda d: os.rename(d + "/sub", d + "/sub2"),
-    "FS-13 remove and make again": lambda d: remade(d + "/g"),
-    "FS-16 a late link": lambda d: os.symlink("../ways/file", d + "/late"),
-    "FS-17 truncate": lambda d: os.truncate(d + "/a", 1),
-    "FS-17 O_TRUNC": lambda d: write(d + "/a", os.O_WRONLY | os.O_TRUNC),
-    "FS-17 append": lambda d: write(d + "/a", os.O_WRONLY | os.O_APPEND),
-    "FS-17 fallocate": lambda d: os.posix_fallocate(os.open(d + "/a", os.O_WRONLY), 0, 100),
-    "FS-17 copy_file_range": lambda d: os.copy_file_range(source(), os.open(d + "/a", os.O_WRONLY), 4),
-    "FS-17 sendfile": lambda d: os.sendfile(os.open(d + "/a", os.O_WRONLY), source(), 0, 4),
-    "FS-17 splice": lambda d: spliced(d + "/a"),
-    "FS-18 chmod": lambda d: os.chmod(d + "/a", 0o640),
-    "FS-18 fchmod": lambda d: os.fchmod(os.open(d + "/a", os.O_RDONLY), 0o644),
-    "FS-18 chown": lambda d: os.chown(d + "/a", os.getuid(), os.getgid()),
-    "FS-18 utimes": lambda d: os.utime(d + "/a", (1, 1)),
-    "FS-18 setxattr": lambda d: os.setxattr(d + "/a", "user.x", b"x"),
-    "FS-18 inode flags": lambda d: flags(d + "/a"),
-    "FS-19 mapped": lambda d: mapped(d + "/a"),
-    "FS-22 dots": lambda d: write(d + "/./sub2/../a"),
-    "FS-22 slashes": lambda d: write(os.getcwd().replace("/", "//") + "//" + d + "///a"),
-    "FS-31 fifo": lambda d: os.mkfifo(d + "/fifo"),
-    "FS-31 socket": lambda d: os.mknod(d + "/socket", 0o140600),
-    "RD-06 a descriptor that reads": lambda d: through_descriptor(d + "/a"),
-    "PR-01 another name of the root": lambda d: write("/proc/self/root" + os.getcwd() + "/" + d + "/a"),
+    "write: open": lambda d: write(d + "/a"),
+    "write: create": lambda d: write(d + "/new", os.O_WRONLY | os.O_CREAT),
+    "write: mkdir": lambda d: os.mkdir(d + "/newdir"),
+    "write: through a link": lambda d: write(link("../" + d + "/a")),
+    "write: through two": lambda d: write(link("../" + link("../" + d + "/a"))),
+    "write: link into": lambda d: os.link("ways/file", d + "/linked"),
+    "write: rename over": lambda d: (shutil.copy("ways/file", "ways/f1"), os.rename("ways/f1", d + "/b")),
+    "write: rename into": lambda d: (shutil.copy("ways/file", "ways/f2"), renameat2("ways/f2", d + "/n2", 1)),
+    "write: exchange": lambda d: (shutil.copy("ways/file", "ways/f3"), renameat2("ways/f3", d + "/c", 2)),
+    "write: rename away": lambda d: (os.rename(d + "/e", "ways/e"), os.rename("ways/e", d + "/e")),
+    "write: rename the directory": lambda d: (os.rename(d, d + "2"), os.rename(d + "2", d)),
+    "write: rename one in it": lambda d: os.rename(d + "/sub", d + "/sub2"),
+    "write: remove and make again": lambda d: remade(d + "/g"),
+    "write: a late link": lambda d: os.symlink("../ways/file", d + "/late"),
+    "write: truncate": lambda d: os.truncate(d + "/a", 1),
+    "write: O_TRUNC": lambda d: write(d + "/a", os.O_WRONLY | os.O_TRUNC),
+    "write: append": lambda d: write(d + "/a", os.O_WRONLY | os.O_APPEND),
+    "write: fallocate": lambda d: os.posix_fallocate(os.open(d + "/a", os.O_WRONLY), 0, 100),
+    "write: copy_file_range": lambda d: os.copy_file_range(source(), os.open(d + "/a", os.O_WRONLY), 4),
+    "write: sendfile": lambda d: os.sendfile(os.open(d + "/a", os.O_WRONLY), source(), 0, 4),
+    "write: splice": lambda d: spliced(d + "/a"),
+    "write: chmod": lambda d: os.chmod(d + "/a", 0o640),
+    "write: fchmod": lambda d: os.fchmod(os.open(d + "/a", os.O_RDONLY), 0o644),
+    "write: chown": lambda d: os.chown(d + "/a", os.getuid(), os.getgid()),
+    "write: utimes": lambda d: os.utime(d + "/a", (1, 1)),
+    "write: setxattr": lambda d: os.setxattr(d + "/a", "user.x", b"x"),
+    "write: inode flags": lambda d: flags(d + "/a"),
+    "write: mapped": lambda d: mapped(d + "/a"),
+    "write: dots": lambda d: write(d + "/./sub2/../a"),
+    "write: slashes": lambda d: write(os.getcwd().replace("/", "//") + "//" + d + "///a"),
+    "write: fifo": lambda d: os.mkfifo(d + "/fifo"),
+    "write: socket": lambda d: os.mknod(d + "/socket", 0o140600),
+    "read: a descriptor that reads": lambda d: through_descriptor(d + "/a"),
+    "process: another name of the root": lambda d: write("/proc/self/root" + os.getcwd() + "/" + d + "/a"),
 }
 ALWAYS = {
-    "FS-31 block device": lambda d: os.mknod(d + "/block", 0o60600, os.makedev(8, 0)),
-    "FS-31 character device": lambda d: os.mknod(d + "/char", 0o20600, os.makedev(1, 1)),
-    "PR-05 mount": lambda d: call(libc.mount(b"none", d.encode(), b"tmpfs", 0, None)),
-    "PR-05 umount": lambda d: call(libc.umount2(b"closed", 2)),
-    "PR-05 user namespace": lambda d: call(libc.unshare(0x10000000)),
-    "PR-15 setuid": lambda d: os.setuid(12345),
-    "PR-02 the owner": lambda d: os.kill(int(sys.argv[1]), 0),
+    "write: block device": lambda d: os.mknod(d + "/block", 0o60600, os.makedev(8, 0)),
+    "write: character device": lambda d: os.mknod(d + "/char", 0o20600, os.makedev(1, 1)),
+    "process: mount": lambda d: call(libc.mount(b"none", d.encode(), b"tmpfs", 0, None)),
+    "process: umount": lambda d: call(libc.umount2(b"closed", 2)),
+    "process: user namespace": lambda d: call(libc.unshare(0x10000000)),
+    "process: setuid": lambda d: os.setuid(12345),
+    "process: the owner": lambda d: os.kill(int(sys.argv[1]), 0),
 }
 os.mkdir("ways"); open("ways/file", "w").close()
 done = {}
@@ -113,21 +113,21 @@ def access(path):
     if not os.access(path, os.R_OK): raise PermissionError(errno.EACCES, "access")
 def moved(d): os.rename(d + "/b", "taken"); open("taken").read()
 OPERATIONS = {
-    "RD-01 open": lambda d: open(d + "/a").read(),
-    "RD-01 list": lambda d: os.listdir(d),
-    "RD-01 stat": lambda d: os.stat(d + "/a"),
-    "RD-01 access": lambda d: access(d + "/a"),
-    "RD-01 readlink": lambda d: os.readlink(d + "/link"),
-    "RD-01 xattr": lambda d: os.listxattr(d + "/a"),
-    "RD-01 inotify": lambda d: call(libc.inotify_add_watch(libc.inotify_init1(0), d.encode(), 0x100)),
-    "RD-01 open to walk": lambda d: os.open("a", os.O_RDONLY, dir_fd=os.open(d, os.O_PATH)),
-    "RD-01 execute": lambda d: os.posix_spawn(d + "/program", ["program"], {}),
-    "RD-05 hard link": lambda d: os.link(d + "/a", "other-" + d),
-    "RD-05 move": moved,
-    "RD-05 the root": lambda d: open("/proc/self/root" + os.getcwd() + "/" + d + "/a").read(),
-    "RD-05 the working directory": lambda d: open("/proc/self/cwd/" + d + "/a").read(),
-    "RD-08 open it up": lambda d: (os.chmod(d, 0o755), os.listdir(d)),
-    "RD-08 a file in it": lambda d: open(d + "/mine", "w").close(),
+    "read: open": lambda d: open(d + "/a").read(),
+    "read: list": lambda d: os.listdir(d),
+    "read: stat": lambda d: os.stat(d + "/a"),
+    "read: access": lambda d: access(d + "/a"),
+    "read: readlink": lambda d: os.readlink(d + "/link"),
+    "read: xattr": lambda d: os.listxattr(d + "/a"),
+    "read: inotify": lambda d: call(libc.inotify_add_watch(libc.inotify_init1(0), d.encode(), 0x100)),
+    "read: open to walk": lambda d: os.open("a", os.O_RDONLY, dir_fd=os.open(d, os.O_PATH)),
+    "read: execute": lambda d: os.posix_spawn(d + "/program", ["program"], {}),
+    "read: hard link": lambda d: os.link(d + "/a", "other-" + d),
+    "read: move": moved,
+    "read: the root": lambda d: open("/proc/self/root" + os.getcwd() + "/" + d + "/a").read(),
+    "read: the working directory": lambda d: open("/proc/self/cwd/" + d + "/a").read(),
+    "read: open it up": lambda d: (os.chmod(d, 0o755), os.listdir(d)),
+    "read: a file in it": lambda d: open(d + "/mine", "w").close(),
 }
 done = {}
 for name, operation in OPERATIONS.items():
@@ -180,7 +180,6 @@ def test_what_is_secret_cannot_be_read(daemon: DaemonProcess) -> None:
 
 
 def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
-    """FS-34."""
     (daemon.identity.workspace / "d").mkdir()
     daemon.identity.own(daemon.identity.workspace / "d")
     script = "mkdir e && cd e && rmdir ../e && ! ls ../e 2>/dev/null; echo x > /tmp/still && cat /tmp/still"
@@ -188,14 +187,13 @@ def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
 
 
 def test_fs45_a_temporary_directory_that_is_turned_into_a_link(daemon: DaemonProcess) -> None:
-    """FS-45."""
     script = "rm -rf $TMPDIR/* ; rmdir $TMPDIR; mv $TMPDIR x; ln -sfn / $TMPDIR/link; echo 1 > $TMPDIR/f; cat /tmp/f"
     assert daemon.run("run", "-c", script).stdout == "1\n"
     assert daemon.run("run", "-c", "echo 2 > $TMPDIR/f; cat /tmp/f").stdout == "2\n"
 
 
 def test_other_names_of_a_denied_file_are_reported(daemon: DaemonProcess) -> None:
-    """FS-08: a hard link that was there before is another name, which no mount covers (docs/files.md): a warning says
+    """A hard link that was there before is another name, which no mount covers (docs/files.md): a warning says
     how many there are. Where there is one name there is no warning."""
     workspace = daemon.identity.workspace
     secret = daemon.identity.write(workspace / "secret", "s")

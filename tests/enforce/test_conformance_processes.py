@@ -47,18 +47,18 @@ def vm(name, pid):
     call(getattr(libc, name)(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
 def descriptor_of(pid): call(libc.syscall(438, os.pidfd_open(pid), 0, 0))
 def attack(who, pid, first_file):
-    for name in FILES[first_file:]: attempt(f"RD-03 {who} {name}", lambda: read(f"/proc/{pid}/{name}"))
-    attempt(f"PR-01 {who} ptrace", lambda: call(libc.ptrace(16, pid, 0, 0)) or None)
-    for name in ("process_vm_readv", "process_vm_writev"): attempt(f"PR-01 {who} {name}", lambda: vm(name, pid))
-    attempt(f"PR-01 {who} pidfd_getfd", lambda: descriptor_of(pid))
-    attempt(f"PR-01 {who} kcmp", lambda: call(libc.syscall(KCMP, os.getpid(), pid, 0, 0, 0)) or None)
-    attempt(f"PR-02 {who} limits", lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, 1)) and None)
-    attempt(f"PR-02 {who} nice", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    for name in FILES[first_file:]: attempt(f"read {who} {name}", lambda: read(f"/proc/{pid}/{name}"))
+    attempt(f"enter {who} ptrace", lambda: call(libc.ptrace(16, pid, 0, 0)) or None)
+    for name in ("process_vm_readv", "process_vm_writev"): attempt(f"enter {who} {name}", lambda: vm(name, pid))
+    attempt(f"enter {who} pidfd_getfd", lambda: descriptor_of(pid))
+    attempt(f"enter {who} kcmp", lambda: call(libc.syscall(KCMP, os.getpid(), pid, 0, 0, 0)) or None)
+    attempt(f"change {who} limits", lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, 1)) and None)
+    attempt(f"change {who} nice", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
 KCMP = int(sys.argv[1])
 for pid in map(int, sys.argv[2:]):
     attack(f"host {pid}", pid, 0)
-    attempt(f"PR-02 host {pid} kill", lambda: os.kill(pid, 0))
-    attempt(f"PR-02 host {pid} pidfd", lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0))
+    attempt(f"change host {pid} kill", lambda: os.kill(pid, 0))
+    attempt(f"change host {pid} pidfd", lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0))
 attack("init", 1, 0)
 own = child(signal.pause)
 os.kill(own, signal.SIGSTOP); os.waitpid(own, os.WUNTRACED)
@@ -77,7 +77,7 @@ def attempt(daemon: DaemonProcess, program: str, *words: str, env: dict[str, str
 
 
 def test_nobody_elses_process_can_be_looked_at_or_touched(daemon: DaemonProcess) -> None:
-    """PR-01, PR-02, RD-03: those of the host have no name inside, and of init only the name can be seen."""
+    """Processes of the host have no name inside, and of init only the name can be seen."""
     sibling = daemon.popen("run", "--", "sleep", "1000", stdout=subprocess.DEVNULL)
     try:
         outside = [daemon.pid, os.getpid(), sibling.pid]
@@ -88,9 +88,9 @@ def test_nobody_elses_process_can_be_looked_at_or_touched(daemon: DaemonProcess)
         sibling.terminate()
         sibling.wait()
     succeeded = {name for name, result in said.items() if result == "done"}
-    assert {name for name in succeeded if " own " not in name} == {"RD-03 init cmdline", "RD-03 init task"}
+    assert {name for name in succeeded if " own " not in name} == {"read init cmdline", "read init task"}
     # the twin; `stack` is the kernel's, and so are the descriptors of a child that has not executed anything
-    assert {name for name in said if " own " in name} - succeeded <= {"RD-03 own stack", "RD-03 own fd"}
+    assert {name for name in said if " own " in name} - succeeded <= {"read own stack", "read own fd"}
 
 
 BOMB = r"""
@@ -110,7 +110,7 @@ LIMITED = {"sandbox": {"limits": {"maxProcesses": 64}}}
 
 
 def test_a_fork_bomb_is_bounded(start_daemon: StartDaemon) -> None:
-    """PR-16: by a limit of this one command; the daemon and the next command notice nothing. The kernel applies no such
+    """By a limit of this one command; the daemon and the next command notice nothing. The kernel applies no such
     limit to root, which is said."""
     daemon = start_daemon(settings=LIMITED)
     wrapping = "from sandboxd_client import Client\nw = Client(autostart=False).wrap(argv=['true'], cwd='.')\n"
@@ -149,7 +149,7 @@ true
 
 
 def test_however_a_program_is_started_the_same_holds_for_it(daemon: DaemonProcess) -> None:
-    """PR-13, PR-14: there is no policy about which program may run; what each may do is the same for all."""
+    """There is no policy about which program may run; what each may do is the same for all."""
     identity = daemon.identity
     outside = identity.home / "outside"
     outside.mkdir()
@@ -170,15 +170,15 @@ IPC_CREAT, key = 0o1000, int(sys.argv[1])
 def shared(): call(libc.shmget(key, 0, 0))
 def own(): call(libc.shmget(key + 1, 4096, IPC_CREAT | 0o600))
 def posix(): os.open("/dev/shm/" + sys.argv[2], os.O_RDONLY)
-attempt("FS-43 of the host", shared); attempt("FS-43 own", own); attempt("FS-43 posix", posix)
+attempt("memory of the host", shared); attempt("memory own", own); attempt("memory posix", posix)
 state = os.statvfs("/dev/shm")
 memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-done["FS-33"] = 0 < state.f_blocks * state.f_frsize <= memory * 0.51 and 0 < state.f_files
+done["size of /tmp"] = 0 < state.f_blocks * state.f_frsize <= memory * 0.51 and 0 < state.f_files
 descriptors = []
 def exhaust():
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
     while True: descriptors.append(os.open("/dev/null", 0))
-attempt("PR-17 descriptors", exhaust)
+attempt("exhaust descriptors", exhaust)
 for one in descriptors: os.close(one)
 def memory_bomb():
     resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
@@ -187,16 +187,16 @@ def memory_bomb():
 threads = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(100)]
 for one in threads: one.start()
 for one in threads: one.join()
-attempt("PR-17 memory", memory_bomb)
+attempt("exhaust memory", memory_bomb)
 sys.stderr.write("x" * (4 << 20))
 nested = subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, text=True)
-done["PR-20"] = [nested.returncode != 0, "bwrap:" in nested.stderr]
+done["nested sandbox"] = [nested.returncode != 0, "bwrap:" in nested.stderr]
 print(json.dumps(done))
 """
 
 
 def test_what_a_command_uses_up_is_its_own(daemon: DaemonProcess) -> None:
-    """PR-17, PR-20, FS-33, FS-43: it runs out of descriptors and memory alone and ends as it should; memory is
+    """A command runs out of descriptors and memory alone and ends as it should; memory is
     shared with nobody; what is private has a size; a sandbox in it says that it cannot be."""
     key = 0x53424F58 + os.getpid() * 2
     libc = ctypes.CDLL(None, use_errno=True)
@@ -210,8 +210,8 @@ def test_what_a_command_uses_up_is_its_own(daemon: DaemonProcess) -> None:
         libc.shmctl(segment, 0, None)
         Path("/dev/shm", name).unlink()
     assert said == {
-        "FS-43 of the host": "ENOENT", "FS-43 own": "done", "FS-43 posix": "ENOENT", "FS-33": True,
-        "PR-17 descriptors": "EMFILE", "PR-17 memory": "ENOMEM", "PR-20": [True, True],
+        "memory of the host": "ENOENT", "memory own": "done", "memory posix": "ENOENT", "size of /tmp": True,
+        "exhaust descriptors": "EMFILE", "exhaust memory": "ENOMEM", "nested sandbox": [True, True],
     }  # fmt: skip
     assert daemon.run("run", "--", "true").returncode == 0
 
@@ -235,7 +235,7 @@ os._exit(0)
 
 
 def test_a_path_that_is_swapped_all_the_time_opens_nothing_closed(daemon: DaemonProcess) -> None:
-    """PR-24: what was looked at may be another path by the time it is opened; mounts decide about what is opened."""
+    """What was looked at may be another path by the time it is opened; mounts decide about what is opened."""
     closed = daemon.identity.write(daemon.identity.home / "closed", "old")
     assert attempt(daemon, SWAP, str(closed))["opened"] >= 3
     assert closed.read_text() == "old"

@@ -1,4 +1,4 @@
-"""A command outlives a daemon that is killed, and keeps its protection when the next one cleans up (FS-44, PR-03)."""
+"""A command outlives a daemon that is killed, and keeps its protection when the next one cleans up."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ async def get(proxies: Proxies, name: str, port: int) -> int:
     return int(said.split(b" ")[1])
 
 
-async def test_f125_a_wildcard_denial_holds_on_every_port() -> None:
-    """F125: a wildcard denial holds on every port."""
+async def test_a_wildcard_denial_holds_on_every_port() -> None:
+    """A wildcard denial holds on every port."""
     async with (
         scripted_origin(answer) as origin,
         running_proxies("*", denied=["*.no.test"], pinned=("a.no.test", "ok.test")) as proxies,
@@ -50,8 +50,8 @@ async def test_f125_a_wildcard_denial_holds_on_every_port() -> None:
     ("*.test", None),
     ("*", {"ok.test": True, "a.b.ok.test": True, "ok.test.no.test": True}),
 ])  # fmt: skip
-async def test_f121_one_table_for_every_pattern(table: tuple[str, dict[str, bool] | None]) -> None:
-    """F121: one table for every pattern."""
+async def test_one_table_for_every_pattern(table: tuple[str, dict[str, bool] | None]) -> None:
+    """One table for every pattern."""
     pattern, expected = table
     names = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
     expected = expected if expected is not None else dict.fromkeys(names, True)
@@ -76,8 +76,7 @@ class Alternating:
 
 
 @pytest.mark.parametrize("address", LOCAL)
-async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: str) -> None:
-    """F127, NW-15."""
+async def test_a_name_that_leads_to_this_machine_is_not_dialled(address: str) -> None:
     async with scripted_origin(answer) as origin, running_proxies("ok.test", pinned=()) as proxies:
         names = Alternating(address)
         proxies.names.resolve = names.resolve  # type: ignore[method-assign]
@@ -85,8 +84,7 @@ async def test_f127_a_name_that_leads_to_this_machine_is_not_dialled(address: st
         assert (names.asked, origin.connections) == (1, 0)
 
 
-async def test_f127_what_was_checked_is_what_is_dialled() -> None:
-    """F127, NW-14."""
+async def test_what_was_checked_is_what_is_dialled() -> None:
     dialled: list[tuple[str, int]] = []
 
     async def connect(address: IPAddress, port: int) -> socket.socket:
@@ -101,8 +99,8 @@ async def test_f127_what_was_checked_is_what_is_dialled() -> None:
         assert dialled == [("192.0.2.7", 80)] * 2 and names.asked == 4
 
 
-async def test_f127_a_listed_literal_may_be_reached_and_private_ranges_are_by_choice() -> None:
-    """F127: a listed literal may be reached and private ranges are by choice."""
+async def test_a_listed_literal_may_be_reached_and_private_ranges_are_by_choice() -> None:
+    """A listed literal may be reached and private ranges are by choice."""
     async with scripted_origin(answer) as origin:
         async with running_proxies("ok.test", f"127.0.0.1:{origin.port}", pinned=()) as proxies:
             proxies.names.resolve = Alternating("127.0.0.1").resolve  # type: ignore[method-assign]
@@ -120,8 +118,8 @@ async def test_f127_a_listed_literal_may_be_reached_and_private_ranges_are_by_ch
         "ping no.test",
     ],
 )
-async def test_f128_what_a_command_names_is_no_ground_for_its_decision(command: str) -> None:
-    """F128: Text says little about what a program will connect to: the proxies decide, when it does."""
+async def test_what_a_command_names_is_no_ground_for_its_decision(command: str) -> None:
+    """Text says little about what a program will connect to: the proxies decide, when it does."""
     settings = {"sandbox": {"enabled": True, "network": {"deniedDomains": ["no.test"]}}}
     async with (
         running_daemon(settings=settings, assemble=FakeMachine().assemble) as running,
@@ -133,8 +131,8 @@ async def test_f128_what_a_command_names_is_no_ground_for_its_decision(command: 
         assert host["behavior"] == "deny"
 
 
-async def test_f278_without_a_back_end_the_answer_is_an_error_at_once() -> None:
-    """F278: without a back end the answer is an error at once."""
+async def test_without_a_back_end_the_answer_is_an_error_at_once() -> None:
+    """Without a back end the answer is an error at once."""
     machine = FakeMachine()
     machine.backend.unavailable = "no user namespaces"
     settings = {"sandbox": {"enabled": True}}

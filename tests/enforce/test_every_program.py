@@ -1,5 +1,5 @@
 """Real programs without proxy variables, by name: what is allowed works, of the rest they say that there is no such
-name (every TCP program; conformance NW-02, NW-04, NW-23, NW-30). What they do with sockets is in `test_capture.py`."""
+name. What they do with sockets is in `test_capture.py`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run(daemon: DaemonProcess, line: str, *arguments: object) -> subprocess.Comp
 
 
 def test_clients_by_name(capturing: DaemonProcess, server: Origin) -> None:
-    """F176: clients by name."""
+    """Clients by name."""
     for name in [name for name in PROGRAMS if shutil.which(name.split()[0])]:
         line, complaint = PROGRAMS[name]
         done = run(capturing, line, "ok.test", server.port)
@@ -99,7 +99,7 @@ def test_clients_by_name(capturing: DaemonProcess, server: Origin) -> None:
 @AS_A_USER
 @pytest.mark.skipif(not shutil.which("java"), reason="no Java on this machine")
 def test_java(capturing: DaemonProcess, server: Origin) -> None:
-    """F177: java."""
+    """Java."""
     capturing.identity.write(capturing.identity.workspace / "Get.java", JAVA)
     urls = [f"http://{name}:{server.port}/" for name in ("ok.test", "no.test")]
     inside = [f"http://{host}:3000/" for host in ("localhost", "127.0.0.1", "[::1]")]

@@ -49,7 +49,7 @@ NAMES = ["A", "NODE_EXTRA_CA_CERTS", "NODE_USE_ENV_PROXY", "TMPPREFIX", "HTTPS_P
 
 @AS_A_USER
 def test_the_environment_is_the_same_however_a_command_is_run(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F170, F176, F177, F178, F180: the caller's, without what is on the list of secrets, with the sandbox's own."""
+    """The caller's, without what is on the list of secrets, with the sandbox's own."""
     daemon = start_daemon(settings={"sandbox": {"environment": {"remove": ["SECRET_*"]}}})
     code = f"import os; os.environ['SBX'] = {str(identity.base / 'bin' / 'sandboxd')!r}\n{EVERY_WAY}"
     done = daemon.python(code, SHOW, *NAMES)
@@ -94,7 +94,6 @@ with Client(autostart=False) as box:
 def test_a_host_port_other_processes_hooks_and_servers(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
-    """F084, F094, F172, F173, F181, F303, F305."""
     tmp = identity.write(identity.home / "t" / "x", "").parent
     hook = identity.write(identity.workspace / "hook", "#!/bin/sh\ntouch ~/planted\n", mode=0o755)
     network = {"allowedDomains": ["localhost"], "allowLocalPorts": [origin.port]}
@@ -118,7 +117,7 @@ def test_a_host_port_other_processes_hooks_and_servers(
 
 @AS_A_USER  # root can read every directory
 def test_the_scan_needs_no_program_and_finds_what_is_deep(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F140, F215: without ripgrep, with a ring of links, and with a directory that cannot be read, nothing is masked
+    """Without ripgrep, with a ring of links, and with a directory that cannot be read, nothing is masked
     less than it should be."""
     deep = "a/b/c/d/e/f/g/id_rsa"
     for name in (deep, "x/.env.local", "plain"):

@@ -65,7 +65,7 @@ def test_failures_are_explained(daemon: DaemonProcess, identity: Identity, origi
     _a_push_that_cannot_store_what_it_tracks(daemon, identity)
     _a_checkout_of_protected_files(daemon, identity)
     _clean(daemon, identity)
-    # F044: not followed, since a command could have written the pointer
+    # Not followed, since a command could have written the pointer
     host(identity, "mkdir -p ~/s/.jj/repo ~/w/.jj; printf ../../s/.jj/repo > ~/w/.jj/repo")
     status, _, found = run(daemon, "touch ../s/.jj/repo/x", cwd=home / "w")
     hint = found[f"{home}/s/.jj/repo/x"]
@@ -81,7 +81,7 @@ def test_failures_are_explained(daemon: DaemonProcess, identity: Identity, origi
 
 
 def _a_push_that_cannot_store_what_it_tracks(daemon: DaemonProcess, identity: Identity) -> None:
-    """F036: EBUSY does not stay without an explanation, and the explanation helps. F038: what was pushed is known."""
+    """EBUSY does not stay without an explanation, and the explanation helps. What was pushed is known."""
     work = identity.workspace
     _, said, found = run(daemon, "git push -u origin HEAD; git rev-parse origin/main HEAD | uniq | wc -l")
     assert "Device or resource busy" in said and said.splitlines()[-1] == "1"
@@ -94,7 +94,7 @@ def _a_push_that_cannot_store_what_it_tracks(daemon: DaemonProcess, identity: Id
 
 
 def _a_checkout_of_protected_files(daemon: DaemonProcess, identity: Identity) -> None:
-    """F040: each path is reported, and what keeps names absent does not look like an edit."""
+    """Each path is reported, and what keeps names absent does not look like an edit."""
     work = identity.workspace
     names = (".claude/skills/x.md", ".mcp.json", ".vscode/a")
     line = "; ".join(f"git checkout b -- {name}" for name in names)
@@ -120,7 +120,7 @@ def _clean(daemon: DaemonProcess, identity: Identity) -> None:
 
 
 def _sockets_of_the_host(daemon: DaemonProcess, identity: Identity) -> None:
-    """F054, F064: that the place is mounted read-only does not matter."""
+    """That the place is mounted read-only does not matter."""
     places = [identity.runtime / "s.sock", identity.home / "s.sock"]
     places += [Path(f"/run/sdt-{os.getpid()}.sock")] if os.geteuid() == 0 else []
     listeners = []
@@ -143,7 +143,7 @@ def _sockets_of_the_host(daemon: DaemonProcess, identity: Identity) -> None:
 
 
 def _places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, origin: Origin) -> None:
-    """F016, F019: whatever is closed for reading, helper and network are there."""
+    """Whatever is closed for reading, helper and network are there."""
     for closed in (["/"], ["/**"], ["/tmp", "/var", "/run", "/home", "/root", "/opt", "~"]):
         files = {"denyRead": closed, "allowRead": ["/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "."]}
         settings = {"sandbox": {"filesystem": files, "network": {"allowedDomains": ["ok.test"]}}}
@@ -155,11 +155,9 @@ def _places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, ori
 
 
 def _two_at_once(daemon: DaemonProcess) -> None:
-    """F024: neither meets the other's files, nor the host's."""
+    """Neither meets the other's files, nor the host's."""
     line = "mkdir /tmp/pytest-of-x && test -d $TMPDIR/pytest-of-x && echo $TMPDIR && cat"
-    both = [
-        daemon.popen("run", "-c", line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    both = [daemon.popen("run", "-c", line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     lines = {one.stdout.readline() for one in both if one.stdout is not None}
     assert len(lines - {""}) == 2
     for one in both:
@@ -169,7 +167,7 @@ def _two_at_once(daemon: DaemonProcess) -> None:
 
 
 def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -> None:
-    """F022: who is refused hears of the preset, which works for who has no cache yet, and opens nothing else."""
+    """Who is refused hears of the preset, which works for who has no cache yet, and opens nothing else."""
     host(identity, PACKAGE)
     _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/pip")
     for name in (".npm", ".cargo", ".cache"):
@@ -223,8 +221,8 @@ print(len(statuses), set(statuses))
 """
 
 
-def test_f058_and_f060_neither_clone3_nor_a_namespace_in_the_sandbox(identity: Identity) -> None:
-    """F060: daemon and a client with twenty threads where clone3 answers ENOSYS. F058: after bubblewrap has made its
+def test_neither_clone3_nor_a_namespace_in_the_sandbox(identity: Identity) -> None:
+    """Daemon and a client with twenty threads where clone3 answers ENOSYS. After bubblewrap has made its
     user namespace, the kernel refuses another one in it, and the filter is installed all the same."""
     identity.write(identity.base / "strict" / "bwrap", STRICT_BUBBLEWRAP, mode=0o755)
     under = identity.write(identity.base / "under.py", UNDER_ENOSYS)

@@ -26,7 +26,7 @@ def files_below(path: Path) -> list[str]:
     return sorted(str(one.relative_to(path)) for one in path.rglob("*"))
 
 
-def test_f001_a_dotfile_that_is_a_link_stays_one(lab: Lab) -> None:
+def test_a_dotfile_that_is_a_link_stays_one(lab: Lab) -> None:
     store = lab.identity.write(lab.identity.base / "store" / "bashrc", "safe\n")
     (lab.home / ".bashrc").symlink_to(store)
     (lab.home / ".profile").symlink_to("nowhere/at/all")
@@ -41,8 +41,8 @@ def test_f001_a_dotfile_that_is_a_link_stays_one(lab: Lab) -> None:
     assert lab.run("cat ~/.bashrc; echo x > ~/other", allow_write=["~"]).stdout == "safe\n"
 
 
-def test_f003_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
-    """FS-15, F003: the command runs, the names cannot be made, and nothing is left."""
+def test_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
+    """The command runs, the names cannot be made, and nothing is left."""
     assert lab.run("true").ok
     assert not lab.run("mkdir -p .claude/commands && echo x > .claude/commands/a.md").ok
     assert not lab.run("mkdir .vscode").ok
@@ -50,8 +50,8 @@ def test_f003_absent_directories_of_an_agent_cannot_be_made(lab: Lab) -> None:
     assert files_below(lab.workspace) == ["other", "other/commands", "other/commands/a.md"]
 
 
-def test_f004_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
-    """F004: nothing that is written there seems to succeed."""
+def test_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
+    """Nothing that is written there seems to succeed."""
     lab.identity.write(lab.home / ".ssh" / "id", "key")
     for allow in ([], ["~"]):
         done = lab.run("echo k > ~/.ssh/authorized_keys", deny_read=["~/.ssh"], allow_write=allow)
@@ -63,8 +63,8 @@ def test_f004_a_denied_directory_is_refused_not_emptied(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("below_tmp", [True, False])
-def test_f005_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
-    """FS-25, F005: below a denied directory a readable one, in it a writable one. Random trees: test_files_model."""
+def test_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
+    """Below a denied directory a readable one, in it a writable one. Random trees: test_files_model."""
     top = Path(tempfile.mkdtemp()) / "t" if below_tmp else lab.identity.base / "t"
     if below_tmp:
         assert top.parts[1] == "tmp"
@@ -83,8 +83,8 @@ def test_f005_lists_nest_in_any_depth(lab: Lab, below_tmp: bool) -> None:
         shutil.rmtree(top.parent)
 
 
-def test_f006_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
-    """F006: the more specific rule counts, and of two for the same path the deny."""
+def test_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
+    """The more specific rule counts, and of two for the same path the deny."""
     secret = lab.identity.write(lab.workspace / "secret.txt", "s")
     rules: Rules = {"deny_read": ["./secret.txt"], "allow_read": ["."], "allow_write": ["."]}
     for attempt in ("cat secret.txt", "echo > secret.txt", "rm secret.txt", "mv secret.txt x", "ln secret.txt x"):
@@ -95,16 +95,16 @@ def test_f006_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
     assert lab.run("cat secret.txt").stdout == "s"
 
 
-def test_f007_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
-    """FS-26, F007: parents are mounted before children, in whatever lists they stand."""
+def test_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
+    """Parents are mounted before children, in whatever lists they stand."""
     child = lab.identity.write(lab.home / "p" / "old", "old").parent
     done = lab.run("touch ~/p/f; ls ~/p", deny_read=["~"], allow_read=["~/p"], allow_write=["~/p"])
     assert done.stdout.split() == ["f", "old"]
     assert (child / "f").exists()
 
 
-def test_f009_a_trailing_pattern_means_the_directory(lab: Lab) -> None:
-    """F009: and patterns that open nothing are reported."""
+def test_a_trailing_pattern_means_the_directory(lab: Lab) -> None:
+    """And patterns that open nothing are reported."""
     lab.identity.write(lab.identity.base / "d" / "x", "")
     assert lab.run(f"echo x > {lab.identity.base}/d/f", allow_write=[f"/{lab.identity.base}/d/**"]).ok
     assert not lab.run(f"echo x > {lab.identity.base}/d/g").ok
@@ -112,8 +112,8 @@ def test_f009_a_trailing_pattern_means_the_directory(lab: Lab) -> None:
     assert done.ok and [one for one in done.warnings if "nothing was opened" in one] == done.warnings[:2]
 
 
-def test_f010_patterns_match_files_directories_and_links(lab: Lab) -> None:
-    """F010: each by its kind, links where they lead, and what leads nowhere keeps no command from starting."""
+def test_patterns_match_files_directories_and_links(lab: Lab) -> None:
+    """Each by its kind, links where they lead, and what leads nowhere keeps no command from starting."""
     lab.identity.write(lab.home / ".ssh" / "id_rsa", "key")
     lab.identity.write(lab.home / ".ssh" / "id_dir" / "inner", "key")
     lab.identity.write(lab.home / "elsewhere" / "k", "key")
@@ -128,8 +128,8 @@ def test_f010_patterns_match_files_directories_and_links(lab: Lab) -> None:
     assert done.stdout.split() == ["ok", "id_dir", "id_link", "id_nowhere", "id_pipe", "id_round", "id_rsa"]
 
 
-def test_f013_a_file_reached_through_two_names_is_masked_once(lab: Lab) -> None:
-    """F013: found by a pattern, below a link, below a link to a link, and named."""
+def test_a_file_reached_through_two_names_is_masked_once(lab: Lab) -> None:
+    """Found by a pattern, below a link, below a link to a link, and named."""
     lab.identity.write(lab.workspace / "real" / ".env", "secret")
     (lab.workspace / "link").symlink_to("real")
     (lab.workspace / "second").symlink_to("link")
@@ -139,8 +139,8 @@ def test_f013_a_file_reached_through_two_names_is_masked_once(lab: Lab) -> None:
     assert done.stdout == "" and done.stderr.count("Permission denied") == 2
 
 
-def test_f014_a_secret_on_a_disk_that_cannot_be_written(lab: Lab) -> None:
-    """F014: a file system of its own, mounted read-only by root. As a user can see it: test_hosts_that_resist."""
+def test_a_secret_on_a_disk_that_cannot_be_written(lab: Lab) -> None:
+    """A file system of its own, mounted read-only by root. As a user can see it: test_hosts_that_resist."""
     if os.geteuid() != 0:
         return
     store = lab.identity.base / "store"
@@ -160,8 +160,8 @@ def test_f014_a_secret_on_a_disk_that_cannot_be_written(lab: Lab) -> None:
         subprocess.run(["umount", str(store)], check=True)
 
 
-def test_f015_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
-    """F015: it runs, its configuration stays closed, and nothing is left of what kept absent names absent."""
+def test_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
+    """It runs, its configuration stays closed, and nothing is left of what kept absent names absent."""
     settings = lab.identity.write(lab.home / ".claude" / "settings.json", "{}")
     lab.identity.write(lab.home / ".claude" / "hooks" / "old", "old")
     cwd = lab.home / ".claude"
@@ -178,7 +178,7 @@ def test_f015_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
 
 
 def test_a_working_directory_inside_a_protected_place_is_read_only(lab: Lab) -> None:
-    """Of the kind of F015: whoever chooses the directory of a command cannot open what programs outside obey."""
+    """The client that chooses the directory of a command cannot open what programs outside obey."""
     lab.host("git init -q; mkdir -p .vscode .claude/hooks web/.husky web/src node_modules/p/.vscode; touch web/inc")
     lab.host("git config core.hooksPath web/.husky; git config include.path ../web/inc; git init -q --bare bare")
     for name in (".vscode", ".claude/hooks", ".git/hooks", "bare/hooks"):
@@ -204,8 +204,8 @@ def test_a_repository_of_its_own_in_a_protected_place_is_a_project(lab: Lab) -> 
     assert not lab.run("touch a", project=lab.workspace, cwd=tree.parent).ok
 
 
-def test_f016_and_f019_everything_denied_but_what_programs_need(lab: Lab) -> None:
-    """F016, F019: what the sandbox itself needs is there. With a network: test_field_messages."""
+def test_everything_denied_but_what_programs_need(lab: Lab) -> None:
+    """What the sandbox itself needs is there. With a network: test_field_messages."""
     rules: Rules = {"deny_read": ["//"], "allow_read": ["/usr", "/lib", "/lib64", "/bin", "/etc", "."]}
     done = lab.run("cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; ls; touch z", **rules)
     assert done.ok and done.stdout.split()[1:] == ["x"], done
@@ -214,7 +214,7 @@ def test_f016_and_f019_everything_denied_but_what_programs_need(lab: Lab) -> Non
     assert lab.run("true", deny_read=["/tmp"]).ok
 
 
-def test_f018_a_git_link_that_leads_out(lab: Lab) -> None:
+def test_a_git_link_that_leads_out(lab: Lab) -> None:
     other = lab.home / "r"
     lab.host(f"git init -q {other}; ln -s {other}/.git .git")
     assert lab.run("git status").ok
@@ -225,29 +225,29 @@ def test_f018_a_git_link_that_leads_out(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", [".vscode/settings.json", ".idea/x", ".mcp.json"])
-def test_f023_folders_of_editors_in_packages_are_free(lab: Lab, name: str) -> None:
-    """F023: as packages ship them, and not at the top of a workspace."""
+def test_folders_of_editors_in_packages_are_free(lab: Lab, name: str) -> None:
+    """As packages ship them, and not at the top of a workspace."""
     assert lab.run(f"mkdir -p $(dirname node_modules/p/{name}) && touch node_modules/p/{name}").ok
     assert not lab.run(f"mkdir -p $(dirname {name}) && echo > {name}").ok
     assert lab.run(f"touch node_modules/p/{name}").ok
 
 
-def test_f024_every_session_has_a_temporary_directory_of_its_own(lab: Lab) -> None:
-    """F024: kept between its commands. Two at once: test_field_messages."""
+def test_every_session_has_a_temporary_directory_of_its_own(lab: Lab) -> None:
+    """Kept between its commands. Two at once: test_field_messages."""
     assert lab.run("mkdir /tmp/pytest-of-x; echo a > /tmp/pytest-of-x/f").ok
     assert lab.run('cat $TMPDIR/pytest-of-x/f; mv $TMPDIR/pytest-of-x /tmp/y; test -d "$TMPDIR/y"').stdout == "a\n"
     assert not Path("/tmp/pytest-of-x").exists()
 
 
-def test_f173_writable_means_readable_too(lab: Lab) -> None:
-    """F173: writable means readable too."""
+def test_writable_means_readable_too(lab: Lab) -> None:
+    """Writable means readable too."""
     lab.identity.write(lab.home / "w" / "target", "t")
     (lab.home / "w" / "link").symlink_to("target")
     done = lab.run("echo a > ~/w/f && cat ~/w/f ~/w/link", deny_read=["~"], allow_write=["~/w"])
     assert done.stdout == "a\nt"
 
 
-def test_f292_settings_of_an_agent_in_four_disguises(lab: Lab) -> None:
+def test_settings_of_an_agent_in_four_disguises(lab: Lab) -> None:
     attempt = "mkdir -p .claude; echo '{}' > .claude/settings.json"
     assert not lab.run(attempt).ok
     (lab.workspace / ".claude").mkdir()
@@ -275,8 +275,8 @@ def test_f292_settings_of_an_agent_in_four_disguises(lab: Lab) -> None:
         "cat //$PWD//secret",
     ],
 )
-def test_f294_other_names_of_a_denied_file(lab: Lab, attempt: str) -> None:
-    """F294: other names of a denied file."""
+def test_other_names_of_a_denied_file(lab: Lab, attempt: str) -> None:
+    """Other names of a denied file."""
     secret = lab.identity.write(lab.workspace / "secret", "s3cret")
     (lab.workspace / "p").symlink_to("secret")
     (lab.workspace / "x").mkdir()
@@ -297,7 +297,7 @@ def test_f294_other_names_of_a_denied_file(lab: Lab, attempt: str) -> None:
         (".ripgreprc", True), (".envrc", False), (".venv/pyvenv.cfg", False), ("sub/free.json", False),
     ],
 )  # fmt: skip
-def test_f298_files_that_programs_outside_obey(lab: Lab, name: str, refused: bool) -> None:
+def test_files_that_programs_outside_obey(lab: Lab, name: str, refused: bool) -> None:
     for existing in (False, True):
         if existing:
             lab.identity.write(lab.workspace / name, "old")
@@ -342,7 +342,7 @@ def test_a_directory_that_cannot_be_searched_is_read_only(lab: Lab) -> None:
 
 
 def test_explicit_rules_of_the_user_lift_a_protection(lab: Lab) -> None:
-    """F041: exactly named, and by a file that no command could have written."""
+    """Exactly named, and by a file that no command could have written."""
     lab.host("git init -q; mkdir .vscode; echo old > .vscode/tasks.json")
     assert lab.run("touch .git/hooks/pre-commit", allow_write=["./.git/hooks"]).ok
     assert lab.run("echo x > .vscode/tasks.json", allow_write=["./.vscode/tasks.json"]).ok
@@ -353,7 +353,6 @@ def test_explicit_rules_of_the_user_lift_a_protection(lab: Lab) -> None:
 
 
 def test_fs27_a_root_that_does_not_exist(lab: Lab) -> None:
-    """FS-27."""
     done = lab.run("true", allow_write=["~/no/such/dir"], allow_read=["~/nor/this"], deny_read=["~/nor/that"])
     assert done.ok and sum("does not exist" in warning for warning in done.warnings) == 2
     assert files_below(lab.home) == []
@@ -399,7 +398,7 @@ def test_a_denied_directory_above_the_project_leaves_the_project_open(lab: Lab) 
     assert not lab.run("touch x", project=lab.workspace, cwd=inside).ok  # it opens nothing
 
 
-def test_f210_many_matches(lab: Lab) -> None:
+def test_many_matches(lab: Lab) -> None:
     for number in range(1, 21):
         folder = lab.workspace / "foo" / str(number) / "data" / "cache"
         folder.mkdir(parents=True)
@@ -409,7 +408,7 @@ def test_f210_many_matches(lab: Lab) -> None:
     assert done.stdout == "hi\n" and done.mounts < 150
 
 
-def test_f211_options_that_are_too_many_for_an_argument_list(lab: Lab) -> None:
+def test_options_that_are_too_many_for_an_argument_list(lab: Lab) -> None:
     folder = lab.workspace / ("d" * 100) / ("e" * 100)
     folder.mkdir(parents=True)
     for number in range(400):
@@ -419,7 +418,6 @@ def test_f211_options_that_are_too_many_for_an_argument_list(lab: Lab) -> None:
 
 
 def test_fs07_and_fs17_the_outside_cannot_be_linked_or_shortened(lab: Lab) -> None:
-    """FS-04, FS-07, FS-17."""
     outside = lab.identity.write(lab.home / "file", "content")
     (lab.workspace / "late").symlink_to(outside)
     for attempt in (
@@ -453,14 +451,12 @@ def test_fs22_odd_names(lab: Lab, name: str) -> None:
 
 
 def test_fs29_links_of_a_merged_usr_work_and_stay_safe(lab: Lab) -> None:
-    """FS-29."""
     assert not lab.run("cat /bin/cat", deny_read=["/bin/cat"]).ok
     assert not lab.run("/usr/bin/cat /usr/bin/cat", deny_read=["/bin/cat"]).ok
     assert lab.run("head -c 4 /bin/cat").ok
 
 
 def test_fs34_the_working_directory_has_to_exist(lab: Lab) -> None:
-    """FS-34."""
     assert lab.run("true", cwd=lab.workspace / "gone", project=lab.workspace).error == "cwd_missing"
     lab.identity.write(lab.workspace / "file", "")
     assert lab.run("true", cwd=lab.workspace / "file", project=lab.workspace).error == "cwd_missing"
@@ -468,7 +464,6 @@ def test_fs34_the_working_directory_has_to_exist(lab: Lab) -> None:
 
 
 def test_fs42_and_fs43_devices_and_shared_memory_are_private(lab: Lab) -> None:
-    """FS-42, FS-43."""
     done = lab.run("ls /dev; touch /dev/shm/x; ls /dev/shm")
     assert set(done.stdout.split()) <= {
         "console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
@@ -477,8 +472,8 @@ def test_fs42_and_fs43_devices_and_shared_memory_are_private(lab: Lab) -> None:
     assert not Path("/dev/shm/x").exists()
 
 
-def test_f021_a_listed_device_can_be_used(lab: Lab) -> None:
-    """F021: a node of its own where one can be made, else one that every Linux has and the sandbox's /dev has not."""
+def test_a_listed_device_can_be_used(lab: Lab) -> None:
+    """A node of its own where one can be made, else one that every Linux has and the sandbox's /dev has not."""
     if os.geteuid() == 0:
         node = Path(f"/dev/sandboxd-test-{os.getpid()}")
         os.mknod(node, 0o20666, os.makedev(1, 3))

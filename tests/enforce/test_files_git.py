@@ -55,8 +55,8 @@ def test_status_is_clean_while_a_command_runs(lab: Lab, repository: Path) -> Non
     assert lab.run("git status --porcelain --ignored").stderr == ""
 
 
-def test_f038_push_and_fetch_with_a_remote(lab: Lab, repository: Path) -> None:
-    """F038: what was pushed is stored here too, and what cannot be pushed has no effect there."""
+def test_push_and_fetch_with_a_remote(lab: Lab, repository: Path) -> None:
+    """What was pushed is stored here too, and what cannot be pushed has no effect there."""
     hub = lab.home / "hub.git"
     lab.host(f"git init -q --bare {hub}; git remote add origin {hub}; git push -q origin main")
     rules: Rules = {"allow_write": [f"/{hub}"]}
@@ -70,8 +70,8 @@ def test_f038_push_and_fetch_with_a_remote(lab: Lab, repository: Path) -> None:
     assert lab.host(f"git -C {hub} rev-parse main") == before
 
 
-def test_f036_and_f037_configuration_is_closed_unless_opted_in(lab: Lab, repository: Path) -> None:
-    """F036, F037: hooks stay closed. What people are told: test_field_messages."""
+def test_configuration_is_closed_unless_opted_in(lab: Lab, repository: Path) -> None:
+    """Hooks stay closed. What people are told: test_field_messages."""
     hub = lab.home / "hub.git"
     lab.host(f"git init -q --bare {hub}; git remote add origin {hub}")
     assert not lab.run("git config user.x y").ok
@@ -115,8 +115,7 @@ def prepared() -> dict[int, Path]:
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_f042_and_f297_nothing_planted_runs_on_the_host(lab: Lab, prepared: dict[int, Path], plant: str) -> None:
-    """FS-37, FS-39."""
+def test_nothing_planted_runs_on_the_host(lab: Lab, prepared: dict[int, Path], plant: str) -> None:
     if lab.identity.uid not in prepared:
         made = lab.identity.base / "prepared"
         made.mkdir()
@@ -172,8 +171,7 @@ def worktree(lab: Lab) -> tuple[Path, Path]:
     return main, linked
 
 
-def test_f030_a_linked_worktree_works(lab: Lab, worktree: tuple[Path, Path]) -> None:
-    """FS-35."""
+def test_a_linked_worktree_works(lab: Lab, worktree: tuple[Path, Path]) -> None:
     main, linked = worktree
     done = lab.run(
         "set -e; touch a; git add a; git commit -qm a; git stash list; git fetch -q . main; git branch x; git gc -q;"
@@ -190,8 +188,8 @@ def test_f030_a_linked_worktree_works(lab: Lab, worktree: tuple[Path, Path]) -> 
     assert lab.host("git fsck", cwd=main) is not None
 
 
-def test_f032_and_f033_a_worktree_below_a_writable_directory(lab: Lab, worktree: tuple[Path, Path]) -> None:
-    """F032, F033: protection closes nothing that git needs, and what is shown as writable is."""
+def test_a_worktree_below_a_writable_directory(lab: Lab, worktree: tuple[Path, Path]) -> None:
+    """Protection closes nothing that git needs, and what is shown as writable is."""
     main, linked = worktree
     for number, rule in enumerate(("~", f"/{main}/.git")):
         done = lab.run(f"touch {number}; git add .; git commit -qm b", project=linked, allow_write=[rule])
@@ -259,8 +257,8 @@ def test_a_directory_of_hooks_that_the_configuration_names(lab: Lab, repository:
     assert not lab.run("echo x > shared").ok
 
 
-def test_f039_and_f040_a_branch_with_protected_files(lab: Lab, repository: Path) -> None:
-    """F039, F040: refused, or lifted by name. What is reported: test_field_messages."""
+def test_a_branch_with_protected_files(lab: Lab, repository: Path) -> None:
+    """Refused, or lifted by name. What is reported: test_field_messages."""
     lab.host("git checkout -qb b; mkdir .vscode; echo {} > .vscode/settings.json; git add -A; git commit -qm b")
     lab.host("git checkout -q main")
     done = lab.run("git checkout b")
@@ -269,8 +267,8 @@ def test_f039_and_f040_a_branch_with_protected_files(lab: Lab, repository: Path)
     assert lab.run("git checkout -q b && git status --porcelain", allow_write=["./.vscode"]).stdout == ""
 
 
-def test_f045_owners_are_the_same_inside(lab: Lab, repository: Path) -> None:
-    """F045: git has no doubts, and what is made belongs to the caller outside as well."""
+def test_owners_are_the_same_inside(lab: Lab, repository: Path) -> None:
+    """Git has no doubts, and what is made belongs to the caller outside as well."""
     done = lab.run("git status --porcelain; id -u; stat -c %u .; echo > new; stat -c %u new")
     assert done.ok and set(done.stdout.split()) == {str(lab.identity.uid)}
     assert (repository / "new").stat().st_uid == lab.identity.uid

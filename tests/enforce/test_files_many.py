@@ -1,4 +1,4 @@
-"""Thousands of paths in a rule: enforced to the last one, or refused before anything runs (F210, F211, FS-28)."""
+"""Thousands of paths in a rule: enforced to the last one, or refused before anything runs."""
 
 from __future__ import annotations
 

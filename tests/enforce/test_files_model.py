@@ -1,4 +1,4 @@
-"""PD-19: generated policies and trees: what real bubblewrap enforces is what a naive model says, operation for
+"""Generated policies and trees: what real bubblewrap enforces is what a naive model says, operation for
 operation.
 
 `SANDBOXD_FILE_CASES` sets how many (seed 0 upwards; 60 by default, 2,000 for the full run).

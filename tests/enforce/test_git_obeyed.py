@@ -1,6 +1,5 @@
 """What the configuration of git names, and git then obeys: hooks, included files, templates. Wherever the configuration
-stands, and whether what it names exists or not, nothing that a sandbox has written there runs on the host (F042, F297,
-FS-14, FS-37)."""
+stands, and whether what it names exists or not, nothing that a sandbox has written there runs on the host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Repositories that a command makes itself: when it has ended, a git on the host runs nothing of what it put there
-(F042, F297, FS-14)."""
+"""Repositories that a command makes itself: when it has ended, a git on the host runs nothing of what it put there."""
 
 from __future__ import annotations
 
@@ -116,7 +115,6 @@ def test_a_link_to_a_repository_that_is_closed_touches_nothing_there(lab: Lab) -
 
 
 def test_pipes_where_git_reads_hang_nobody(lab: Lab) -> None:
-    """FS-31."""
     names = ("config", "commondir", "config.worktree", "gitdir")
     script = "".join(f"rm -f new/.git/{name}; mkfifo new/.git/{name};" for name in names)
     done = lab.run(f"git init -q new; {script} mkdir other; mkfifo other/.git")

@@ -5,8 +5,6 @@ name leads to this machine, so that only the policy is between a connection and 
 address are made to fail by the connector, after the decision.
 
 `SANDBOXD_HOST_CASES` sets how many policies (seed 0 upwards; 40 by default).
-
-Conformance PD-19.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Machines on which a sandbox is harder to start: each works, or says why and what to do, and runs nothing (F250 to
-F263, PD-05, PD-24)."""
+"""Machines on which a sandbox is harder to start: each works, or says why and what to do, and runs nothing."""
 
 from __future__ import annotations
 
@@ -73,13 +72,13 @@ def without(*capabilities: str) -> list[str]:
     return ["setpriv", "--bounding-set", dropped, "--inh-caps", dropped]
 
 
-def test_f250_root_without_the_capability_to_mount(identity: Identity) -> None:
-    """F059, F250: as in a container without CAP_SYS_ADMIN."""
+def test_root_without_the_capability_to_mount(identity: Identity) -> None:
+    """As in a container without CAP_SYS_ADMIN."""
     if identity.uid == 0:  # nobody else has it
         assert_sandboxed(look(identity, without("sys_admin", "net_admin", "sys_ptrace")))
 
 
-def test_f250_root_that_cannot_map_itself(identity: Identity) -> None:
+def test_root_that_cannot_map_itself(identity: Identity) -> None:
     if identity.uid == 0:
         seen = look(identity, without("setfcap"))
         assert_nothing_runs(seen, "setfcap_missing")
@@ -87,14 +86,14 @@ def test_f250_root_that_cannot_map_itself(identity: Identity) -> None:
 
 
 def test_a_user_with_capabilities(identity: Identity) -> None:
-    """F252: As in a container that runs as a user and is given some; bubblewrap does not start for one."""
+    """As in a container that runs as a user and is given some; bubblewrap does not start for one."""
     if identity.uid != 0:
         seen = look(identity, within(identity, "--cap-add", "CAP_SETFCAP"))
         assert_nothing_runs(seen, "capabilities_restricted")
 
 
-def test_f251_a_container_that_masks_proc(identity: Identity) -> None:
-    """F251: With root in it, who needs CAP_SETFCAP to map itself, and with a user."""
+def test_a_container_that_masks_proc(identity: Identity) -> None:
+    """With root in it, who needs CAP_SETFCAP to map itself, and with a user."""
     capability = ["--cap-add", "CAP_SETFCAP"] if identity.uid == 0 else []
     container = within(identity, *capability, "--ro-bind", "/dev/null", "/proc/interrupts")
     seen = look(identity, container)
@@ -107,13 +106,13 @@ def test_f251_a_container_that_masks_proc(identity: Identity) -> None:
     assert any("weaker nested sandbox" in warning for warning in weaker.warnings)
 
 
-def test_f252_nested_user_namespaces_refused(identity: Identity) -> None:
-    """F252: As with user.max_user_namespaces=0 and kernel.unprivileged_userns_clone=0."""
+def test_nested_user_namespaces_refused(identity: Identity) -> None:
+    """As with user.max_user_namespaces=0 and kernel.unprivileged_userns_clone=0."""
     assert_nothing_runs(look(identity, within(identity, "--disable-userns")), "namespaces_disabled")
 
 
-def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
-    """F252, F257: A bubblewrap that says its version and then fails, as under AppArmor on Ubuntu."""
+def test_a_security_module_in_the_way(identity: Identity) -> None:
+    """A bubblewrap that says its version and then fails, as under AppArmor on Ubuntu."""
     stub = identity.write(
         identity.base / "stub" / "bwrap",
         'case "$*" in --version) echo "bubblewrap 0.9.0";;'
@@ -127,8 +126,8 @@ def test_f252_and_f257_a_security_module_in_the_way(identity: Identity) -> None:
     assert "apparmor" in seen.errors and seen.failed["user namespace"] == "namespaces_restricted"
 
 
-def test_f255_nothing_is_installed(identity: Identity) -> None:
-    """F255: nothing is installed."""
+def test_nothing_is_installed(identity: Identity) -> None:
+    """Nothing is installed."""
     few = identity.base / "few"
     few.mkdir()
     for program in ("sh", "touch", "env"):
@@ -139,8 +138,8 @@ def test_f255_nothing_is_installed(identity: Identity) -> None:
     assert "socat" not in seen.errors
 
 
-def test_f014_a_secret_on_a_file_system_that_cannot_be_written(identity: Identity) -> None:
-    """F014: as in a store of packages, which a workspace links to."""
+def test_a_secret_on_a_file_system_that_cannot_be_written(identity: Identity) -> None:
+    """As in a store of packages, which a workspace links to."""
     store, seen_at = identity.base / "store", identity.base / "ro"
     identity.write(store / ".env.example", "secret\n")
     identity.write(store / "open", "open\n")

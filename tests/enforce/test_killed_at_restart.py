@@ -1,5 +1,5 @@
 """The daemon is killed in the middle of a restart: its commands keep their protection, and the next one cleans up
-(docs/restarts.md, FS-44)."""
+(docs/restarts.md)."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ STAGES: dict[str, Callable[[DaemonProcess], bool]] = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_whatever_it_was_doing(
-    start_daemon: StartDaemon, host_snapshot: HostWatch, origin: Origin, stage: str
-) -> None:
+def test_whatever_it_was_doing(start_daemon: StartDaemon, host_snapshot: HostWatch, origin: Origin, stage: str) -> None:
     identity = host_snapshot.identity
     identity.run(["git", "init", "-q", str(identity.workspace)], check=True)
     with host_snapshot.assert_unchanged():

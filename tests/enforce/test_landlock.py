@@ -144,7 +144,7 @@ JOB = "import os, signal; signal.signal(15, lambda *_: print('own')); os.kill(0,
 
 
 def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: StartDaemon) -> None:
-    """F261: each layer that is enforced is named, and tried by `check`. With a terminal a command shares the process
+    """Each layer that is enforced is named, and tried by `check`. With a terminal a command shares the process
     group of the shell's job: `kill 0` reaches its own processes there and no others; the twin is not sandboxed. It can
     suspend the job, as Ctrl-Z does."""
     daemon = start_daemon()

@@ -28,7 +28,7 @@ def daemon(shared_daemon: DaemonProcess) -> DaemonProcess:
 
 
 def test_the_loader_of_bubblewrap_does_not_obey_the_environment_of_the_command(daemon: DaemonProcess) -> None:
-    """PR-14: with LD_PRELOAD bubblewrap would run any code on the host; LD_DEBUG_OUTPUT shows whether its loader
+    """With LD_PRELOAD bubblewrap would run any code on the host; LD_DEBUG_OUTPUT shows whether its loader
     listens."""
     home = daemon.identity.home
     given = ["LD_DEBUG=files", f"LD_DEBUG_OUTPUT={home}/loader", "LD_PRELOAD=libc.so.6", "LOCPATH=/nonexistent"]

@@ -1,4 +1,4 @@
-"""A command's tree ends with whoever it was run for, wholly, and leaves nothing behind (F190 to F199, PR-03)."""
+"""A command's tree ends with whoever it was run for, wholly, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def test_a_client_asked_to_end_passes_it_on_and_then_insists(shared_daemon: Daem
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_reaches_the_command(shared_daemon: DaemonProcess, number: signal.Signals) -> None:
-    """F196."""
     client = shared_daemon.popen(
         "run", "-c", f"trap 'echo got; exit 3' {number.name[3:]}; touch ready; sleep 987 & wait", stdout=subprocess.PIPE
     )
@@ -106,7 +105,6 @@ print(child.wait())
 
 
 def test_a_thread_that_ends_does_not_take_its_command_along(shared_daemon: DaemonProcess) -> None:
-    """F194."""
     code = """
 import threading
 from sandboxd_client import Client
@@ -124,7 +122,6 @@ with Client(autostart=False) as box:
 
 
 def test_a_timeout_ends_the_tree_and_keeps_the_output(shared_daemon: DaemonProcess) -> None:
-    """F195."""
     code = """
 import subprocess, sys
 from sandboxd_client import Client

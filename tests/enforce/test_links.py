@@ -1,4 +1,4 @@
-"""Symlinks at protected names stay what they are (F001, F018, F292): they are pinned before the command starts."""
+"""Symlinks at protected names stay what they are: they are pinned before the command starts."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def mount(directory: Path) -> None:
 if os.geteuid() == 0:  # else there is nobody who could mount anything
 
     def test_what_is_mounted_below_is_treated_as_what_it_is_mounted_on(identity: Identity) -> None:
-        """FS-30: writable below a writable directory, closed below a closed one, read-only elsewhere, and a rule about
+        """Writable below a writable directory, closed below a closed one, read-only elsewhere, and a rule about
         a file in it holds. The mounts are made in a namespace of this thread, out of which everything is started."""
         work, other = identity.workspace, identity.home / "other"
         found: list[tuple[Done, list[list[str]], str]] = []

@@ -1,4 +1,4 @@
-"""Cases of the network that only a real sandbox shows: F077, F103, F114, and a reason that has to be told wherever a
+"""Cases of the network that only a real sandbox shows, and a reason that has to be told wherever a
 host is refused."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_reasons_ports_and_certificates(start_daemon: StartDaemon, identity: Ide
     done = daemon.python(PROGRAM, str(origin.port), str(certificate))
     assert done.returncode == 0, done.stderr
     no_ports, warnings, status, told = json.loads(done.stdout)
-    assert no_ports, "F103: a sandbox opens no port of the host, so nobody else can use its proxies"
+    assert no_ports, "a sandbox opens no port of the host, so nobody else can use its proxies"
     assert status == 97 and origin.connections == []  # curl: the SOCKS proxy said no
     assert [WHY in text for text in told] == [True] * len(told), told
     assert any(f"NODE_EXTRA_CA_CERTS names {certificate}, which the command may not read" in one for one in warnings)
@@ -112,7 +112,7 @@ Path("said").write_text(repr(said))
 """
 
 
-def test_f077_tunnels_stay_when_settings_change_and_nothing_is_open_when_the_proxies_are_gone(
+def test_tunnels_stay_when_settings_change_and_nothing_is_open_when_the_proxies_are_gone(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
     network = {"allowedDomains": ["ok.test"]}

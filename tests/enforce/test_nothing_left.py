@@ -1,4 +1,4 @@
-"""Whatever dies, and however many work at once: the host is as it was (F190 to F193, F199, F259, FS-44)."""
+"""Whatever dies, and however many work at once: the host is as it was."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chain(client: subprocess.Popen[bytes]) -> list[int]:
 
 @each_bubblewrap
 def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
-    """F191: whoever is killed."""
+    """Whoever is killed."""
     identity = daemon.identity
     identity.run(["git", "init", "-q", str(identity.workspace)])
     run_once(daemon)
@@ -70,7 +70,7 @@ def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> N
 @each_bubblewrap
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_the_daemon_is_killed(start_daemon: StartDaemon, host_snapshot: HostWatch, power: str) -> None:
-    """F087, F191: With a power cut everything dies at once, and what is in memory (the runtime directory) is gone."""
+    """With a power cut everything dies at once, and what is in memory (the runtime directory) is gone."""
     with host_snapshot.assert_unchanged():
         daemon = start_daemon()
         identity = daemon.identity
@@ -105,7 +105,7 @@ print(json.dumps([len(said), sorted(set(said)), failed[:3]]))
 """
 
 
-def test_f259_two_hundred_commands_of_eight_clients(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
+def test_two_hundred_commands_of_eight_clients(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
     identity = daemon.identity
     identity.run(["git", "init", "-q", str(identity.workspace)])
     run_once(daemon)

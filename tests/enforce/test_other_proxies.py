@@ -89,8 +89,8 @@ def test_programs_that_know_no_proxy_go_through_the_parent_too(start_daemon: Sta
         assert asked == [b"CONNECT far.test:80 HTTP/1.1"] and len(origin.connections) == 1
 
 
-def test_f083_a_proxy_of_one_s_own_decides_and_that_is_said(start_daemon: StartDaemon, origin: Origin) -> None:
-    """F083: a proxy of one's own decides and that is said."""
+def test_a_proxy_of_one_s_own_decides_and_that_is_said(start_daemon: StartDaemon, origin: Origin) -> None:
+    """A proxy of one's own decides and that is said."""
     daemon = start_daemon(settings=network(httpProxyPort=origin.port))
     code = """
 import json

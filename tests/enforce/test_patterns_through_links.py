@@ -1,5 +1,5 @@
 """A pattern goes through the symlinks that its parts name, as in a shell: what it denies there is denied, and the links
-stay what they are for the next command (FS-05, F018)."""
+stay what they are for the next command."""
 
 from __future__ import annotations
 

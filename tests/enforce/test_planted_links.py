@@ -1,4 +1,4 @@
-"""A symlink that a sandbox has put at the name of a rule opens nothing to the next command (FS-05, FS-16, F295)."""
+"""A symlink that a sandbox has put at the name of a rule opens nothing to the next command."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def plant(lab: Lab, names: list[str]) -> list[list[str]]:
 
 
 def test_nothing_at_home_that_programs_obey_can_be_planted(identity: Identity) -> None:
-    """FS-40, FS-41, FS-15: absent, then existing: not made in any way, not changed, removed, or moved away, not even
+    """Absent, then existing: not made in any way, not changed, removed, or moved away, not even
     together with the directory it is in. Names beside them are free."""
     home = identity.home
     with Lab(identity) as lab:
@@ -69,6 +69,5 @@ def test_nothing_at_home_that_programs_obey_can_be_planted(identity: Identity) -
     .config/git/attributes .gitconfig""".split(),
 )
 def test_the_table_knows_them(name: str) -> None:
-    """FS-41."""
     parts = Path(name).parts
     assert any(tuple(parts[: len(row.parts)]) == row.parts for row in rows(ProtectedIn.HOME))

@@ -1,4 +1,4 @@
-"""What the kernel refuses to a real command is known while it happens, and nothing else is (F240, F241)."""
+"""What the kernel refuses to a real command is known while it happens, and nothing else is."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ with Client(autostart=False) as box:
 
 
 def test_a_number_of_a_process_that_comes_again_is_not_the_old_command(daemon: DaemonProcess) -> None:
-    """PR-23: the processes of every command have the same numbers; what each is refused is still its own."""
+    """The processes of every command have the same numbers; what each is refused is still its own."""
     done = daemon.python(TWICE, cwd=daemon.identity.workspace)
     (first, one), (second, two) = map(json.loads, done.stdout.splitlines())
     assert first == second

@@ -1,4 +1,4 @@
-"""RD-12: variables that the settings name do not reach a command, however its argv was come by."""
+"""Variables that the settings name do not reach a command, however its argv was come by."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ with Client(autostart=False) as box:
 # --- rules ---
 
 
-def test_f122_f139_a_web_rule_opens_its_host_only_and_f125_denies_hold_on_every_port(
+def test_a_web_rule_opens_its_host_only_and_f125_denies_hold_on_every_port(
     start_daemon: StartDaemon, origin: Origin
 ) -> None:
-    """F122, F139, F125: a web rule opens its host only, and denies hold on every port."""
+    """A web rule opens its host only, and denies hold on every port."""
     permissions = {"allow": ["WebFetch(domain:ok.test)", "WebFetch(domain:*)"], "deny": ["WebFetch(domain:*.no.test)"]}
     daemon = start_daemon(resolve=RESOLVE, settings={"permissions": {"allow": permissions["allow"][:1]}})
     assert fetch(daemon, origin, "ok.test") == "200"
@@ -73,8 +73,8 @@ def test_f122_f139_a_web_rule_opens_its_host_only_and_f125_denies_hold_on_every_
     wait_until(lambda: fetch(daemon, origin, "ok.test") == "403", "the rules are separate")
 
 
-def test_f134_f135_f140_read_rules_are_enforced(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F134, F135, F140: read rules are enforced."""
+def test_read_rules_are_enforced(start_daemon: StartDaemon, identity: Identity) -> None:
+    """Read rules are enforced."""
     for name in (".idea/x", ".env", ".env.local", "secrets/a", "sub/id_rsa", "plain"):
         identity.write(identity.workspace / name, name)
     identity.write(identity.home / ".bashrc", "mine")
@@ -90,8 +90,8 @@ def test_f134_f135_f140_read_rules_are_enforced(start_daemon: StartDaemon, ident
     assert not [path for path in identity.base.rglob("*") if "*" in path.name]
 
 
-def test_f142_start_up_files_of_home_and_of_the_directory(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F142: start-up files of home and of the directory."""
+def test_start_up_files_of_home_and_of_the_directory(start_daemon: StartDaemon, identity: Identity) -> None:
+    """Start-up files of home and of the directory."""
     identity.write(identity.home / ".bashrc", "mine\n")
     project = identity.write(identity.home / "p" / "file", "").parent
     daemon = start_daemon(settings=sandbox(filesystem={"allowWrite": ["~"]}))
@@ -105,8 +105,8 @@ def test_f142_start_up_files_of_home_and_of_the_directory(start_daemon: StartDae
 # --- who may say what ---
 
 
-def test_f132_a_projects_file_does_not_switch_the_sandbox_off(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F132: a projects file does not switch the sandbox off."""
+def test_a_projects_file_does_not_switch_the_sandbox_off(start_daemon: StartDaemon, identity: Identity) -> None:
+    """A projects file does not switch the sandbox off."""
     loosening = {"sandbox": {"enabled": False, "excludedCommands": ["touch"], "allowUnsandboxedCommands": True}}
     identity.write(identity.workspace / ".claude" / "settings.json", json.dumps(loosening))
     daemon = start_daemon(settings=sandbox())
@@ -117,8 +117,8 @@ def test_f132_a_projects_file_does_not_switch_the_sandbox_off(start_daemon: Star
     assert "may only tighten" in shown and str(identity.workspace) in shown
 
 
-def test_f145_off_is_off_and_status_says_so(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F145: off is off and status says so."""
+def test_off_is_off_and_status_says_so(start_daemon: StartDaemon, identity: Identity) -> None:
+    """Off is off and status says so."""
     daemon = start_daemon(settings={"sandbox": {"enabled": False}})
     sandboxed, _, reason, _ = decided(daemon, "touch ~/x; cat /proc/self/status")
     assert (sandboxed, reason) == (False, "sandboxDisabled")
@@ -127,8 +127,8 @@ def test_f145_off_is_off_and_status_says_so(start_daemon: StartDaemon, identity:
     assert str(identity.home / ".claude" / "settings.json") in daemon.run("settings", "show", "enabled").stdout
 
 
-def test_f148_the_wish_to_run_outside_is_asked_about_or_refused(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F148: the wish to run outside is asked about or refused."""
+def test_the_wish_to_run_outside_is_asked_about_or_refused(start_daemon: StartDaemon, identity: Identity) -> None:
+    """The wish to run outside is asked about or refused."""
     daemon = start_daemon(settings=sandbox())
     query = {"dangerously_disable_sandbox": True}
     assert decided(daemon, "true", **query)[:3] == [False, "ask", "sandboxOverride"]
@@ -156,10 +156,10 @@ def test_run_may_allow_more_for_one_command_unless_somebody_said_no(start_daemon
 # --- excluded commands ---
 
 
-def test_f151_f158_an_excluded_command_has_the_callers_own_environment(
+def test_an_excluded_command_has_the_callers_own_environment(
     start_daemon: StartDaemon, identity: Identity
 ) -> None:
-    """F151, F158: an excluded command has the callers own environment."""
+    """An excluded command has the callers own environment."""
     daemon = start_daemon(settings=sandbox(excludedCommands=["cat"]))
     code = """
 import json, os, subprocess
@@ -187,21 +187,21 @@ with Client(autostart=False) as box:
     assert len(namespaces) == 1
 
 
-def test_f152_one_excluded_word_does_not_lift_a_line(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F152: one excluded word does not lift a line."""
+def test_one_excluded_word_does_not_lift_a_line(start_daemon: StartDaemon, identity: Identity) -> None:
+    """One excluded word does not lift a line."""
     daemon = start_daemon(settings=sandbox(excludedCommands=["true", "git"]))
     for line in ("touch ~/probe; true", "true > ~/probe", "true && touch ~/probe", "git --version; touch ~/probe"):
         sandboxed, _, _, out = decided(daemon, line)
         assert sandboxed, (line, out)
         assert not (identity.home / "probe").exists(), line
     repository = identity.home / "other"
-    assert decided(daemon, f"git init -q {repository}")[0] is False  # F157: outside, wherever it writes
+    assert decided(daemon, f"git init -q {repository}")[0] is False  # Outside, wherever it writes
     assert decided(daemon, f"git -C {repository} config user.name x")[3][0] == 0
     assert "name = x" in (repository / ".git" / "config").read_text()
 
 
-def test_f159_names_are_advice_and_limits_hold(start_daemon: StartDaemon, origin: Origin) -> None:
-    """F159: names are advice and limits hold."""
+def test_names_are_advice_and_limits_hold(start_daemon: StartDaemon, origin: Origin) -> None:
+    """Names are advice and limits hold."""
     daemon = start_daemon(resolve=RESOLVE, settings={"permissions": {"deny": ["Bash(curl:*)"]}, **sandbox()})
     assert decided(daemon, f"curl -s {origin.url('no.test')}")[1] == "deny"
     url = origin.url("no.test")
@@ -215,8 +215,8 @@ def test_f159_names_are_advice_and_limits_hold(start_daemon: StartDaemon, origin
     assert not origin.connections
 
 
-def test_f161_every_way_of_running_is_inside(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F161: every way of running is inside."""
+def test_every_way_of_running_is_inside(start_daemon: StartDaemon, identity: Identity) -> None:
+    """Every way of running is inside."""
     daemon = start_daemon(settings=sandbox())
     code = """
 import asyncio, os, pty, subprocess
@@ -274,7 +274,7 @@ print("cut", connect()[1].decode(), flush=True)
 """
 
 
-def test_f143_a_running_command_meets_new_rules_and_its_tunnels_are_cut(
+def test_a_running_command_meets_new_rules_and_its_tunnels_are_cut(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
     daemon = start_daemon(resolve=RESOLVE, settings=sandbox())
@@ -291,10 +291,10 @@ def test_f143_a_running_command_meets_new_rules_and_its_tunnels_are_cut(
     assert running.returncode == 0
 
 
-def test_f133_a_file_that_breaks_keeps_its_rules_and_at_start_nothing_runs(
+def test_a_file_that_breaks_keeps_its_rules_and_at_start_nothing_runs(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
-    """F133: a file that breaks keeps its rules and at start nothing runs."""
+    """A file that breaks keeps its rules and at start nothing runs."""
     secret = identity.write(identity.home / "secret", "s")
     rules = sandbox(filesystem={"denyRead": ["~/secret"]}, network={"deniedDomains": ["no.test"]})
     daemon = start_daemon(resolve=RESOLVE, settings=rules)

@@ -1,4 +1,4 @@
-"""No set-user-ID program is left behind by a command (FS-32): whoever runs one has the rights of its owner."""
+"""No set-user-ID program is left behind by a command: whoever runs one has the rights of its owner."""
 
 from __future__ import annotations
 

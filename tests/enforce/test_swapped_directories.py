@@ -1,4 +1,4 @@
-"""A directory that another sandbox swaps for a link while one is being made opens nothing outside (FS-05)."""
+"""A directory that another sandbox swaps for a link while one is being made opens nothing outside."""
 
 from __future__ import annotations
 

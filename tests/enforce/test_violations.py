@@ -93,7 +93,6 @@ with socket.socket(socket.AF_UNIX) as listener:
 
 
 def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: StartDaemon) -> None:
-    """F240, F241, PD-25."""
     daemon = start_daemon(
         settings={
             "sandbox": {
@@ -156,7 +155,6 @@ with Client(autostart=False) as box, Client(autostart=False) as listener:
 
 
 def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> None:
-    """F050, F053, F057, F061, F064, F301, IP-01, IP-03, IP-06."""
     directory = identity.own(_made(identity.base / "socks"))
     links = identity.own(_made(identity.base / "links"))
     agent = identity.home / "agent"
@@ -175,7 +173,7 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         no = [str(identity.base / "docker.sock"), str(identity.workspace / "other"), "./planted", str(daemon.socket)]
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, *yes, *no, "@x")
         assert done.stdout.splitlines()[:8] == ["hello"] * 4 + ["Permission denied"] * 4, done.stderr
-        assert done.stdout.splitlines()[8] in ("Permission denied", "Connection refused"), "an abstract one: IP-04"
+        assert done.stdout.splitlines()[8] in ("Permission denied", "Connection refused"), "an abstract one"
         found = {violation["target"]: violation for violation in blocked(daemon)}
         assert {target: v["kind"] for target, v in found.items()} == dict.fromkeys([*no[:2], "@x"], "unix-socket")
         assert found[no[0]]["count"] == 2 and "gives control of this host" in found[no[0]]["hint"]
@@ -215,7 +213,7 @@ def _agent(daemon: DaemonProcess, identity: Identity, agent: Path) -> None:
 
 
 def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: StartDaemon) -> None:
-    """F051, F307: an agent that the environment names, one in a directory that cannot be listed, and the daemon
+    """An agent that the environment names, one in a directory that cannot be listed, and the daemon
     itself."""
     agent = Path(f"/var/tmp/sdt-agent-{os.getpid()}")
     settings = {"sandbox": {"network": {"allowAllUnixSockets": True}}}
@@ -233,7 +231,6 @@ def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: 
 
 
 def test_what_was_learned_lets_the_same_command_pass(start_daemon: StartDaemon, origin: Origin) -> None:
-    """PD-18."""
     daemon = start_daemon(resolve={"ok.test": "127.0.0.1"})
     identity = daemon.identity
     for name in ("cache/a", "cache/b", "cache/c", "notes.txt", ".ssh/config"):

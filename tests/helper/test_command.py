@@ -144,7 +144,7 @@ class TestSurroundings:
         assert sandbox.finish() == (0, "SigIgn:\t0000000000000001\n", "")
 
     def test_no_cores_unless_the_command_wants_them(self, launch: Launcher) -> None:
-        """RD-11: the owner's own limit counts for nothing; how far it can be raised is still theirs to say."""
+        """The owner's own limit counts for nothing; how far it can be raised is still theirs to say."""
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         sandbox = launch.start(["sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh", *launch.words()])
         sandbox.accept()

@@ -222,7 +222,6 @@ attempt(FAMILY, 1, ADDRESS)
 
 
 def test_a_signal_ends_the_wait(launch: Launcher) -> None:
-    """PR-21."""
     script = INTERRUPTED.replace("FAMILY", "2").replace("ADDRESS", "('192.0.2.1', 80)")
     sandbox = launch.python(script, watched=INTERNET)
     sandbox.expect(Started())
@@ -411,7 +410,7 @@ print(len(connected))"""
                 sockets.servers[0].accept()
 
     def test_the_address_cannot_be_swapped(self, launch: Launcher, sockets: Sockets) -> None:
-        """PR-24: What was asked about is what is connected, whatever the caller does to its memory and descriptors."""
+        """What was asked about is what is connected, whatever the caller does to its memory and descriptors."""
         allowed, secret = sockets.serve("a", backlog=1000), sockets.serve("b", backlog=1000)
         script = """
 import ctypes, os, socket, sys, threading

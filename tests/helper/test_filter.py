@@ -58,7 +58,6 @@ ANSWERS_OTHERWISE_WITHOUT = """clone3 io_uring_enter mount umount2 chroot setns 
 
 
 def test_every_refused_call(launch: Launcher) -> None:
-    """PR-06, PR-07."""
     calls = [(number_of(call), -1, -1, -1, -1, -1) for call in REFUSED]
     assert dict(zip(REFUSED, probe(launch, calls), strict=True)) == REFUSED
 
@@ -81,7 +80,6 @@ STREAM, DGRAM, RAW = 1, 2, 3
 
 @pytest.mark.parametrize("garbage", [0, 0x5A5A5A5A << 32])
 def test_sockets(launch: Launcher, garbage: int) -> None:
-    """IP-08."""
     expected = {
         (UNIX, STREAM, 0): "EPERM",
         (UNIX, DGRAM, 0): "EPERM",
@@ -99,7 +97,7 @@ def test_sockets(launch: Launcher, garbage: int) -> None:
 
 
 def test_unix_sockets_without_the_filter_and_where_they_are_allowed(launch: Launcher) -> None:
-    """F056: io_uring, which could make and connect them, does not exist either way."""
+    """Io_uring, which could make and connect them, does not exist either way."""
     calls = [(number_of("socket"), UNIX, kind, 0) for kind in (STREAM, DGRAM)]
     assert probe(launch, calls, filtered=False) == ["0", "0"]
     allowing = build_filter(MACHINE, Supervision(unix_sockets=UnixSockets.ALL))
@@ -135,7 +133,6 @@ def test_namespaces(launch: Launcher) -> None:
 
 
 def test_the_terminal(launch: Launcher) -> None:
-    """PR-09."""
     requests = [0x5412, 0x541C, 0x5423, 0x5412 | 1 << 32, 0x5413, 0x5401]
     calls = [(number_of("ioctl"), -1, request, 0) for request in requests]
     assert probe(launch, calls) == ["EPERM"] * 4 + ["EBADF"] * 2
@@ -185,7 +182,7 @@ if MACHINE == "x86_64":
 
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_the_32_bit_entry_kills(launch: Launcher, name: str) -> None:
-        """F056: the 32-bit way to the system calls."""
+        """The 32-bit way to the system calls."""
         program, expected = PROGRAMS[name]
         path: Path = launch.identity.workspace / "program"
         path.write_bytes(program)

@@ -19,7 +19,7 @@ from .conftest import Launcher, Sandbox
     "name", "environ mem maps smaps auxv stack syscall fd/3 fdinfo/3 cwd root exe ns/net io".split()
 )
 def test_the_files_of_init_are_closed(launch: Launcher, name: str) -> None:
-    """F305: Process 1 holds the connection to the daemon, and the environment before anything was removed from it."""
+    """Process 1 holds the connection to the daemon, and the environment before anything was removed from it."""
     script = """
 import os, sys
 path = f"/proc/1/{sys.argv[1]}"
@@ -75,7 +75,7 @@ for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM):
 
 
 def test_it_cannot_be_traced_read_written_or_robbed(launch: Launcher) -> None:
-    """F305: it cannot be traced read written or robbed."""
+    """It cannot be traced read written or robbed."""
     status, out, err = launch.python(REACH, "1").finish()
     assert status == 0, err
     assert set(json.loads(out).values()) == {1}, out  # EPERM
@@ -109,7 +109,7 @@ def limit_of(sandbox: Sandbox) -> tuple[str, ...]:
 
 
 def test_nobody_else_is_there(launch: Launcher) -> None:
-    """F305: nobody else is there."""
+    """Nobody else is there."""
     status, out, _ = launch.run(
         ["sh", "-c", "ls /proc | grep '^[0-9]*$' | sort -n | head -2; kill -0 $PPID && echo $PPID"]
     )

@@ -395,7 +395,6 @@ except OSError: print("refused")"""
 
 
 def test_a_caller_that_is_killed_or_interrupted_meanwhile(launch: Launcher, places: Places) -> None:
-    """PR-21."""
     script = f"""
 import os, signal, time
 os.chdir({str(places.base / "open")!r})
@@ -446,7 +445,7 @@ assert os.WEXITSTATUS(status) == 3
 
 
 def test_a_filter_of_the_commands_own(launch: Launcher, places: Places) -> None:
-    """PR-20: a program may restrict itself further; it can take no listener of its own, and gets no call past ours."""
+    """A program may restrict itself further; it can take no listener of its own, and gets no call past ours."""
     script = f"""
 import ctypes, errno, os, struct
 os.chdir({str(places.base)!r})
@@ -555,7 +554,6 @@ def test_a_static_program(launch: Launcher, places: Places) -> None:
 
 
 def test_when_init_is_killed_nobody_goes_on(launch: Launcher, places: Places) -> None:
-    """PR-22."""
     script = f"import os\nos.chdir({str(places.base / 'open')!r})\nwhile True: os.mkdir('d'); os.rmdir('d')"
     sandbox = launch.python(script, watched=WRITES, options=places.options)
     sandbox.expect(Started())

@@ -47,8 +47,8 @@ def test_what_cannot_be_trusted(tmp_path: Path, what: str) -> None:
     assert caught.value.slug == slugs.get(what, "directory_unusable") and caught.value.hint
 
 
-def test_f175_another_place_when_the_usual_one_cannot_be_used(tmp_path: Path) -> None:
-    """F175: another place when the usual one cannot be used."""
+def test_another_place_when_the_usual_one_cannot_be_used(tmp_path: Path) -> None:
+    """Another place when the usual one cannot be used."""
     base = temporary_base(ME, str(tmp_path), parent=str(tmp_path))
     assert (base.path, base.warning) == (f"{tmp_path}/sandboxd-{ME}", "")
     base = temporary_base(ME, str(tmp_path), parent=str(tmp_path / "none"))

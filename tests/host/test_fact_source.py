@@ -188,9 +188,7 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
         shutil.rmtree(remote)
 
 
-async def test_a_change_in_the_tick_of_the_one_before_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_in_the_tick_of_the_one_before_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of times stands still for some milliseconds: what changes in them leaves the times as they are."""
     monkeypatch.setattr(directory_changes, "_remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
     (tmp_path / "top").mkdir()
@@ -223,7 +221,7 @@ async def test_a_placeholder_is_nothing_and_no_change(host: HostFacts, tmp_path:
 async def test_the_same_question_is_answered_once(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F213: the same question is answered once."""
+    """The same question is answered once."""
     looks: list[HostQueries] = []
     look = host._look
 
@@ -239,7 +237,7 @@ async def test_the_same_question_is_answered_once(
 async def test_a_later_scan_lists_only_what_changed(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F213: a later scan lists only what changed."""
+    """A later scan lists only what changed."""
     for number in range(50):
         write(tmp_path / str(number) / "file")
     await host.answer(needs(tmp_path))
@@ -259,7 +257,7 @@ async def test_a_later_scan_lists_only_what_changed(
 async def test_what_cannot_be_complete_is_an_error(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F215: what cannot be complete is an error."""
+    """What cannot be complete is an error."""
     for number in range(5):
         write(tmp_path / str(number) / "x.json")
     monkeypatch.setattr(scan, "MAX_DIRECTORIES", 3)
@@ -381,9 +379,7 @@ async def test_links_that_are_not_gone_through_are_told(host: HostFacts, tmp_pat
     assert {link.target for link in links} == {f"{tmp_path}/out"}
 
 
-async def test_a_link_to_too_much_is_named(
-    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_link_to_too_much_is_named(host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         write(tmp_path / "big" / str(number) / "f")
     write(tmp_path / "w" / "f")

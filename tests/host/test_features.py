@@ -70,8 +70,8 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("text", "slug", "root"), KNOWN)
-def test_f252_and_f254_known_failures_have_a_cause_and_a_remedy(text: str, slug: str, root: bool | None) -> None:
-    """F252, F254: known failures have a cause and a remedy."""
+def test_known_failures_have_a_cause_and_a_remedy(text: str, slug: str, root: bool | None) -> None:
+    """Known failures have a cause and a remedy."""
     for is_root in (True, False) if root is None else (root,):
         error = explain_failure(text + "\n", 1, is_root=is_root)
         assert error.slug == slug and error.hint and error.data["output"] == text
@@ -91,8 +91,8 @@ def test_every_row_of_the_table_is_tried_above() -> None:
         ("echo no number", "bwrap_broken"),
     ],
 )
-def test_f253_versions(tmp_path: Path, body: str, slug: str) -> None:
-    """F253: versions."""
+def test_versions(tmp_path: Path, body: str, slug: str) -> None:
+    """Versions."""
     with pytest.raises(HostError) as caught:
         find_bwrap(None, stub(tmp_path / "bin", body))
     assert caught.value.slug == slug and caught.value.hint
@@ -103,8 +103,8 @@ def test_newer_versions_are_fine(tmp_path: Path) -> None:
     assert find_bwrap(None, stub(tmp_path / "bin", "echo bubblewrap 1.0")).version_text == "1.0.0"
 
 
-def test_f262_no_bubblewrap_is_one_cause_of_three(tmp_path: Path) -> None:
-    """F262: no bubblewrap is one cause of three."""
+def test_no_bubblewrap_is_one_cause_of_three(tmp_path: Path) -> None:
+    """No bubblewrap is one cause of three."""
     for search_path in ("", str(tmp_path), f"relative:{tmp_path}/none"):
         with pytest.raises(HostError) as caught:
             find_bwrap(None, search_path)
@@ -119,8 +119,8 @@ def test_f262_no_bubblewrap_is_one_cause_of_three(tmp_path: Path) -> None:
         assert caught.value.slug == "bwrap_not_executable"
 
 
-def test_f262_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F262: a setuid build is another."""
+def test_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setuid build is another."""
     path = Path(stub(tmp_path / "bin", "echo bubblewrap 0.8.0")) / "bwrap"
     real = os.stat
 
@@ -146,8 +146,8 @@ def test_f262_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.Monk
         ("freebsd14", "", "platform_unsupported"),
     ],
 )
-def test_f260_platforms(system: str, kernel: str, slug: str | None) -> None:
-    """F260: platforms."""
+def test_platforms(system: str, kernel: str, slug: str | None) -> None:
+    """Platforms."""
     if slug is None:
         return check_platform(system, kernel)
     with pytest.raises(HostError) as caught:
@@ -155,8 +155,8 @@ def test_f260_platforms(system: str, kernel: str, slug: str | None) -> None:
     assert caught.value.slug == slug
 
 
-async def test_f256_a_version_is_no_proof(tmp_path: Path) -> None:
-    """F256: a version is no proof."""
+async def test_a_version_is_no_proof(tmp_path: Path) -> None:
+    """A version is no proof."""
     probe = SandboxProbe(OPTIONS)
     with pytest.raises(HostError) as caught:
         await probe.ready(None, stub(tmp_path / "bin", fails("bwrap: loopback: Failed RTM_NEWADDR: x")))
@@ -203,13 +203,12 @@ def test_a_sandbox_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_where_processes_can_be_limited(tmp_path: Path, release: str, uid: int, uid_map: str, said: str) -> None:
-    """PR-16."""
     (tmp_path / "uid_map").write_text(uid_map)
     reason = why_unbounded(release, uid, str(tmp_path / "uid_map"))
     assert said in reason and bool(said) is bool(reason)
 
 
-def test_f263_every_step_in_one_go() -> None:
+def test_every_step_in_one_go() -> None:
     steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, "/usr/bin:/bin")
     assert all(step.ok for step in steps if step.required), steps
     names = [step.name for step in steps]
@@ -217,7 +216,7 @@ def test_f263_every_step_in_one_go() -> None:
     assert {"sandbox", "write", "read", "processes", "network"} <= set(names)
 
 
-def test_f263_failing_steps_have_remedies(tmp_path: Path) -> None:
+def test_failing_steps_have_remedies(tmp_path: Path) -> None:
     steps = check_host(OPTIONS, probe_options(weaker=True), PROBE_PARTS, None, str(tmp_path))
     assert [step.slug for step in steps if not step.ok] == ["bwrap_missing"]
     broken = fails("bwrap: Can't mount proc on /newroot/proc: Operation not permitted")
@@ -227,7 +226,7 @@ def test_f263_failing_steps_have_remedies(tmp_path: Path) -> None:
     assert "enableWeakerNestedSandbox" in failed["sandbox"].remedy and not failed["weaker nested sandbox"].required
 
 
-def test_f263_everything_that_is_in_the_way_is_named(tmp_path: Path) -> None:
+def test_everything_that_is_in_the_way_is_named(tmp_path: Path) -> None:
     """A container that masks /proc and has no network namespaces: bubblewrap alone says the first."""
     body = """
 case "$*" in

@@ -71,7 +71,6 @@ async def test_refusals_become_violations_of_their_command(line: Line) -> None:
 
 
 async def test_ignored_violations_are_hidden_and_counted(stubs: MacStubs) -> None:
-    """F242"""
     settings = {"sandbox": {"ignoreViolations": {"write": ["/outside"]}}}
     async with whole_line(stub_parts(stubs), settings) as line:
         await wait_until_async(lambda: "violation-log" in line.running.daemon.layers(), "the log is read")
@@ -88,7 +87,7 @@ WEAKER = {"sandbox": {"enableWeakerNetworkIsolation": True}}
 
 
 async def test_switches_of_the_settings_reach_the_profile(stubs: MacStubs) -> None:
-    """F110, F112. F111: the same switch whichever proxy is used."""
+    """the same switch whichever proxy is used."""
     network = {"allowMachLookup": ["com.example.a"], "httpProxyPort": 3999}
     settings = {"sandbox": {**WEAKER["sandbox"], "network": network}}
     async with whole_line(stub_parts(stubs), settings) as line:
@@ -97,7 +96,6 @@ async def test_switches_of_the_settings_reach_the_profile(stubs: MacStubs) -> No
 
 
 async def test_one_command_gets_a_switch_and_a_project_gets_none(line: Line, tmp_path: Path) -> None:
-    """F113"""
     more = line.running.around.write(tmp_path / "more.json", WEAKER)
     assert (await line.run("lookup", TRUST))[0] == 1
     assert (await line.run("lookup", TRUST, options=("--settings", str(more))))[0] == 0
@@ -225,7 +223,7 @@ SETTLING = "done = box.run(['write', '../outside', 'x'], capture_output=True); p
 
 @pytest.mark.parametrize("mode", ["sandboxed", "silent"])
 async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, mode: str) -> None:
-    """F214, F243: the layer is missing, status says why, and the result comes all the same."""
+    """The layer is missing, status says why, and the result comes all the same."""
     stubs.log_mode(mode)
     async with whole_line(stub_parts(stubs)) as line:
         assert await line.client(SETTLING) == "1\n"

@@ -23,7 +23,7 @@ def change(caller: dict[str, str] | None = None, **place_changes: object) -> Env
 
 
 def test_everything_that_is_set() -> None:
-    """F170, F176: everything that is set."""
+    """Everything that is set."""
     values = dict(change().set)
     java, ssh = values.pop("JAVA_TOOL_OPTIONS"), values.pop("GIT_SSH_COMMAND")
     assert values == {
@@ -58,14 +58,14 @@ def test_capture_makes_help_for_ssh_needless() -> None:
     ],
 )
 def test_java_options_of_the_caller_are_kept(own: str, kept: str) -> None:
-    """F177: java options of the caller are kept."""
+    """Java options of the caller are kept."""
     value = change({"JAVA_TOOL_OPTIONS": own}).set["JAVA_TOOL_OPTIONS"]
     assert value.startswith(kept + "-Dhttp.proxyHost=127.0.0.1")
     assert value.count("proxyHost") == 2 and "corp.test" not in value
 
 
 def test_no_proxy_of_the_host_is_left_for_programs_that_have_a_variable_of_their_own() -> None:
-    """NW-31: it could not be reached, and its URL may hold a password."""
+    """It could not be reached, and its URL may hold a password."""
     for changed in (change(), change(http_port=None)):
         assert set(FOREIGN_NAMES) <= set(changed.unset) and not set(FOREIGN_NAMES) & set(changed.set)
     login = "-Dhttp.proxyUser=me -Dhttps.proxyPassword=hunter2 -Dhttps.proxyHost=corp.test -Xmx1g"

@@ -21,8 +21,20 @@ TEMPORARY = [
 ]  # fmt: skip
 ABSENT = [
     f"refuse-name /home/u/work/{name}"
-    for name in (".claude", ".codex", ".cursor", ".gemini", ".gitconfig", ".gitmodules", ".idea", ".mcp.json",
-                 ".ripgreprc", ".vscode", ".windsurf", ".zed")
+    for name in (
+        ".claude",
+        ".codex",
+        ".cursor",
+        ".gemini",
+        ".gitconfig",
+        ".gitmodules",
+        ".idea",
+        ".mcp.json",
+        ".ripgreprc",
+        ".vscode",
+        ".windsurf",
+        ".zed",
+    )
 ]
 
 
@@ -352,7 +364,6 @@ def test_a_deny_that_is_written_otherwise_than_it_is_meant(key: str, text: str) 
 
 
 def test_a_list_without_end_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PD-15."""
     many = rules(*(f"/home/u/{number}" for number in range(1200)))
     host = FakeHost({})
     warnings = layout(host, FilePolicy(allow_write=many)).warnings

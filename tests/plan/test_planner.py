@@ -154,7 +154,7 @@ async def test_explanations(path: str, write: bool, allowed: bool, reason: Reaso
 
 
 async def test_more_writable_directories_than_can_be_looked_after() -> None:
-    """PD-15: said at once, before any of them is looked at."""
+    """Said at once, before any of them is looked at."""
     origin = Origin(Source.USER, "sandbox.filesystem.allowWrite", "/home/u/.claude/settings.json", 3, 5)
     rules = tuple(PathRule(f"/data/{number}", origin) for number in range(2_001))
     host = FakeHost({})

@@ -57,10 +57,12 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "permissions.ask": (["Bash(a b:*)"], lambda p: [rule.pattern for rule in p.commands.ask] == ["a b:*"]),
     "permissions.additionalDirectories": (["../m"], lambda p: paths(p.files.allow_write) == ["/home/u/m"]),
     "permissions.blockReadsOutsideWorkingDirectories": (
-        True, lambda p: {"/home", "/home/u", "/root", "/Users", "/mnt"} <= set(paths(p.files.deny_read))
+        True,
+        lambda p: {"/home", "/home/u", "/root", "/Users", "/mnt"} <= set(paths(p.files.deny_read)),
     ),
     "permissions.denyInsteadOfPrompting": (
-        True, lambda p: p.commands.deny_instead_of_asking and p.network.strict_allowlist
+        True,
+        lambda p: p.commands.deny_instead_of_asking and p.network.strict_allowlist,
     ),
     "permissions.disableBypassPermissionsMode": ("disable", lambda p: not p.commands.open_mode),
     "allowManagedPermissionRulesOnly": (True, lambda p: True),
@@ -71,7 +73,8 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
         lambda p: paths(p.files.deny_read) == ["/home/u/.aws", "/home/u/p/.env"],
     ),
     "sandbox.credentials.envVars": (
-        [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}], lambda p: p.environment_remove == ("A", "B")
+        [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}],
+        lambda p: p.environment_remove == ("A", "B"),
     ),
     "sandbox.enabled": (True, lambda p: p.enabled and p.enabled_origin.line == 3),
     "sandbox.failIfUnavailable": (False, lambda p: not p.fail_if_unavailable),
@@ -138,7 +141,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("key", TABLE)
-def test_f112_each_key_has_an_effect(key: str) -> None:
+def test_each_key_has_an_effect(key: str) -> None:
     value, seen = OBSERVED[key]
     tree: Any = value
     for step in reversed(key.split(".")):
@@ -157,14 +160,14 @@ def test_generation_and_files_are_carried() -> None:
     assert not policy.warnings
 
 
-def test_f290_empty_or_absent_allows_nothing() -> None:
+def test_empty_or_absent_allows_nothing() -> None:
     trees: list[Any] = [{}, {"sandbox": {"enabled": True}}, network(allowedDomains=[]), {"sandbox": {"network": {}}}]
     for tree in trees:
         assert build(tree).network.allowed == ()
 
 
-def test_f134_f140_read_rules_become_denied_reads() -> None:
-    """F134, F140: read rules become denied reads."""
+def test_read_rules_become_denied_reads() -> None:
+    """Read rules become denied reads."""
     policy = build({"permissions": {"deny": ["Read(./.idea/**)", "Read(./.env)", "Read(**/id_rsa)", "Read(./.env.*)"]}})
     assert [(rule.path, rule.glob, rule.text) for rule in policy.files.deny_read] == [
         ("/home/u/p/.idea", False, "./.idea/**"),
@@ -187,8 +190,8 @@ def test_edit_and_write_rules() -> None:
     assert policy.files.allow_read == () and policy.files.deny_read == ()
 
 
-def test_f122_f139_web_rules_and_the_key_that_separates_them() -> None:
-    """F122, F139: web rules and the key that separates them."""
+def test_web_rules_and_the_key_that_separates_them() -> None:
+    """Web rules and the key that separates them."""
     rules = {"allow": ["WebFetch(domain:docs.ok.test)"], "deny": ["WebFetch(domain:no.test)"]}
     joined = build({"permissions": rules})
     assert [rule.pattern.text for rule in joined.network.allowed] == ["docs.ok.test"]
@@ -199,8 +202,8 @@ def test_f122_f139_web_rules_and_the_key_that_separates_them() -> None:
     assert [rule.pattern.text for rule in apart.network.denied] == ["no.test"]
 
 
-def test_f138_a_deny_of_either_kind_beats_every_allow() -> None:
-    """F138: a deny of either kind beats every allow."""
+def test_a_deny_of_either_kind_beats_every_allow() -> None:
+    """A deny of either kind beats every allow."""
     for tree in (
         {
             "permissions": {"deny": ["WebFetch(domain:ok.test)"]},
@@ -221,14 +224,13 @@ def test_f138_a_deny_of_either_kind_beats_every_allow() -> None:
         assert decision.behavior.value == "deny"
 
 
-def test_f135_spellings_of_home() -> None:
-    """F135: spellings of home."""
+def test_spellings_of_home() -> None:
+    """Spellings of home."""
     spelled = ["~", "~/", "$HOME", "/home/u/", "//home/u"]
     assert paths(build(filesystem(denyRead=spelled)).files.deny_read) == ["/home/u"] * 5
 
 
-def test_f009_trailing_stars_mean_the_directory() -> None:
-    """F009."""
+def test_trailing_stars_mean_the_directory() -> None:
     policy = build(filesystem(allowWrite=["/tmp/d/**"]))
     assert [(rule.path, rule.glob) for rule in policy.files.allow_write] == [("/tmp/d", False)]
 
@@ -292,15 +294,15 @@ def test_what_opens_and_cannot_be_understood_is_left_out_and_reported(tree: Any,
     assert paths(policy.files.allow_write) in ([], ["/home/u/p/x"]) and not policy.files.allow_read
 
 
-def test_f273_what_happens_to_unlisted_hosts_is_an_explicit_choice() -> None:
+def test_what_happens_to_unlisted_hosts_is_an_explicit_choice() -> None:
     for keys, behavior in (({"onUnlisted": "deny"}, "deny"), ({"onUnlisted": "ask"}, "ask"), ({}, "ask")):
         assert decide_host(build(network(**keys)).network, parse_host("a.test"), 443).behavior.value == behavior
     both = build(network(onUnlisted="ask", strictAllowlist=True))
     assert both.network.strict_allowlist  # the stricter of the two words counts
 
 
-def test_f124_a_url_in_the_list_does_not_break_the_others() -> None:
-    """F124: a url in the list does not break the others."""
+def test_a_url_in_the_list_does_not_break_the_others() -> None:
+    """A url in the list does not break the others."""
     tree = network(allowedDomains=["https://ok.test/path", "ok.test/", "http://*.ok.test", " ok.test ", "fine.test"])
     policy = build(tree)
     assert [rule.pattern.text for rule in policy.network.allowed] == ["fine.test"]
@@ -309,21 +311,21 @@ def test_f124_a_url_in_the_list_does_not_break_the_others() -> None:
     assert "https://ok.test/path" in errors[0] and "write ok.test" in errors[0]
 
 
-def test_f077_overlapping_entries_are_fine() -> None:
+def test_overlapping_entries_are_fine() -> None:
     policy = build(network(allowedDomains=["api.ok.test", ".ok.test", "*.ok.test", "ok.test"]))
     assert len(policy.network.allowed) == 4
 
 
-def test_f133_a_broken_file_gives_no_policy() -> None:
-    """F133: a broken file gives no policy."""
+def test_a_broken_file_gives_no_policy() -> None:
+    """A broken file gives no policy."""
     for text in ("", "{", '{"sandbox": {"enabled": "x"}}', '{"permissions": {"deny": ["Read("]}}'):
         settings = merge([parse_layer(text, Source.USER, "/s.json"), parse_layer("{}", Source.LOCAL, "/l.json")])
         with pytest.raises(SettingsError):
             build_policy(settings, SCOPE)
 
 
-def test_f131_an_ignored_key_is_shown() -> None:
-    """F131: an ignored key is shown."""
+def test_an_ignored_key_is_shown() -> None:
+    """An ignored key is shown."""
     strict = build(network(strictAllowlist=True), Source.PROJECT)
     assert strict.network.strict_allowlist  # it only tightens, so it counts
     loose = build({"sandbox": {"excludedCommands": ["docker"]}}, Source.PROJECT)
@@ -334,15 +336,15 @@ def test_f131_an_ignored_key_is_shown() -> None:
 # --- warnings ---
 
 
-def test_f070_an_unreachable_allow_list_is_reported() -> None:
+def test_an_unreachable_allow_list_is_reported() -> None:
     policy = build(network(allowedDomains=["ok.test"], deniedDomains=["*"]))
     (warning,) = policy.warnings
     assert "'ok.test' is allowed and can never be reached: '*' denies it" in warning and "/s.json:" in warning
     assert not decide_host(policy.network, parse_host("ok.test"), 443).allowed
 
 
-def test_f121_broad_patterns_warn() -> None:
-    """F121: broad patterns warn."""
+def test_broad_patterns_warn() -> None:
+    """Broad patterns warn."""
     assert warned(network(allowedDomains=["*"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.github.io"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.ok.test", "ok.test"], deniedDomains=["*.com", "*"]))[:1] != [
@@ -362,7 +364,7 @@ NAMES = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
 
 @pytest.mark.parametrize("pattern", MATCHED)
 def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
-    """F121, F122, F125: in allowedDomains, deniedDomains and web rules of both kinds, with and without a port."""
+    """In allowedDomains, deniedDomains and web rules of both kinds, with and without a port."""
     for host, listed in zip(NAMES, MATCHED[pattern], strict=True):
         web = f"WebFetch(domain:{pattern})"
         for allowing in (network(allowedDomains=[pattern]), {"permissions": {"allow": [web]}}):
@@ -376,8 +378,8 @@ def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "*.localhost", "a.localhost:3000"])
-def test_f084_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None:
-    """F084: the way to a port of the host is another key, and the warning names it."""
+def test_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None:
+    """The way to a port of the host is another key, and the warning names it."""
     assert "host_pattern_local" in warned(network(allowedDomains=[name]))
     assert any("allowLocalPorts" in warning for warning in build(network(allowedDomains=[name])).warnings)
     refused = decide_host(build(network()).network, parse_host("localhost"), 3002)
@@ -389,7 +391,7 @@ def test_f084_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None
     "text", [" ./x", "./x\n", "file:///etc/passwd", "*.{pem,key}", "!./x", "C:\\x", "secrets\\*"]
 )  # fmt: skip
 def test_paths_that_likely_mean_something_else_stand_with_a_warning(text: str) -> None:
-    """F134, F140: a denial that can hardly match anything looks as if it closed something."""
+    """A denial that can hardly match anything looks as if it closed something."""
     for key in ("denyRead", "denyWrite", "allowWrite", "allowRead"):
         assert warned(filesystem(**{key: [text]})) == ["path_doubtful"], key
     assert warned(filesystem(denyRead=["./a b", "{x}", "a!b", "~/x y/z"])) == []
@@ -404,26 +406,26 @@ def test_paths_that_likely_mean_something_else_stand_with_a_warning(text: str) -
      "/tmp/ssh-abc/agent.77", "$SSH_AUTH_SOCK", "/run/WSL/1_interop", "/run/snapd.socket", "/tmp/tmux-1000/default",
      "/run", "/var/run", "/", "/run/user/1000", "/tmp", "/run/user"],
 )  # fmt: skip
-def test_f053_f064_dangerous_sockets_are_accepted_with_a_warning(path: str) -> None:
+def test_dangerous_sockets_are_accepted_with_a_warning(path: str) -> None:
     tree = network(allowUnixSockets=[path])
     assert warned(tree) == ["socket_dangerous"]
     assert len(build(tree).network.allow_unix_sockets) == 1
 
 
-def test_f053_ordinary_sockets_are_no_danger() -> None:
+def test_ordinary_sockets_are_no_danger() -> None:
     assert warned(network(allowUnixSockets=["/tmp/s.sock", "~/app/run", "/run/postgresql/.s.PGSQL.5432"])) == []
 
 
-def test_f061_variables_in_socket_paths() -> None:
+def test_variables_in_socket_paths() -> None:
     policy = build(network(allowUnixSockets=["$SSH_AUTH_SOCK"]))
     assert policy.network.allow_unix_sockets[0].path == "/tmp/ssh-x/agent.1"
 
 
-def test_f307_all_sockets_warn() -> None:
+def test_all_sockets_warn() -> None:
     assert warned(network(allowAllUnixSockets=True)) == ["sockets_all_allowed"]
 
 
-def test_f242_a_pattern_that_hides_everything_warns() -> None:
+def test_a_pattern_that_hides_everything_warns() -> None:
     assert warned({"sandbox": {"ignoreViolations": {"*": ["*"]}}}) == ["ignore_everything"]
     assert warned({"sandbox": {"ignoreViolations": {"*": ["/usr/bin"], "git push": ["/etc/x"]}}}) == []
 
@@ -476,8 +478,7 @@ def test_problems_come_in_order_of_place() -> None:
 # --- presets ---
 
 
-def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
-    """F022."""
+def test_the_caches_preset_opens_caches_and_no_tokens() -> None:
     policy = build({"sandbox": {"presets": ["caches"]}})
     opened = set(paths(policy.files.allow_write))
     assert {"/home/u/.cache/pip", "/home/u/.cargo/registry", "/home/u/.npm/_cacache"} <= opened
@@ -490,8 +491,8 @@ def test_f022_the_caches_preset_opens_caches_and_no_tokens() -> None:
     assert all(rule.origin.key == "sandbox.presets" for rule in policy.files.allow_write)
 
 
-def test_f308_the_credentials_preset_closes_well_known_files() -> None:
-    """F308: the credentials preset closes well known files."""
+def test_the_credentials_preset_closes_well_known_files() -> None:
+    """The credentials preset closes well known files."""
     closed = set(paths(build({"sandbox": {"presets": ["credentials"]}}).files.deny_read))
     assert {"/home/u/.ssh/id_*", "/home/u/.aws/credentials", "/home/u/.config/gh/hosts.yml", "/home/u/.netrc"} <= closed
 

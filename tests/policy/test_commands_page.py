@@ -39,24 +39,24 @@ def commands(*patterns: str) -> tuple[CommandRule, ...]:
 
 
 @pytest.mark.parametrize(("pattern", "command", "matches"), rows("Patterns"))
-def test_f150_patterns(pattern: str, command: str, matches: str) -> None:
-    """F150: patterns."""
+def test_patterns(pattern: str, command: str, matches: str) -> None:
+    """Patterns."""
     (simple,) = read_line(code(command)).commands
     words = [word.text for word in simple.words]
     assert parse_command_pattern(code(pattern)).matches(words) is (matches == "yes")
 
 
 @pytest.mark.parametrize(("command", "runs", "because"), rows("Excluded commands"))
-def test_f150_f152_excluded_commands(command: str, runs: str, because: str) -> None:
-    """F150, F152: excluded commands."""
+def test_excluded_commands(command: str, runs: str, because: str) -> None:
+    """Excluded commands."""
     exclusion = decide_exclusion(commands("docker", "gh *", "npm run build"), code(command))
     assert exclusion.excluded is (runs == "outside"), exclusion.why
     assert because
 
 
 @pytest.mark.parametrize(("command", "behaviour"), rows("Rules about commands"))
-def test_f147_f155_rules(command: str, behaviour: str) -> None:
-    """F147, F155: rules."""
+def test_rules(command: str, behaviour: str) -> None:
+    """Rules."""
     policy = Policy(
         enabled=True,
         commands=CommandPolicy(

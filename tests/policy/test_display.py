@@ -1,4 +1,4 @@
-"""Text from inside is shown, never obeyed (PD-08, PR-10)."""
+"""Text from inside is shown, never obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F242: refusals that somebody has decided to keep are hidden, by command and by part of what is shown."""
+"""Refusals that somebody has decided to keep are hidden, by command and by part of what is shown."""
 
 from __future__ import annotations
 

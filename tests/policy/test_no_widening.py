@@ -1,4 +1,4 @@
-"""Whatever a project file says, nothing is allowed that was not allowed without it. The decisions are asked (PD-03)."""
+"""Whatever a project file says, nothing is allowed that was not allowed without it. The decisions are asked."""
 
 from __future__ import annotations
 

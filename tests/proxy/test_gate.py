@@ -128,7 +128,6 @@ async def test_strict_lists_ask_nobody() -> None:
     ],
 )
 async def test_all_answers_are_checked(answers: list[str], dialled: list[str], reason: Reason | None) -> None:
-    """NW-15."""
     policy = replace(POLICY, denied_addresses=("10.0.0.0/8",))
     gate = Gate(
         lambda: policy, None, Names(ok_test=answers), own_addresses=lambda: frozenset([ip_address("192.0.2.7")])

@@ -59,7 +59,7 @@ def once(origin: ScriptedOrigin, host: str = "ok.test", *headers: bytes, method:
     return get(origin, host, *headers, b"Connection: close", method=method, path=path)
 
 
-# refusals: F075, F078, F082, F290
+# refusals
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "X-OWN"])
@@ -79,7 +79,6 @@ async def test_a_host_that_is_not_allowed_is_never_dialled(method: str) -> None:
 
 
 async def test_an_empty_list_allows_nothing() -> None:
-    """NW-05."""
     async with scripted_origin(answering(OK)) as origin, running_proxies() as proxies:
         for name in ("ok.test", "127.0.0.1", "localhost"):
             assert (await proxies.ask_http(once(origin, name))).startswith(b"HTTP/1.1 403 ")
@@ -95,13 +94,12 @@ async def test_a_denial_names_rule_and_file() -> None:
 
 
 async def test_denials_beat_the_star_and_each_other() -> None:
-    """F070: deny wins."""
+    """Deny wins."""
     async with running_proxies("ok.test", denied=["*"]) as proxies:
         assert (await proxies.ask_http(b"CONNECT ok.test:443 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
 
 
 async def test_ports_of_rules() -> None:
-    """F120."""
     async with scripted_origin(answering(OK)) as origin, running_proxies(f"ok.test:{origin.port}") as proxies:
         await finish((await proxies.tunnel(f"ok.test:{origin.port}"))[1])
         answer = await proxies.ask_http(b"CONNECT ok.test:22 HTTP/1.1\r\n\r\n")
@@ -117,7 +115,7 @@ async def test_ports_of_rules() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("connect", [True, False])
 async def test_hosts_that_can_be_read_in_two_ways(authority: str, connect: bool) -> None:
-    """F104, F126, F291: nothing resolved, nothing dialled."""
+    """Nothing resolved, nothing dialled."""
     async with scripted_origin(answering(OK)) as origin, running_proxies("*") as proxies:
         line = f"CONNECT {authority}:{origin.port}" if connect else f"GET http://{authority}:{origin.port}/"
         answer = await proxies.ask_http(f"{line} HTTP/1.1\r\n\r\n".encode())
@@ -141,7 +139,6 @@ async def test_other_spellings_are_the_same_host(spelling: str) -> None:
 
 
 async def test_forms_that_are_no_proxy_requests() -> None:
-    """NW-11."""
     async with scripted_origin(answering(OK)) as origin, running_proxies("ok.test") as proxies:
         for request, slug in (
             (b"GET / HTTP/1.1\r\nHost: ok.test:%d\r\n\r\n" % origin.port, b"origin_form"),
@@ -161,7 +158,7 @@ async def test_forms_that_are_no_proxy_requests() -> None:
         assert origin.connections == 0 and proxies.blocked == []
 
 
-# one request and its answer: F078, F079
+# one request and its answer
 
 
 async def test_a_request_is_passed_on_without_what_concerns_the_proxy() -> None:
@@ -320,7 +317,6 @@ async def test_expect_100_continue_is_the_origins_to_answer() -> None:
 
 @pytest.mark.parametrize("size", [70_000, 5_000_000])
 async def test_a_large_upload_and_its_echo(size: int) -> None:
-    """NW-28."""
     data = random.Random(size).randbytes(size)
     async with scripted_origin(echo) as origin, running_proxies("ok.test") as proxies:
         request = once(origin, "ok.test", b"Content-Length: %d" % size, method="POST")
@@ -419,7 +415,7 @@ async def test_a_second_request_in_the_same_breath_is_decided_by_itself() -> Non
 )
 @pytest.mark.parametrize("piece", [1, 100_000])
 async def test_a_request_with_two_readings_leads_nowhere(headers: list[bytes], piece: int) -> None:
-    """NW-11: what follows would be a second request in one of the readings. Neither is dialled."""
+    """What follows would be a second request in one of the readings. Neither is dialled."""
     async with scripted_origin(echo) as origin, running_proxies("*") as proxies:
         reader, writer = await proxies.http()
         data = get(origin, "ok.test", *headers, method="POST") + b"0\r\n\r\n" + get(origin, "no.test")
@@ -502,7 +498,7 @@ async def test_unasked_bytes_from_an_origin_never_answer_another_request() -> No
 
 
 async def test_many_short_requests() -> None:
-    """F072: 200 one after the other, 100 at once."""
+    """200 one after the other, 100 at once."""
     async with scripted_origin(echo) as origin, running_proxies("ok.test") as proxies:
         for _ in range(200):
             assert (await proxies.ask_http(once(origin, "ok.test"))).startswith(b"HTTP/1.1 200 ")
@@ -536,7 +532,6 @@ async def test_server_sent_events_are_not_delayed() -> None:
 
 
 async def test_an_upgrade_becomes_a_tunnel() -> None:
-    """NW-28."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(HEAD_END)
@@ -562,7 +557,7 @@ async def test_an_upgrade_that_the_origin_declines_is_an_answer() -> None:
         assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"hi")
 
 
-# CONNECT: F071
+# CONNECT
 
 
 @pytest.mark.parametrize("size", [0, 7_000, 65_536, 1_000_000, 5_000_000])
@@ -589,7 +584,6 @@ async def test_bytes_sent_ahead_of_the_answer_to_connect_arrive() -> None:
 
 
 async def test_what_is_inside_a_tunnel_is_nobodys_business() -> None:
-    """NW-28."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read())
@@ -610,7 +604,7 @@ async def test_host_of_connect_does_not_count() -> None:
         await finish(writer)
 
 
-# faults of the way out: F081
+# faults of the way out
 
 
 @pytest.mark.parametrize("method", ["GET", "CONNECT", "POST"])
@@ -736,7 +730,7 @@ def asking_for(kind: str, port: int) -> bytes:
 @pytest.mark.parametrize("kind", WAITING)
 @pytest.mark.parametrize("half_closed_s", [0.01, 1000.0])
 async def test_a_question_ends_with_the_client_that_waits(kind: str, half_closed_s: float) -> None:
-    """NW-22. Who is gone answers the first byte of an answer with a reset, so nobody waits for the limit."""
+    """Who is gone answers the first byte of an answer with a reset, so nobody waits for the limit."""
     asked, dropped = asyncio.Event(), asyncio.Event()
 
     async def ask(host: Host, port: int, decision: Decision) -> Decision:

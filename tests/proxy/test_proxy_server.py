@@ -40,7 +40,7 @@ async def is_open(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bo
         return False
 
 
-# policy changes: F076, F143, NW-21
+# policy changes
 
 
 async def test_a_new_denial_cuts_open_tunnels_and_only_those() -> None:

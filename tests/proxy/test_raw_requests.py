@@ -1,4 +1,4 @@
-"""Conformance NW-10 and NW-11 as one table of raw bytes, each sent whole and byte by byte: the first line that comes
+"""As one table of raw bytes, each sent whole and byte by byte: the first line that comes
 back, and how often the origin was dialled. Details of each are in the tests of the parts."""
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ async def outcome(wire: Wire, data: bytes, *, pieces: bool) -> bytes:
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "bytes"])
-@pytest.mark.parametrize("table", [HTTP, SOCKS], ids=["NW-11", "NW-10"])
+@pytest.mark.parametrize("table", [HTTP, SOCKS], ids=["HTTP", "SOCKS"])
 async def test_raw_bytes(table: dict[str, tuple[bytes, bytes, int]], pieces: bool) -> None:
-    """NW-10, NW-11: none of them reaches the origin by another reading, and all get an answer of their protocol."""
+    """None of them reaches the origin by another reading, and all get an answer of their protocol."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.read(1)

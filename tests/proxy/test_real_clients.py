@@ -174,7 +174,6 @@ async def test_curl_understands_a_refusal(tmp_path: Path) -> None:
 
 
 async def test_curl_follows_a_redirect_to_a_refusal(tmp_path: Path) -> None:
-    """NW-13."""
 
     class Redirect(Files):
         def do_GET(self) -> None:
@@ -192,7 +191,7 @@ async def test_curl_follows_a_redirect_to_a_refusal(tmp_path: Path) -> None:
 
 
 async def test_git(tmp_path: Path) -> None:
-    """F107, smaller."""
+    """Smaller."""
     quiet = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
     work, served = tmp_path / "work", tmp_path / "served"
     served.mkdir()
@@ -293,7 +292,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("library", LIBRARIES)
 async def test_pythons_libraries(library: str, tmp_path: Path) -> None:
-    """F106: with the variables as they are, without a package for SOCKS."""
+    """With the variables as they are, without a package for SOCKS."""
     (tmp_path / "file").write_bytes(b"hello")
     code = "import sys; ca, denied, *urls = sys.argv[1:]" + LIBRARIES[library]
     with serving(tmp_path) as plain, serving(tmp_path, tls=True) as tls:

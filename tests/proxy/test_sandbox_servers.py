@@ -75,7 +75,6 @@ async def test_a_port_of_the_hosts_is_looked_for_before_it_is_connected_to() -> 
 
 
 async def test_our_own_ports_are_no_servers() -> None:
-    """NW-20."""
     async with running_proxies() as proxies:
         inside = FakeInside()
         proxies.server.reach(inside)

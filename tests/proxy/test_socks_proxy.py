@@ -1,4 +1,4 @@
-"""The SOCKS5 proxy on a socket. What the handshake's bytes mean is in test_socks5.py (NW-10)."""
+"""The SOCKS5 proxy on a socket. What the handshake's bytes mean is in test_socks5.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(name: bytes, port: int, command: int = 1) -> bytes:
 
 @pytest.mark.parametrize("login", [GREETING, b"\x05\x01\x02\x01\x04user\x04pass", b"\x05\x02\x00\x02"])
 async def test_a_tunnel_in_which_the_server_speaks_first(login: bytes) -> None:
-    """F100: git over ssh."""
+    """Git over ssh."""
     async with scripted_origin(echo) as origin, running_proxies("ok.test") as proxies:
         answer = await exchange(
             await proxies.socks(), login + request(b"ok.test", origin.port) + b"SSH-2.0-x\r\n", half_close=True
@@ -81,7 +81,6 @@ async def test_ipv6() -> None:
     ],
 )
 async def test_refusals_have_their_reply(data: bytes, reply: int) -> None:
-    """F104, F291."""
     async with running_proxies("ok.test", "gone.test") as proxies:
         answer = await exchange(await proxies.socks(), GREETING + data)
         assert answer == b"\x05\x00" + bytes([5, reply, 0, 1]) + b"\0" * 6
@@ -98,7 +97,6 @@ async def test_a_host_that_is_not_allowed_is_never_dialled() -> None:
 
 
 async def test_one_decision_whatever_the_protocol() -> None:
-    """PD-22."""
     async with running_proxies("ok.test", denied=["no.test"]) as proxies:
         await proxies.ask_http(b"CONNECT no.test:443 HTTP/1.1\r\n\r\n")
         await exchange(await proxies.socks(), GREETING + request(b"NO.test.", 443))

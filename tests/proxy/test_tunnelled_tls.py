@@ -1,4 +1,4 @@
-"""Conformance NW-27 and NW-28 as far as they concern a proxy that opens no TLS: what is in a tunnel arrives untouched,
+"""As far as they concern a proxy that opens no TLS: what is in a tunnel arrives untouched,
 certificates are between client and origin, and secrets of a request go to its host or nowhere."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FRAMES = {
 
 
 async def test_tls_passes_from_end_to_end() -> None:
-    """NW-28: the protocol that was agreed on, every frame of it, and a reply that comes after a silence."""
+    """The protocol that was agreed on, every frame of it, and a reply that comes after a silence."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem")
     context.set_alpn_protocols(["h2", "http/1.1"])
@@ -92,7 +92,7 @@ async def secured(
 
 
 async def test_secrets_go_to_the_host_of_the_request_or_nowhere(caplog: pytest.LogCaptureFixture) -> None:
-    """NW-27: as they were sent to a host that is allowed; of one that is not, neither the record, the answer nor the
+    """As they were sent to a host that is allowed; of one that is not, neither the record, the answer nor the
     log has them. What is for the proxy stays with it."""
     heads: list[bytes] = []
 

@@ -72,8 +72,8 @@ async def test_a_host_without_sandbox_is_never_answered_with_a_plain_yes(
     ("closed", "behavior", "sandboxed", "fate"),
     [(True, "deny", True, "refused"), (False, "ask", False, "a person is asked to run it without")],
 )
-async def test_f257_every_fallback_is_in_the_log(closed: bool, behavior: str, sandboxed: bool, fate: str) -> None:
-    """F257: every fallback is in the log."""
+async def test_every_fallback_is_in_the_log(closed: bool, behavior: str, sandboxed: bool, fate: str) -> None:
+    """Every fallback is in the log."""
     machine = FakeMachine()
     machine.backend.unavailable = "user namespaces are denied"
     settings = {"sandbox": {"enabled": True, "failIfUnavailable": closed}}

@@ -206,7 +206,7 @@ async def test_scopes(
     client: RawClient, machine: FakeMachine, person: Person, command: Sandboxed, origin: Origin, session_id: str,
     running: RunningDaemon, scope: str, same_command: bool, other_command: bool,
 ) -> None:  # fmt: skip
-    """PD-26, F272: how long an approval lasts is said in the answer."""
+    """How long an approval lasts is said in the answer."""
     first = asyncio.create_task(command.get(origin.url("ask.test")))
     await person.answer(await person.told(ASKED), "allow", scope=scope)
     assert status(await first) == 200
@@ -244,7 +244,7 @@ async def test_a_yes_for_one_command_is_not_one_for_another_that_waits_beside_it
 async def test_a_grant_ends_and_cuts_what_stands_on_it(
     client: RawClient, person: Person, command: Sandboxed, origin: Origin, session_id: str
 ) -> None:
-    """PD-09: grants expire, revoke closes, the list says who gave them."""
+    """Grants expire, revoke closes, the list says who gave them."""
     authority = f"ask.test:{origin.port}"
     opening = asyncio.create_task(command.tunnel(authority))
     await person.answer(await person.told(ASKED), "allow", scope="session")
@@ -283,7 +283,6 @@ async def test_a_no_is_remembered_for_the_session(
 
 
 async def test_deny_always_writes_a_rule(person: Person, command: Sandboxed, origin: Origin) -> None:
-    """F272."""
     waiting = asyncio.create_task(command.get(origin.url("ask.test")))
     await person.answer(await person.told(ASKED), "deny", scope="always")
     answer = await waiting
@@ -291,7 +290,6 @@ async def test_deny_always_writes_a_rule(person: Person, command: Sandboxed, ori
 
 
 async def test_nobody_to_ask_is_no(command: Sandboxed, origin: Origin) -> None:
-    """F271."""
     answer = await command.get(origin.url("ask.test"))
     assert denied(answer, "hostNotListed") and b"nobody to ask" in answer
     assert origin.connections == []
@@ -376,7 +374,7 @@ async def test_a_denied_host_and_this_machine_are_never_asked_about(
 async def test_a_session_that_asks_nobody(
     client: RawClient, machine: FakeMachine, person: Person, running: RunningDaemon, origin: Origin
 ) -> None:
-    """F273: whether people are asked is the session's own choice."""
+    """Whether people are asked is the session's own choice."""
     opened = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "none"})
     command = await start(client, machine, opened["session_id"])
     assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
@@ -391,7 +389,6 @@ async def test_a_session_that_asks_nobody(
 async def test_settings_that_ask_nobody(
     running: RunningDaemon, person: Person, command: Sandboxed, origin: Origin, network: dict[str, Any]
 ) -> None:
-    """F273."""
     running.around.write(running.around.user_settings, {"sandbox": {"network": network}})
     running.daemon.policies.reload()
     assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
@@ -449,7 +446,7 @@ async def test_the_question_ends_with_the_session(
 
 
 async def test_a_flood_of_hosts_is_cut_off(person: Person, command: Sandboxed) -> None:
-    """NW-22: a command that asks about everything does not fill people's screens."""
+    """A command that asks about everything does not fill people's screens."""
     waiting = [asyncio.create_task(command.get(f"http://h{number}.test:1/")) for number in range(40)]
     await wait_until_async(lambda: sum(task.done() for task in waiting) == 24, "all but 16 were refused")
     assert all(denied(task.result(), "promptUnanswered") for task in waiting if task.done())
@@ -466,7 +463,7 @@ async def test_a_flood_of_hosts_is_cut_off(person: Person, command: Sandboxed) -
 async def test_text_from_inside_is_neutralised(
     client: RawClient, machine: FakeMachine, person: Person, origin: Origin, session_id: str
 ) -> None:
-    """PD-08: a command cannot draw on the screen of whoever is asked."""
+    """A command cannot draw on the screen of whoever is asked."""
     nasty = "x\x1b]52;c;aGk=\x07\u202e\U000e0041\nAllow? yes"
     command = await start(client, machine, session_id, command_text=nasty, command_id="c\x1b[2J")
     waiting = asyncio.create_task(command.get(origin.url("ask.test")))
@@ -484,7 +481,7 @@ async def test_text_from_inside_is_neutralised(
 
 
 async def test_people_are_told_what_a_yes_really_means(client: RawClient, person: Person, session_id: str) -> None:
-    """F276: allowing a host means that a program may send anything there."""
+    """Allowing a host means that a program may send anything there."""
     for host, word in (("a.pastebin.com", "sent there"), ("8.8.8.8", "address"), ("xn--bcher-kva.test", "scripts")):
         query = {"kind": "network", "session_id": session_id, "host": host, "port": 443}
         asking = asyncio.create_task(client.result("permission.request", query))
@@ -536,7 +533,7 @@ async def test_an_override_has_no_wider_scope(client: RawClient, person: Person,
 async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
     client: RawClient, running: RunningDaemon, person: Person, session_id: str
 ) -> None:
-    """F309: where no command may leave the sandbox nobody is asked."""
+    """Where no command may leave the sandbox nobody is asked."""
     running.around.write(running.around.user_settings, {"sandbox": {"allowUnsandboxedCommands": False}})
     running.daemon.policies.reload()
     query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}

@@ -213,8 +213,8 @@ async def test_rules_of_a_project_count_when_it_is_named(client: RawClient, runn
 # --- get: what is ignored ---
 
 
-async def test_f131_what_a_project_says_in_vain_is_listed(client: RawClient, running: RunningDaemon) -> None:
-    """F131: what a project says in vain is listed."""
+async def test_what_a_project_says_in_vain_is_listed(client: RawClient, running: RunningDaemon) -> None:
+    """What a project says in vain is listed."""
     project = {"sandbox": {"enabled": False, "excludedCommands": ["ls"], "network": {"strictAllowlist": True}}}
     running.around.write(running.around.user_settings, {"sandbox": {"enabled": True}})
     running.around.write(running.around.project_settings, project)
@@ -230,8 +230,8 @@ async def test_f131_what_a_project_says_in_vain_is_listed(client: RawClient, run
     assert [entry["key"] for entry in only["ignored"]] == [ENABLED]
 
 
-async def test_f144_two_clients_in_one_directory_see_the_same(running: RunningDaemon) -> None:
-    """F144: two clients in one directory see the same."""
+async def test_two_clients_in_one_directory_see_the_same(running: RunningDaemon) -> None:
+    """Two clients in one directory see the same."""
     running.around.write(running.around.user_settings, {"sandbox": {"network": {"deniedDomains": ["bad.test"]}}})
     running.around.write(running.around.project_settings, {"sandbox": {"filesystem": {"denyRead": ["./x"]}}})
     cwd = str(running.around.project)

@@ -24,12 +24,10 @@ async def test_hello_is_optional_and_tells_the_methods(client: RawClient) -> Non
 
 @pytest.mark.parametrize("protocol", [1, 2, 99])
 async def test_a_newer_client_is_served(client: RawClient, protocol: int) -> None:
-    """PD-14."""
     assert (await client.result("hello", {"protocol": protocol}))["protocol"] == 1
 
 
 async def test_a_client_that_is_too_old_is_told(client: RawClient) -> None:
-    """PD-14."""
     error = await client.error("hello", {"protocol": 0})
     assert error["data"]["slug"] == "wrong_version"
     assert error["data"]["protocol_oldest"] == 1
@@ -71,7 +69,7 @@ async def test_check_shows_every_step_with_its_remedy(client: RawClient, machine
     assert result["ok"] is False
     assert result["layers"] == []
     status = await client.result("status")
-    assert status["layers"] == [], "F256, F262: nothing is said to be enforced that is not"
+    assert status["layers"] == [], "nothing is said to be enforced that is not"
     assert status["unavailable"] == {
         "slug": "sandbox_unavailable", "message": "no user namespaces", "hint": "run: sandboxd check",
     }  # fmt: skip

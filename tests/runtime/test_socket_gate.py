@@ -73,7 +73,6 @@ async def gate(host: FakeHost, *listed: str, seen: Seen | None = None, known: bo
 
 
 async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change_it() -> None:
-    """IP-03."""
     host = FakeHost({"/srv/agent": "-> /srv/deep/agent.1", "/srv/deep/agent.1": "", "/srv/other.sock": ""})
     host.put("/home/u/work/server.sock", "-> /srv/other.sock")
     made = await gate(host, "/srv/agent", "/home/u/work/server.sock")
@@ -82,7 +81,6 @@ async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change
 
 
 async def test_the_daemon_s_own_by_whatever_name() -> None:
-    """IP-06."""
     host = FakeHost({"/run/user/1000": "-> /mnt/run", "/mnt/run/sandboxd/": "", "/mnt/run/x.sock": ""})
     made = await gate(host, "/mnt", "/run/user/1000/sandboxd")
     for path in ("/mnt/run/sandboxd/sandboxd.sock", "/run/user/1000/sandboxd/bridge.sock"):

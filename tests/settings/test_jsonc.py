@@ -182,14 +182,14 @@ def test_arbitrary_text_is_read_or_refused_with_a_place_and_what_json_accepts_is
         ("{a: 1}", "keys and texts stand in double quotes"),
         ("# x\n{}", "comments begin with //"),
         ('{"a": .5}', "write a number as 12 or 0.5"),
-        ('{\u201ca\u201d: 1}', 'these quotes are not the ones of JSON: write "'),
+        ("{\u201ca\u201d: 1}", 'these quotes are not the ones of JSON: write "'),
         ('{\u00a0"a": 1}', "this is white space of another kind: write a plain space"),
         ('{"a": 1;}', "values are parted by commas"),
         ('{"a": [[1], [2]], "b" 2}', ""),
     ],
 )
 def test_what_to_write_instead(text: str, hint: str) -> None:
-    """F133: the position, and what to do."""
+    """The position, and what to do."""
     with pytest.raises(JsoncError) as caught:
         parse_jsonc(text)
     assert caught.value.hint == hint

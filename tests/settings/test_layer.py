@@ -25,8 +25,8 @@ def problems(text: str, source: Source = Source.USER) -> list[str]:
     return [str(problem) for problem in parse_layer(text, source, "/s.json").problems]
 
 
-def test_f130_an_unknown_key_names_the_nearest_one_and_its_place() -> None:
-    """F130: an unknown key names the nearest one and its place."""
+def test_an_unknown_key_names_the_nearest_one_and_its_place() -> None:
+    """An unknown key names the nearest one and its place."""
     text = '{\n  "sandbox": {"network": {"allow": ["ok.test"]}}\n}'
     assert problems(text) == [
         "/s.json:2:27: warning: unknown key sandbox.network.allow, it has no effect "
@@ -119,16 +119,16 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"a":1,"a":2}', b"{\0}", b'{"\xff":1}', b"\xff\xfe{\0}\0"])
-def test_f133_a_broken_file_is_a_broken_layer_and_never_an_empty_one(data: bytes) -> None:
-    """F133: a broken file is a broken layer and never an empty one."""
+def test_a_broken_file_is_a_broken_layer_and_never_an_empty_one(data: bytes) -> None:
+    """A broken file is a broken layer and never an empty one."""
     layer = parse_layer(data, Source.USER, "/s.json")
     assert layer.broken and not layer.values
     assert layer.problems[0].origin.file == "/s.json" and layer.problems[0].origin.line == 1
 
 
 @pytest.mark.parametrize("data", [b'\xef\xbb\xbf{"sandbox":{"enabled":true,},}', b'{"sandbox":{"enabled":true}}//x'])
-def test_f133_what_people_write_is_fine(data: bytes) -> None:
-    """F133: what people write is fine."""
+def test_what_people_write_is_fine(data: bytes) -> None:
+    """What people write is fine."""
     layer = parse_layer(data, Source.USER, "/s.json")
     assert not layer.problems and "sandbox.enabled" in layer.values
 
@@ -155,7 +155,7 @@ def test_a_bare_deny_says_that_it_does_not_reach_the_shell() -> None:
      ("Multiedit(x)", "MultiEdit(x)"), ("write", "Write")],
 )  # fmt: skip
 def test_a_rule_for_no_tool_says_which_is_meant(text: str, meant: str) -> None:
-    """F130: it closes nothing, and looks as if it did."""
+    """It closes nothing, and looks as if it did."""
     for kind in ("allow", "deny", "ask"):
         (found,) = problems(json.dumps({"permissions": {kind: [text]}}))
         assert found.startswith("/s.json:1:") and "has no effect" in found and f"(did you mean {meant}?)" in found

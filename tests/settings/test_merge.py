@@ -211,8 +211,8 @@ def test_the_higher_source_wins(key: str, higher: Source, lower: Source) -> None
 
 
 @pytest.mark.parametrize("key", SCALARS)
-def test_f132_a_project_file_may_tighten_and_not_loosen(key: str) -> None:
-    """F132: a project file may tighten and not loosen."""
+def test_a_project_file_may_tighten_and_not_loosen(key: str) -> None:
+    """A project file may tighten and not loosen."""
     loose, strict = SCALARS[key]
     assert value(merge([layer(Source.PROJECT, (key, strict))]), key) == strict
 
@@ -245,7 +245,6 @@ def test_overrides_of_one_command_always_tighten_and_never_loosen(key: str) -> N
 
 @pytest.mark.parametrize("key", SCALARS)
 def test_the_command_line_never_overrides_managed_policy(key: str) -> None:
-    """PD-04."""
     loose, strict = SCALARS[key]
     settings = merge([layer(Source.CLI, (key, loose)), layer(Source.MANAGED, (key, strict))])
     assert value(settings, key) == strict
@@ -296,8 +295,8 @@ def test_lists_are_joined_highest_first_each_entry_once(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", OPENING)
-def test_f132_a_project_file_opens_nothing(key: str) -> None:
-    """F132: a project file opens nothing."""
+def test_a_project_file_opens_nothing(key: str) -> None:
+    """A project file opens nothing."""
     one, two = OPENING[key]
     settings = merge([layer(Source.USER, (key, [one])), layer(Source.PROJECT, (key, [one, two]))])
     assert value(settings, key) == [one]
@@ -368,7 +367,6 @@ def test_strictest_counts_whoever_says_it() -> None:
 
 
 def test_allow_managed_domains_only() -> None:
-    """PD-04."""
     hosts, rules = "sandbox.network.allowedDomains", "permissions.allow"
     managed = layer(
         Source.MANAGED,

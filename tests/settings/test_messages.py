@@ -1,4 +1,4 @@
-"""F275: every message is complete, names its place, and shows no template, no `None` and no internal name."""
+"""Every message is complete, names its place, and shows no template, no `None` and no internal name."""
 
 from __future__ import annotations
 

@@ -144,7 +144,6 @@ def test_no_parameters_are_an_empty_object() -> None:
 
 
 def test_results_may_have_more_than_is_known() -> None:
-    """PD-14."""
     record = decode_result(Outer, {**FULL, "new": 1, "word": "three", "inner": {"name": "a", "new": []}})
     assert str(record.word) == "three"
     assert record.inner == Inner("a")

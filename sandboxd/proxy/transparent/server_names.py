@@ -1,4 +1,4 @@
-"""`checkServerName`: does the TLS inside a tunnel name a host that is allowed as well (F302)?
+"""`checkServerName`: does the TLS inside a tunnel name a host that is allowed as well?
 
 A tunnel to an allowed name may lead to a machine that serves many owners, and the name in the TLS greeting chooses
 among them. `log` notes a greeting that names a host which is not allowed, `enforce` ends the tunnel before a byte of

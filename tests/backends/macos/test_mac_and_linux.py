@@ -85,7 +85,7 @@ def worlds(draw: st.DrawFn) -> tuple[FilePolicy, dict[str, str]]:
 @given(worlds())
 @example((FilePolicy(allow_write=rules(f"{PROJECT}/HEAD")), {f"{PROJECT}/HEAD": FILE}))
 def test_what_exists_is_decided_alike(world: tuple[FilePolicy, dict[str, str]]) -> None:
-    """F232: what exists is decided alike."""
+    """What exists is decided alike."""
     files, host = world
     layout, mac = both(files, host)
     for path in host:
@@ -187,7 +187,7 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_each_difference_is_as_described(name: str) -> None:
-    """F232, FS-23: each difference is as described; names in other letters are closed where volumes take them alike."""
+    """Each difference is as described; names in other letters are closed where volumes take them alike."""
     seen, on_linux, on_mac = DIFFERENCES[name]
     assert seen() == (on_linux, on_mac)
 
@@ -264,7 +264,7 @@ def test_project_rules_cannot_lift_and_user_rules_can() -> None:
 
 
 def test_existing_and_absent_directories_cannot_be_swapped() -> None:
-    """F292: `.claude` present without settings, moved away, missing, or a link."""
+    """`.claude` present without settings, moved away, missing, or a link."""
     path = f"{PROJECT}/.claude/settings.json"
     for host in (
         {f"{PROJECT}/.claude/other": FILE},

@@ -36,7 +36,7 @@ def test_passwords_are_their_own_and_do_not_show() -> None:
 
 
 def test_all_variables_agree() -> None:
-    """F101, F106: no socks URL in the common variables."""
+    """No socks URL in the common variables."""
     values = environment()
     for name in HTTP_NAMES:
         url = urlsplit(values[name])
@@ -86,7 +86,7 @@ def one_answer(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def test_ssh_sends_the_password_and_gets_through(tmp_path: Path) -> None:
-    """F100: the words that git gives to its shell, run with a stand-in for ssh that starts the ProxyCommand as ssh
+    """The words that git gives to its shell, run with a stand-in for ssh that starts the ProxyCommand as ssh
     does. The box needs no netcat."""
     stand_in = tmp_path / "ssh"
     stand_in.write_text(

@@ -107,7 +107,7 @@ SITUATIONS: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("name", SITUATIONS)
 async def test_what_keeps_it_from_running_is_said(stubs: MacStubs, name: str) -> None:
-    """F243: unavailable, with the reason; tried again; never taken for "nothing was refused"."""
+    """Unavailable, with the reason; tried again; never taken for "nothing was refused"."""
     mode, program, words = SITUATIONS[name]
     stubs.log_mode(mode)
     async with watched(program or stubs.log) as watching:
@@ -151,7 +151,7 @@ async def test_it_comes_back_after_dying(stubs: MacStubs) -> None:
 
 
 async def test_a_silent_one_is_never_taken_for_running(stubs: MacStubs) -> None:
-    """F214: and nobody waits for it."""
+    """And nobody waits for it."""
     stubs.log_mode("silent")
     async with watched(stubs.log) as watching:
         await wait_until_async(lambda: bool(stubs.log_starts), "it was started")
@@ -241,7 +241,7 @@ asyncio.run(main())
 
 
 def test_the_stream_ends_with_a_daemon_that_is_killed(stubs: MacStubs) -> None:
-    """F199: or each restart would leave one behind, waiting for messages that never come."""
+    """Or each restart would leave one behind, waiting for messages that never come."""
     search = os.pathsep.join(sys.path)
     with subprocess.Popen(
         [sys.executable, "-c", DAEMON, stubs.log], env={**os.environ, "PYTHONPATH": search}, stdout=subprocess.PIPE

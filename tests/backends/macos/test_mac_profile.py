@@ -34,7 +34,7 @@ from support.seatbelt import (
 PLAIN = compiled()
 
 
-# what every program needs, and nothing else (F227, F223, F226, F224)
+# what every program needs, and nothing else
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_facts_about_the_machine_can_be_read(name: str) -> None:
     ids=lambda one: f"{one.operation} {one.subject}",
 )
 def test_everything_else_is_refused_with_the_tag(request_: Request) -> None:
-    """RD-10, IP-10: among it pasteboard, screen, Apple events, notifications to others, Mach registration."""
+    """Among it pasteboard, screen, Apple events, notifications to others, Mach registration."""
     verdict = PLAIN.profile.decide(request_)
     assert not verdict.allowed
     assert verdict.message == TAG
@@ -162,7 +162,7 @@ def test_profiles_begin_with_a_refusal_of_everything() -> None:
 
 
 def test_looking_up_launch_services_is_allowed_and_opening_with_it_is_not() -> None:
-    """F227 wants no look-up at all. The list of what a working profile needs has it, so the design wins; what it was
+    """Wants no look-up at all. The list of what a working profile needs has it, so the design wins; what it was
     about is closed by the operation: opening a program is `lsopen`."""
     assert PLAIN.allows(mach("com.apple.coreservices.launchservicesd"))
     assert not PLAIN.allows(Request("lsopen"))

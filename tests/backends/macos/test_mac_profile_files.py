@@ -34,11 +34,10 @@ from support.seatbelt import (
 PLAIN = compiled()
 
 
-# files (F012, F023, F034, F039, F228, F230, F292, F298)
+# files
 
 
 def test_a_denied_file_in_a_region_that_was_opened() -> None:
-    """F012"""
     made = compiled(
         FilePolicy(allow_read=rules(PROJECT, f"{HOME}/.aws"), deny_read=rules(f"{HOME}/.aws/credentials")),
         host={f"{HOME}/.aws/credentials": FILE, f"{HOME}/.aws/config": FILE},
@@ -49,7 +48,6 @@ def test_a_denied_file_in_a_region_that_was_opened() -> None:
 
 
 def test_names_in_installed_packages() -> None:
-    """F023"""
     assert PLAIN.makes(f"{PROJECT}/node_modules/p/.vscode/settings.json")
     assert PLAIN.makes(f"{PROJECT}/sub/node_modules/.mcp.json")
     assert not PLAIN.makes(f"{PROJECT}/.vscode/settings.json")
@@ -57,7 +55,7 @@ def test_names_in_installed_packages() -> None:
 
 
 def test_a_linked_worktree() -> None:
-    """F034, F030: the common directory is writable, its hooks and configuration are not."""
+    """The common directory is writable, its hooks and configuration are not."""
     main = f"{HOME}/main/.git"
     made = compiled(
         host={
@@ -76,7 +74,6 @@ def test_a_linked_worktree() -> None:
 
 
 def test_built_in_refusals_can_be_lifted_one_by_one() -> None:
-    """F039"""
     host = {f"{PROJECT}/.vscode/settings.json": FILE}
     made = compiled(FilePolicy(allow_write=rules(f"{PROJECT}/.vscode")), host=host)
     assert made.writes(f"{PROJECT}/.vscode/settings.json")
@@ -108,7 +105,6 @@ def literal(path: str) -> PathRule:
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_a_directory_is_called_does_not_matter(name: str) -> None:
-    """F228"""
     odd = f"{HOME}/{name}"
     made = compiled_in(name)
     assert shape(made) == shape(compiled_in("plain"))
@@ -121,7 +117,6 @@ def test_what_a_directory_is_called_does_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("spelling", ["/tmp/ws", "/private/tmp/ws"])
 def test_both_spellings_of_linked_directories(spelling: str) -> None:
-    """F228"""
     made = compiled(
         FilePolicy(deny_read=rules("/etc/secret", "/private/var/db/x", "/tmp/ws/**/*.pem")),
         host={"/private/tmp/ws": DIRECTORY, "/private/etc/secret": FILE, "/private/var/db/x": FILE},
@@ -142,7 +137,7 @@ def test_both_unicode_forms() -> None:
 
 
 def test_the_least_settings_that_work() -> None:
-    """F230: `allowWrite: ["."]` and nothing else."""
+    """`allowWrite: ["."]` and nothing else."""
     made = compiled(FilePolicy(allow_write=rules(PROJECT)))
     assert made.makes(f"{PROJECT}/x") and made.makes(f"{SESSION_TMP}/x")
     assert made.allows(file("file-write-data", "/dev/null"))
@@ -154,7 +149,7 @@ def test_the_least_settings_that_work() -> None:
     [".claude/settings.local.json", ".claude/hooks/x", ".cursor/rules", ".vscode/tasks.json", ".mcp.json"],
 )
 def test_settings_of_agents_and_editors(path: str) -> None:
-    """F298. `.envrc` and virtual environments stay writable; docs/security.md names them as a remaining risk."""
+    """`.envrc` and virtual environments stay writable; docs/security.md names them as a remaining risk."""
     assert not PLAIN.makes(f"{PROJECT}/{path}") and not PLAIN.writes(f"{PROJECT}/{path}")
     assert PLAIN.makes(f"{PROJECT}/.envrc") and PLAIN.makes(f"{PROJECT}/.venv/pyvenv.cfg")
 
@@ -199,7 +194,7 @@ def documented(text: str) -> dict[str, list[str]]:
 
 
 def test_gpg_can_sign() -> None:
-    """F225: sockets and locks open, the secret keys closed, and closed last. The settings are those of the page."""
+    """Sockets and locks open, the secret keys closed, and closed last. The settings are those of the page."""
     keys = f"{HOME}/.gnupg/private-keys-v1.d"
     lists = documented((Path(__file__).parents[3] / "docs" / "macos.md").read_text())
     made = compiled(
@@ -220,7 +215,7 @@ def test_patterns_that_cannot_be_enforced_are_errors() -> None:
 
 
 def test_a_policy_that_is_too_long_is_an_error_and_a_long_one_is_not() -> None:
-    """F211: 3,000 paths."""
+    """3,000 paths."""
     paths = [f"{HOME}/d/file-{number}" for number in range(3000)]
     made = compiled(FilePolicy(deny_read=rules(*paths)), host=dict.fromkeys(paths, FILE), only_files=True)
     assert not made.reads(paths[-1]) and made.reads(f"{HOME}/d/other")

@@ -25,18 +25,18 @@ from support.seatbelt import (
 PLAIN = compiled()
 
 
-# the network (F051, F092, F093, F220, F231, F290)
+# the network
 
 
 def test_without_domains_there_is_no_network() -> None:
-    """F290: what may be reached is the proxies' business; the profile never opens more."""
+    """What may be reached is the proxies' business; the profile never opens more."""
     for network in (NetworkPolicy(), NetworkPolicy(allowed=()), NetworkPolicy(transparent=False)):
         made = compiled(network=network)
         assert not made.allows(connect("203.0.113.1", 443)) and not made.allows(LOOPBACK)
 
 
 def test_local_binding() -> None:
-    """F220, F093; F092 wants bind without outbound, and the design wins: test servers have to be talked to. Outbound
+    """Wants bind without outbound, and the design wins: test servers have to be talked to. Outbound
     means this machine, never another one."""
     made = compiled(network=NetworkPolicy(allow_local_binding=True))
     assert made.allows(bind(0)) and made.allows(bind(3000, "0.0.0.0")) and made.allows(accept(3000))
@@ -49,7 +49,7 @@ def test_local_binding() -> None:
 
 
 def test_listed_ports() -> None:
-    """F231: a login flow calls back on a listed port. F092: nothing else is opened by it."""
+    """A login flow calls back on a listed port. Nothing else is opened by it."""
     made = compiled(network=NetworkPolicy(allow_local_ports=(PortRange(5432, 5432), PortRange(8000, 8002))))
     for port in (5432, 8000, 8002):
         assert made.allows(connect("127.0.0.1", port)) and made.allows(bind(port)) and made.allows(accept(port))
@@ -81,7 +81,7 @@ def test_listed_unix_sockets() -> None:
 
 
 def test_all_unix_sockets() -> None:
-    """F051: connect, bind and accept. F307, F301: control sockets and our own stay closed."""
+    """Connect, bind and accept. Control sockets and the daemon's own stay closed."""
     made = compiled(network=NetworkPolicy(allow_all_unix_sockets=True))
     for operation in ("network-outbound", "network-bind", "network-inbound"):
         assert made.allows(use_socket("/private/tmp/tsx-501/1.pipe", operation))
@@ -102,7 +102,7 @@ def test_all_unix_sockets() -> None:
     assert not one.allows(use_socket(f"{HOME}/.docker/run/docker.sock"))
 
 
-# switches: each with a visible and minimal effect (F110 to F113, F221)
+# switches: each with a visible and minimal effect
 
 SWITCHES = {
     "trustd": (
@@ -162,7 +162,7 @@ def test_service_names_that_are_too_broad_or_none(name: str) -> None:
 
 
 def test_an_override_for_one_command_changes_that_profile_alone() -> None:
-    """F113: a profile is a function of the policy; there is nothing to be left over."""
+    """A profile is a function of the policy; there is nothing to be left over."""
     before = compiled().source
     opened = compiled(platform=PlatformPolicy(weaker_network_isolation=True)).source
     assert opened.text != before.text

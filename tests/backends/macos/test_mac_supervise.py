@@ -195,7 +195,7 @@ TRAP = "trap 'echo got {0}; exit 3' {0}; echo ready; while :; do sleep 0.05; don
 
 @pytest.mark.parametrize("name", ["TERM", "HUP", "USR1", "INT", "QUIT"])
 def test_signals_reach_the_command(daemon: Daemon, name: str) -> None:
-    """F196, without a terminal: everything is passed on."""
+    """Without a terminal: everything is passed on."""
     process = start(daemon, "bash", "-c", TRAP.format(name), start_new_session=True)
     daemon.accept()
     assert process.stdout is not None

@@ -56,8 +56,8 @@ def test_what_needs_attention_comes_first_and_busy_sessions_before_others() -> N
     assert ("commands", "1 running, in 50 sessions") in rows
 
 
-def test_f146_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
-    """F146: also one that a variable of the environment brought in."""
+def test_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
+    """Also one that a variable of the environment brought in."""
     place = OriginRecord("flag", "sandbox.enabled", "/org/flag.json", 3, 5)
     assert dict(_rows(status(enabled_origin=place)))["sandbox"] == "on, by /org/flag.json:3 (flag)"
     off = dict(_rows(status(enabled=False, enabled_origin=place)))["sandbox"]

@@ -75,7 +75,7 @@ def test_a_file_of_somebody_else_is_left_alone_and_nothing_runs(
 def test_a_link_that_the_command_makes_is_not_followed(
     cli: CommandLine, learned: dict[str, Any], tmp_path: Path
 ) -> None:
-    """PD-18, F295: the file may be where the command can write."""
+    """The file may be where the command can write."""
     victim, file, inside = tmp_path / "victim", tmp_path / "w" / "s.json", tmp_path / "w"
     inside.mkdir()
     victim.write_text("kept")

@@ -1,4 +1,4 @@
-"""The chain of the audit log: every change of a log is found, and an untouched one is whole (PD-10)."""
+"""The chain of the audit log: every change of a log is found, and an untouched one is whole."""
 
 from __future__ import annotations
 

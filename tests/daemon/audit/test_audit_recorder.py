@@ -312,7 +312,7 @@ def test_a_run_from_its_beginning_to_its_end(start_daemon: StartDaemon, identity
 
 @pytest.mark.parametrize("on_full", ["block", "drop"])
 def test_a_full_disk(start_daemon: StartDaemon, identity: Identity, on_full: str) -> None:
-    """PD-10: a limit on the size of files does to the writer what a full disk does."""
+    """A limit on the size of files does to the writer what a full disk does."""
     daemon = start_daemon(settings={"audit": {"enabled": True, "onFull": on_full}})
     path = identity.home / ".local/state/sandboxd/audit/audit.jsonl"
     assert daemon.run("run", "--", "true").returncode == 0

@@ -56,9 +56,7 @@ def test_the_last_user_removes_them(work: Path, placeholders: Placeholders) -> N
     assert not (work / "a").exists()
 
 
-def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(
-    work: Path, placeholders: Placeholders
-) -> None:
+def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(work: Path, placeholders: Placeholders) -> None:
     """`git clean -d` outside, while a command runs."""
     names = (f"{work}/a/", f"{work}/b/", f"{work}/b/c/", f"{work}/f")
     first = placeholders.hold(names)
@@ -74,9 +72,7 @@ def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["as it is", "made anew for another"])
-def test_what_appears_where_one_was_removed_is_moved_aside(
-    work: Path, placeholders: Placeholders, anew: bool
-) -> None:
+def test_what_appears_where_one_was_removed_is_moved_aside(work: Path, placeholders: Placeholders, anew: bool) -> None:
     """The command whose mount is gone with it can make the name, or write in what the next command is given."""
     first = placeholders.hold((f"{work}/a/", f"{work}/f"))
     (work / "a").rmdir()
@@ -165,7 +161,7 @@ def test_an_empty_directory_where_one_was_removed_goes(work: Path, placeholders:
 
 
 def test_another_daemon_keeps_what_it_needs(work: Path, placeholders: Placeholders, tmp_path: Path) -> None:
-    """F198: whether another daemon lives is told by its lock, and never by a pid."""
+    """Whether another daemon lives is told by its lock, and never by a pid."""
     other = Placeholders(str(tmp_path / "other-journal"), linger=0)
     mine, theirs = placeholders.hold((f"{work}/a/",)), other.hold((f"{work}/a/",))
     mine.release()
@@ -396,7 +392,7 @@ def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_comes_and_goes_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
-    """F198: what is locked is somebody's who lives, whoever that is."""
+    """What is locked is somebody's who lives, whoever that is."""
     journal = str(tmp_path / "journal")
     path = f"{work}/.vscode/"
     subprocess.run([sys.executable, "-c", _WITH_ANOTHER, journal, path], env={"PYTHONPATH": os.pathsep.join(sys.path)})

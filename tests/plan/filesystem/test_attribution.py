@@ -80,7 +80,6 @@ def test_what_the_sandbox_refuses(
     ],
 )  # fmt: skip
 def test_what_the_host_or_the_program_got_wrong(attribution: Attribution, path: str, write: bool) -> None:
-    """PD-25."""
     assert attribution.decide(path, write=write).allowed
 
 
@@ -110,7 +109,7 @@ def test_what_a_command_could_have_put_there(attribution: Attribution) -> None:
 
 
 def test_what_is_kept_in_its_place(attribution: Attribution) -> None:
-    """F036: a rename that ends with EBUSY is explained by what is closed in the directory."""
+    """A rename that ends with EBUSY is explained by what is closed in the directory."""
     for path, inside in (
         ("/home/u/work/.git", "/home/u/work/.git/config"),
         ("/home/u/work", "/home/u/work/.claude in it"),

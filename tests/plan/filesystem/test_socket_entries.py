@@ -38,7 +38,6 @@ def bind(path: str) -> Mount:
 
 
 def test_a_socket_in_tmp_is_bound_over_the_session_s() -> None:
-    """F050."""
     for listed, path in (("/tmp/ssh-x/agent.1",) * 2, ("/tmp/pw",) * 2, ("/srv/agent", "/tmp/ssh-x/agent.1")):
         mounts = plan(listed).view.mounts
         assert bind(path) in mounts and mounts.index(bind(path)) > [m.target for m in mounts].index("/tmp")
@@ -61,7 +60,6 @@ def test_a_link_that_the_command_can_change_opens_nothing_and_is_told() -> None:
 
 
 def test_with_everything_allowed_what_acts_outside_is_masked() -> None:
-    """F307."""
     mounts = plan("/run/user/1000/bus", everything=True).view.mounts
     masked = {mount.target for mount in mounts if mount.operation is Operation.MASK_FILE}
     assert {"/run/docker.sock", "/run/dbus/system_bus_socket", "/srv/agent.9", "/run/systemd/notify"} <= masked
@@ -70,7 +68,6 @@ def test_with_everything_allowed_what_acts_outside_is_masked() -> None:
 
 
 def test_variables_stay_when_their_socket_can_be_used() -> None:
-    """F061."""
     given = {
         "SSH_AUTH_SOCK": "/srv/agent", "SSH_AGENT_PID": "7", "DOCKER_HOST": "unix:///run/docker.sock", "DISPLAY": ":0",
         "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus,guid=1", "KITTY_LISTEN_ON": "unix:@x",

@@ -104,15 +104,15 @@ def test_an_unknown_mode_is_a_mistake_of_the_caller() -> None:
         decide_command(ON, "ls", permission_mode="yolo")
 
 
-def test_f145_off_says_where_it_was_switched_off() -> None:
-    """F145: off says where it was switched off."""
+def test_off_says_where_it_was_switched_off() -> None:
+    """Off says where it was switched off."""
     decision = decide_command(OFF, "touch ~/x").decision
     assert decision.rule == "sandbox.enabled" and decision.origin == OFF.enabled_origin
     assert "off" in decision.text and "sandboxd enable" in decision.hint
 
 
-def test_f147_auto_allow_never_overrides_ask_and_deny_rules() -> None:
-    """F147: auto allow never overrides ask and deny rules."""
+def test_auto_allow_never_overrides_ask_and_deny_rules() -> None:
+    """Auto allow never overrides ask and deny rules."""
     policy = replace(ON, commands=CommandPolicy(auto_allow=True, ask=rules("git push:*"), deny=rules("rm:*")))
     assert told(decide_command(policy, "git push origin")) == (True, "ask", "rule")
     assert told(decide_command(policy, "rm -rf x")) == (True, "deny", "rule")
@@ -141,8 +141,8 @@ def test_a_deny_beats_an_ask_and_an_allow() -> None:
     assert decide_command(policy, "rm x").behavior is Behavior.DENY
 
 
-def test_f148_no_agent_switches_the_sandbox_off_by_itself() -> None:
-    """F148: no agent switches the sandbox off by itself."""
+def test_no_agent_switches_the_sandbox_off_by_itself() -> None:
+    """No agent switches the sandbox off by itself."""
     refused = decide_command(STRICT, "curl x", dangerously_disable=True)
     assert refused.behavior is Behavior.DENY and refused.reason is Reason.OVERRIDE_FORBIDDEN
     assert "allowUnsandboxedCommands" in refused.decision.text
@@ -155,8 +155,8 @@ def test_the_wish_to_run_outside_is_not_remembered() -> None:
     assert told(decide_command(ON, "ls")) == (True, "allow", "sandboxed")
 
 
-def test_f155_each_part_is_allowed_by_its_own_rule() -> None:
-    """F155: each part is allowed by its own rule."""
+def test_each_part_is_allowed_by_its_own_rule() -> None:
+    """Each part is allowed by its own rule."""
     policy = replace(
         ON,
         commands=CommandPolicy(
@@ -285,7 +285,7 @@ def test_what_cannot_be_read_is_asked_about_where_rules_exist() -> None:
 
 @pytest.mark.parametrize("text", ["$X x", "${X:-rm} x", "{rm,x}", "/bin/r? x", "r$@m x", "`echo`rm x", 'sh -c "$X"'])
 def test_a_program_whose_name_is_not_known_is_asked_about_where_rules_exist(text: str) -> None:
-    """F147: it could be the one that a rule denies."""
+    """It could be the one that a rule denies."""
     policy = replace(ON, commands=CommandPolicy(deny=rules("rm:*")))
     assert told(decide_command(policy, text)) == (True, "ask", "rule")
     assert told(decide_command(ON, text)) == (True, "allow", "sandboxed")
@@ -303,8 +303,8 @@ def test_and_ordinary_lines_are_not(text: str) -> None:
     assert told(decide_command(policy, text)) == (True, "allow", "sandboxed")
 
 
-def test_f159_names_are_advice_and_the_docs_say_so() -> None:
-    """F159: names are advice and the docs say so."""
+def test_names_are_advice_and_the_docs_say_so() -> None:
+    """Names are advice and the docs say so."""
     policy = replace(ON, commands=CommandPolicy(deny=rules("curl:*")))
     assert decide_command(policy, "/proc/self/root/usr/bin/curl x").behavior is Behavior.DENY
     # A copy under another name passes the rule, and runs in the sandbox, whose limits do not look at names.
@@ -312,8 +312,8 @@ def test_f159_names_are_advice_and_the_docs_say_so() -> None:
     assert "sandbox" in decide_command(policy, "curl x").decision.hint
 
 
-def test_f137_the_answer_says_which_layer_refused() -> None:
-    """F137: the answer says which layer refused."""
+def test_the_answer_says_which_layer_refused() -> None:
+    """The answer says which layer refused."""
     policy = replace(OFF, commands=CommandPolicy(deny=rules("rm:*")))
     assert decide_command(policy, "echo ~/private-dir/x").behavior is Behavior.ALLOW
     decision = decide_command(policy, "rm x").decision
@@ -342,8 +342,8 @@ def test_a_switch_that_decided_is_named_with_its_place() -> None:
         assert answer.decision.origin == place and (answer.decision.rule or "").startswith("sandbox.")
 
 
-def test_f257_without_a_sandbox_it_is_closed_unless_somebody_chose_otherwise() -> None:
-    """F257: without a sandbox it is closed unless somebody chose otherwise."""
+def test_without_a_sandbox_it_is_closed_unless_somebody_chose_otherwise() -> None:
+    """Without a sandbox it is closed unless somebody chose otherwise."""
     default = decide_command(ON, "ls", unavailable="bubblewrap is not installed")
     assert default.behavior is Behavior.DENY
     assert "bubblewrap is not installed" in default.decision.text and "sandboxd check" in default.decision.hint

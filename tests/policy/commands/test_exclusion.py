@@ -28,8 +28,8 @@ def excluded(text: str) -> bool:
     return decide_exclusion(RULES, text).excluded
 
 
-def test_f152_one_excluded_word_does_not_lift_the_sandbox_for_a_line() -> None:
-    """F152: one excluded word does not lift the sandbox for a line."""
+def test_one_excluded_word_does_not_lift_the_sandbox_for_a_line() -> None:
+    """One excluded word does not lift the sandbox for a line."""
     for text in (
         "touch ~/probe; gh --version",
         "cat ~/.ssh/id; gh x",
@@ -41,7 +41,7 @@ def test_f152_one_excluded_word_does_not_lift_the_sandbox_for_a_line() -> None:
     assert excluded("gh --version")
 
 
-def test_f157_options_before_the_subcommand_do_not_matter() -> None:
+def test_options_before_the_subcommand_do_not_matter() -> None:
     git = (CommandRule("git", Origin(Source.LOCAL, "test")),)
     assert decide_exclusion(git, "git -C /tmp/other add f").excluded
 
@@ -145,7 +145,7 @@ _MORE += ["EXIT", "exec"]
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(st.sampled_from(_WORDS + _MORE), min_size=1, max_size=7), joint=st.sampled_from([" ", "", "; "]))
 def test_rules_see_whatever_bash_runs(words: list[str], joint: str, stubs: tuple[Path, Path]) -> None:
-    """F147, F155: nothing denied runs unasked, and nothing runs by a rule that is no rule's."""
+    """Nothing denied runs unasked, and nothing runs by a rule that is no rule's."""
     text = "docker " + joint.join(words)
     denied = decide_command(DENYING, text).behavior is not Behavior.ALLOW
     allowed = decide_command(ALLOWING, text).behavior is Behavior.ALLOW

@@ -111,7 +111,7 @@ def test_continued_lines() -> None:
     ],
 )  # fmt: skip
 def test_what_the_grammar_overlooks_makes_a_line_unreadable(text: str) -> None:
-    """F152, F155: each runs `b`, or a program with an odd name, and the tree does not say so."""
+    """Each runs `b`, or a program with an odd name, and the tree does not say so."""
     assert read_line(text).unreadable
 
 

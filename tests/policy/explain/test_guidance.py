@@ -36,8 +36,8 @@ def path(text: str) -> PathRule:
     return PathRule(text, BUILT_IN, text=text)
 
 
-def test_f279_what_a_model_needs_to_know() -> None:
-    """F279: what a model needs to know."""
+def test_what_a_model_needs_to_know() -> None:
+    """What a model needs to know."""
     policy = replace(
         ON,
         files=FilePolicy(
@@ -95,8 +95,8 @@ def test_the_variant_where_nobody_can() -> None:
     assert found.data["outside_on_request"] == "deny"
 
 
-def test_f308_the_default_for_reading_is_stated() -> None:
-    """F308: the default for reading is stated."""
+def test_the_default_for_reading_is_stated() -> None:
+    """The default for reading is stated."""
     assert "Every file that the user can read can be read" in describe(ON, AROUND).text
 
 

@@ -63,7 +63,6 @@ CASES = [
     (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "sandboxd allow path /p/.git/hooks"),
     (WRITE, "unlinkat", "/p/sub/.git/config", because(Reason.PATH_PROTECTED), "into $TMPDIR what is to be thrown away"),
     (WRITE, "openat", "/p/.vscode/tasks.json", because(Reason.PATH_PROTECTED), "change it outside"),
-    # F044
     (WRITE, "openat", "/s/.jj/repo/x", NOT_WRITABLE, "the pointer file .jj/repo"),
     (WRITE, "openat", "/home/me/s/.jj/repo/a/x", NOT_WRITABLE, "sandboxd allow path ~/s/.jj/repo"),
     (WRITE, "openat", "/s/.hg/store/lock", NOT_WRITABLE, ".hg/sharedpath"),
@@ -78,7 +77,7 @@ CASES = [
     (SOCKET, "connect", "/var/tmp/ssh-Xy/agent.7", because(Reason.SOCKET_NOT_LISTED), "signs with your keys"),
     (SOCKET, "connect", "/home/me/.gnupg/S.gpg-agent", because(Reason.SOCKET_NOT_LISTED), "socket ~/.gnupg/S."),
     (SOCKET, "connect", "/run/user/1/bus", because(Reason.SOCKET_NOT_LISTED), "DBUS_SESSION_BUS_ADDRESS"),
-    (SOCKET, "connect", "/run/WSL/1_interop", because(Reason.SOCKET_CONTROL), "starts Windows programs"),  # F064
+    (SOCKET, "connect", "/run/WSL/1_interop", because(Reason.SOCKET_CONTROL), "starts Windows programs"),
     (SOCKET, "connect", "/tmp/.X11-unix/X0", because(Reason.SOCKET_CONTROL), "every window"),
     (SOCKET, "connect", "/run/sandboxd/x.sock", because(Reason.SOCKET_OWN), "no setting opens"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_REDIRECTED), "list /p/x.sock"),
@@ -108,7 +107,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "operation", "target", "decision", "words"), CASES)
 def test_symptoms(kind: ViolationKind, operation: str, target: str, decision: Decision | None, words: str) -> None:
-    """F110: the trust service is recognised and explained. F222: a browser that wants a sandbox of its own."""
+    """The trust service is recognised and explained, and so is a browser that wants a sandbox of its own."""
     assert words in hint_for(Symptom(kind, operation, target, HOME, decision))
 
 

@@ -1,4 +1,4 @@
-"""PD-18: the smallest settings that would have let it pass, never secrets, protected paths or what somebody closed."""
+"""The smallest settings that would have let it pass, never secrets, protected paths or what somebody closed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,6 @@ def test_a_rule_means_the_path_it_was_made_of(names: list[str]) -> None:
 
 
 def test_places_of_secrets() -> None:
-    """RD-07."""
     secrets = SecretPlaces(HOME)
     for path in (
         ".ssh/id_rsa", ".aws/credentials", ".config/gcloud/x", ".kube/config", ".docker/config.json", ".gnupg/x",

@@ -28,7 +28,6 @@ from sandboxd.policy.hosts.addresses import REFUSED, parse_networks, readings, r
     ],
 )  # fmt: skip
 def test_refused(text: str) -> None:
-    """NW-08, NW-15, NW-16."""
     refusal = refuse_address(ip_address(text))
     assert refusal is not None and refusal.text and not refusal.listed
     assert ip_network(refusal.network)
@@ -85,7 +84,6 @@ _REFUSED_V4 = st.sampled_from([network for text, _ in REFUSED if (network := ip_
 
 @given(_REFUSED_V4, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_no_embedding_opens_what_is_refused(number: int, prefix: int, noise: int) -> None:
-    """NW-08."""
     low = 0xFFFFFFFF
     forms = {
         "mapped": 0xFFFF << 32 | number,

@@ -67,7 +67,6 @@ from sandboxd.policy.hosts.host_patterns import (
     ],
 )
 def test_canonical_form(text: str, name: str) -> None:
-    """NW-08."""
     host = parse_host(text)
     assert host.name == name
     assert (host.address is not None) == ((name[0].isdigit() and not name.endswith("ok.test")) or ":" in name) or (
@@ -293,7 +292,6 @@ def test_every_address_reads_as_itself(address: IPv4Address | IPv6Address) -> No
     ],
 )
 def test_rules_match(rule: str, host: str, matched: bool) -> None:
-    """NW-06."""
     assert HostPattern.parse(rule).matches(parse_host(host), 443) is matched
     assert HostPattern.parse(rule).matches(parse_host(host), None) is matched
 
@@ -314,7 +312,6 @@ def test_rules_match(rule: str, host: str, matched: bool) -> None:
     ],
 )
 def test_rules_with_a_port(rule: str, host: str, port: int | None, matched: bool) -> None:
-    """NW-06."""
     assert HostPattern.parse(rule).matches(parse_host(host), port) is matched
 
 
@@ -360,7 +357,6 @@ PORT = "write HOST or HOST:PORT, the port as a number from 1 to 65535"
     ],
 )
 def test_rules_that_cannot_work_say_what_was_meant(text: str, slug: str, hint: str) -> None:
-    """NW-09, F124."""
     with pytest.raises(HostPatternError) as caught:
         HostPattern.parse(text)
     assert (caught.value.slug, caught.value.hint) == (slug, hint)

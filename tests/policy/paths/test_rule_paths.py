@@ -85,8 +85,8 @@ def test_literal_paths(text: str, path: str) -> None:
         ("$G/*", "/g[[]1][*]/*"),
     ],
 )
-def test_f140_patterns(text: str, path: str) -> None:
-    """F140: patterns."""
+def test_patterns(text: str, path: str) -> None:
+    """Patterns."""
     assert expand_rule_path(text, SCOPE) == RulePath(path, True)
 
 
@@ -119,8 +119,8 @@ def test_special_characters_of_a_directory_mean_themselves_inside_a_pattern() ->
         ("a" * 5000, "path_too_long"),
     ],
 )
-def test_f172_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
-    """F172: what cannot be expanded is refused."""
+def test_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
+    """What cannot be expanded is refused."""
     with pytest.raises(RulePathError) as caught:
         expand_rule_path(text, SCOPE)
     assert caught.value.slug == slug
@@ -130,8 +130,8 @@ def test_f172_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
     st.lists(st.sampled_from(["a", "b c", ".x", "..y"]), min_size=1),
     st.sampled_from(["", "/", "//", "/**", "/**/", "/."]),
 )
-def test_f135_all_spellings_of_a_directory_are_equal(parts: list[str], tail: str) -> None:
-    """F135: all spellings of a directory are equal."""
+def test_all_spellings_of_a_directory_are_equal(parts: list[str], tail: str) -> None:
+    """All spellings of a directory are equal."""
     scope = PathScope("/home/u", "/home/u/p", {"HOME": "/home/u"})
     path = "/".join(parts)
     spelled = {

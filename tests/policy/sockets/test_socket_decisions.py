@@ -56,7 +56,6 @@ def decide(
     ],
 )
 def test_what_is_listed(path: str, listed: tuple[str, ...], reason: Reason) -> None:
-    """F050, F301, IP-06."""
     assert decide(path, *listed) is reason
 
 
@@ -70,7 +69,6 @@ def test_what_is_listed(path: str, listed: tuple[str, ...], reason: Reason) -> N
     ],
 )  # fmt: skip
 def test_control_sockets_stay_closed_unless_listed_one_by_one(path: str) -> None:
-    """F307, IP-09."""
     assert decide(path, everything=True) is Reason.SOCKET_CONTROL
     assert decide(path) is Reason.SOCKET_CONTROL
     assert decide(path, path) is Reason.SOCKET_ALLOWED

@@ -124,7 +124,6 @@ def test_empty_lines_before_a_request_are_left_over_from_the_last() -> None:
     ],
 )
 def test_refused_requests(data: bytes, status: int, part: str) -> None:
-    """NW-11."""
     for pieces in ((data,), tuple(data[place : place + 1] for place in range(len(data)))):
         with pytest.raises(HttpSyntaxError) as caught:
             reader = RequestReader()

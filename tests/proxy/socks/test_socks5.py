@@ -1,4 +1,4 @@
-"""The SOCKS5 handshake: whole, byte by byte, with bytes sent ahead, a table of errors, and anything at all (NW-10)."""
+"""The SOCKS5 handshake: whole, byte by byte, with bytes sent ahead, a table of errors, and anything at all."""
 
 from __future__ import annotations
 

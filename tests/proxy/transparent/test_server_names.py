@@ -1,4 +1,4 @@
-"""`checkServerName` in real tunnels (F302, NW-17)."""
+"""`checkServerName` in real tunnels."""
 
 from __future__ import annotations
 

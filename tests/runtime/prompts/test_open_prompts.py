@@ -137,7 +137,6 @@ async def test_another_session_is_asked_by_itself(desk: Desk) -> None:
 
 
 async def test_how_often_a_session_may_ask(desk: Desk) -> None:
-    """F309: NW-22."""
     for number in range(MOST_PUT):
         asking = desk.ask(f"h{number}.test")
         [request_id] = await desk.asked()

@@ -44,16 +44,16 @@ def outcome(path: Path) -> str:
     return problem.slug
 
 
-def test_f133_an_absent_file_is_an_empty_layer_with_its_path(tmp_path: Path) -> None:
-    """F133: an absent file is an empty layer with its path."""
+def test_an_absent_file_is_an_empty_layer_with_its_path(tmp_path: Path) -> None:
+    """An absent file is an empty layer with its path."""
     assert outcome(tmp_path / "s.json") == "fine"
     assert outcome(tmp_path / "no" / "s.json") == "fine"
     (tmp_path / "file").write_text("")
     assert outcome(tmp_path / "file" / "s.json") == "fine"
 
 
-def test_f133_odd_files(tmp_path: Path) -> None:
-    """F133: odd files."""
+def test_odd_files(tmp_path: Path) -> None:
+    """Odd files."""
     path = tmp_path / "s.json"
     path.write_text("")
     assert outcome(path) == "settings_empty"
@@ -84,8 +84,8 @@ def test_f133_odd_files(tmp_path: Path) -> None:
     assert outcome(path) == "settings_unreadable"
 
 
-def test_f133_a_file_of_100_mb_is_not_read(tmp_path: Path) -> None:
-    """F133: a file of 100 MB is not read."""
+def test_a_file_of_100_mb_is_not_read(tmp_path: Path) -> None:
+    """A file of 100 MB is not read."""
     path = tmp_path / "s.json"
     with path.open("wb") as file:
         file.truncate(100 * 1024 * 1024)
@@ -98,8 +98,8 @@ def test_f133_a_file_of_100_mb_is_not_read(tmp_path: Path) -> None:
     assert not read_layer(in_project, "/").problems
 
 
-def test_f133_an_unreadable_file(identity: Identity) -> None:
-    """F133: an unreadable file."""
+def test_an_unreadable_file(identity: Identity) -> None:
+    """An unreadable file."""
     path = identity.home / "s.json"
     path.write_text("{}")
     path.chmod(0)
@@ -252,8 +252,8 @@ def test_a_file_of_another_user_may_only_tighten(home: Path) -> None:
     assert merge(read_layers(locate(home))).effective()["sandbox.excludedCommands"] == ["a"]
 
 
-def test_f146_what_the_environment_brought_in_is_named(home: Path) -> None:
-    """F146: what the environment brought in is named."""
+def test_what_the_environment_brought_in_is_named(home: Path) -> None:
+    """What the environment brought in is named."""
     (home / ".claude/settings.json").write_text('{"sandbox": {"enabled": false}}')
     (home / "flag.json").write_text('{"sandbox": {"enabled": true}}')
     settings = merge(read_layers(locate(home, SANDBOXD_FLAG_SETTINGS=str(home / "flag.json"))))

@@ -85,7 +85,7 @@ def replace(path: Path, text: str = "{}") -> Callable[[], object]:
     return act
 
 
-async def test_f143_the_life_of_a_file(watched: Watched) -> None:
+async def test_the_life_of_a_file(watched: Watched) -> None:
     await watched.notices(watched.config.mkdir)  # nothing existed when the watch began
     await watched.notices(write(watched.file))
     await watched.notices(write(watched.file, "{ }"))
@@ -99,7 +99,7 @@ async def test_f143_the_life_of_a_file(watched: Watched) -> None:
     await watched.notices(lambda: os.truncate(watched.file, 1))
 
 
-async def test_f076_ten_writes_are_one_report(watched: Watched) -> None:
+async def test_ten_writes_are_one_report(watched: Watched) -> None:
     await watched.notices(watched.config.mkdir)
     await watched.notices(*[write(watched.file, "{" + " " * n + "}") for n in range(10)])
     await watched.notices(*[replace(watched.file, "{" + " " * n + "}") for n in range(10)])

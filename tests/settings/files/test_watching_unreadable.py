@@ -40,7 +40,7 @@ asyncio.run(main())
 """
 
 
-def test_f143_what_cannot_be_read_is_watched(identity: Identity) -> None:
+def test_what_cannot_be_read_is_watched(identity: Identity) -> None:
     done = identity.run(identity.python("-c", SCRIPT, str(identity.home)))
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.splitlines() == ["noticed"] * 14

@@ -106,7 +106,7 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["other.tmp", "s.json"]
 
 
-def test_f272_two_daemons_lose_nothing(tmp_path: Path) -> None:
+def test_two_daemons_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     code = textwrap.dedent(f"""
         import sys
@@ -214,7 +214,7 @@ def test_a_file_that_changes_all_the_time_is_given_up(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["s.json"]
 
 
-def test_f295_a_directory_swapped_for_a_link_changes_nothing(tmp_path: Path) -> None:
+def test_a_directory_swapped_for_a_link_changes_nothing(tmp_path: Path) -> None:
     directory, victim = tmp_path / "config", tmp_path / "victim"
     directory.mkdir()
     victim.mkdir()

@@ -86,7 +86,7 @@ class TestRoots:
 
 
 class TestProbe:
-    """PD-28, F261: what a kernel promises is tried, and what does nothing is not used and said to be so."""
+    """What a kernel promises is tried, and what does nothing is not used and said to be so."""
 
     @pytest.mark.parametrize(
         ("answer", "reason"),

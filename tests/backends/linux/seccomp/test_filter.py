@@ -312,7 +312,7 @@ class TestShape:
 
     @pytest.mark.parametrize("number", [0, 1, 41, 53, 425, 512, 520, 546])
     def test_x32_calls_do_not_exist(self, machine: str, options: Supervision, number: int) -> None:
-        """F056: the numbers of x32."""
+        """The numbers of x32."""
         assert outcome(machine, options, 0x40000000 | number) == "ENOSYS"
 
     @pytest.mark.parametrize("number", [LAST_REVIEWED + 1, 500, 1000, 0x3FFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE])
@@ -429,7 +429,7 @@ NEW_NUMBERS = {name: 457 + place for place, name in enumerate(NEWER)}
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_call_of_the_last_years_has_been_decided(machine: str) -> None:
-    """PR-05, PR-06, PR-07: from 424 on all machines have the same numbers; none of them is open by oversight."""
+    """From 424 on all machines have the same numbers; none of them is open by oversight."""
     named = {call for row in ALL_ROWS for call in row.calls}
     named |= {call for calls, _ in OPEN_ON_PURPOSE for call in calls.split()}
     numbers = {SYSCALLS[call][MACHINES[machine].column] for call in named}
