@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -71,11 +72,17 @@ def test_a_cache_beyond_the_budget_says_so(tmp_path: Path, monkeypatch: pytest.M
     assert seen(scan)[2] == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root lists every directory")
-def test_a_directory_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, "closed/.env")
-    (tmp_path / "closed").chmod(0)
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        """As the kernel does to all but root."""
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
     scan = CacheScan(str(tmp_path), ["**/.env"])
     scan.refresh(NOTHING)
-    (tmp_path / "closed").chmod(0o700)
     assert "closed cannot be listed" in scan.unseen
