@@ -1,7 +1,7 @@
-"""The stream's frames: one JSON text a line, UTF-8, at most 4 MiB a line. No I/O here.
+"""Frames of the stream: one JSON text a line, UTF-8, at most 4 MiB. No I/O.
 
-`LineDecoder` owns its buffer and accepts any split of the bytes. Both of its errors leave it usable: the offending
-line is dropped, as far as it has come and as it goes on coming, and the next line is read as if nothing had been.
+`LineDecoder` owns its buffer and accepts any split of the bytes. Both of its errors leave it usable: it drops the rest
+of the offending line, and reads the next line as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FrameError(Exception):
 
 
 class LineTooLong(FrameError):
-    """Longer than MAX_LINE bytes, without its newline."""
+    """A line of more than MAX_LINE bytes, without its newline."""
 
     slug = "line_too_long"
 
@@ -31,13 +31,13 @@ class LineTooLong(FrameError):
 
 
 class NotUtf8(FrameError):
-    """Not UTF-8, or (when writing) text with a lone surrogate, which has no UTF-8 form."""
+    """Bytes that are not UTF-8, or text to write with a lone surrogate."""
 
     slug = "not_utf8"
 
 
 class LineDecoder:
-    """Bytes in with `feed`, lines out with `next_line`."""
+    """Decoder of lines: bytes in with `feed`, lines out with `next_line`."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -49,8 +49,10 @@ class LineDecoder:
         self._buffer += data
 
     def next_line(self) -> str | None:
-        """The next complete line without its newline, or None: more bytes are needed. Blank lines are passed over.
-        Raises LineTooLong as soon as the limit is passed, NotUtf8."""
+        """Return the next complete line without its newline, or None.
+
+        Blank lines are skipped. Raises LineTooLong as soon as the limit is passed, NotUtf8.
+        """
         while True:
             end = self._buffer.find(b"\n", self._scanned)
             if self._dropping:
@@ -84,23 +86,23 @@ class LineDecoder:
         return line
 
     def __len__(self) -> int:
-        """How many bytes are held."""
+        """Return the number of buffered bytes."""
         return len(self._buffer)
 
     def drop(self) -> None:
-        """Give the unfinished line up: nothing of it is held, and what goes on coming of it is dropped."""
+        """Drop the unfinished line, and what is still to come of it."""
         self._dropping = True
         self._buffer.clear()
         self._scanned = 0
 
     @property
     def state(self) -> tuple[bytes, bool]:
-        """What is not taken yet, and whether the line it belongs to is being dropped: for another decoder to go on."""
+        """Return the buffered bytes, and whether their line is being dropped."""
         return bytes(self._buffer), self._dropping
 
     @classmethod
     def resumed(cls, buffer: bytes, dropping: bool, limit: int = MAX_LINE) -> LineDecoder:
-        """A decoder that goes on where another one was (`state`)."""
+        """Return a decoder that continues from the `state` of another one."""
         decoder = cls(limit)
         decoder._buffer += buffer
         decoder._dropping = dropping
@@ -108,12 +110,12 @@ class LineDecoder:
 
     @property
     def partial(self) -> bool:
-        """Whether a line has begun and not ended: at the end of a stream, it was cut short."""
+        """Return whether a line has begun and not ended."""
         return bool(self._buffer) or self._dropping
 
 
 def encode_line(message: object, limit: int = MAX_LINE) -> bytes:
-    """One frame. Raises LineTooLong, NotUtf8, JsonTextError (`not_encodable`)."""
+    """Return one frame. Raises LineTooLong, NotUtf8, JsonTextError."""
     try:
         line = dumps(message).encode()
     except UnicodeEncodeError as error:

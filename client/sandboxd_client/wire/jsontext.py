@@ -1,9 +1,8 @@
-"""JSON text to and from values, with the C parts of the standard library's `json` and without its Python parts.
+"""Conversion between JSON text and values by the C part of the `json` module.
 
-`import json` costs about 6 ms (it needs `re` and `enum`), half of what a bare interpreter takes to start, and
-`sandboxd run` starts one for every command. The module `_json` holds the very functions that `json.loads` and
-`json.dumps` call, and is built in. Where it is missing or was changed, `json` is used: the results are the same
-(`tests/wire/test_jsontext.py` compares them).
+`import json` costs about 6 ms (it needs `re` and `enum`), half of what a bare interpreter takes to start, and `sandboxd
+run` starts one for every command. The built-in module `_json` holds the functions that `json.loads` and `json.dumps`
+call. Where it is missing or changed, `json` serves, with the same results (`tests/wire/test_jsontext.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class JsonTextError(ValueError):
-    """The text is not JSON, or the value cannot be written as JSON. `slug` is `parse_error` or `not_encodable`."""
+    """Text that is not JSON, or a value that JSON cannot express.
+
+    `slug` is `parse_error` or `not_encodable`.
+    """
 
     def __init__(self, slug: str, message: str) -> None:
         super().__init__(message)
@@ -27,7 +29,7 @@ def _refuse_constant(name: str) -> object:
 
 
 class _Scanning:
-    """What the C scanner wants to know (json.decoder.JSONDecoder has the same attributes)."""
+    """Options of the C scanner, with the attribute names of json.JSONDecoder."""
 
     strict = True
     object_hook = None
@@ -84,7 +86,10 @@ except (ImportError, AttributeError, TypeError, ValueError):  # another interpre
 
 
 def dumps(value: object) -> str:
-    """`value` as compact JSON on one line, not escaped to ASCII. Raises JsonTextError `not_encodable`."""
+    """Return compact JSON on one line, not escaped to ASCII.
+
+    Raises JsonTextError.
+    """
     try:
         return _dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -92,7 +97,10 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> object:
-    """The value of a JSON text; NaN and Infinity are refused (RFC 8259). Raises JsonTextError `parse_error`."""
+    """Return the value of a JSON text; refuse NaN and Infinity (RFC 8259).
+
+    Raises JsonTextError.
+    """
     try:
         return _loads(text)
     except (ValueError, RecursionError) as error:

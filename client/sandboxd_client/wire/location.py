@@ -1,9 +1,8 @@
-"""Where the daemon's socket is, and whether its directory can be trusted.
+"""Path of the daemon's socket, and the check of its directory.
 
 $SANDBOXD_SOCKET, else $XDG_RUNTIME_DIR/sandboxd/sandboxd.sock, else /tmp/sandboxd-UID/sandboxd.sock (macOS:
-$TMPDIR/sandboxd-UID/sandboxd.sock). Whoever owns the directory decides who answers there, so before connecting it
-is checked: a directory (not a symbolic link) of this user's, closed to others. A socket in another place would let
-somebody else hand us an argv to run.
+$TMPDIR/sandboxd-UID/sandboxd.sock). The owner of the directory decides which process answers there and so which argv
+the client runs. The directory must be no symbolic link, belong to this user and be closed to others.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ _MAX_PATH = 103 if sys.platform == "darwin" else 107  # sun_path of unix(7), wit
 
 
 class LocationError(Exception):
-    """The socket's place cannot be used. `slug` is one of `socket_path_invalid`, `directory_foreign`,
-    `directory_not_private`, `directory_unusable`, `socket_path_occupied`."""
+    """Error of a socket path or its directory.
+
+    `slug`: socket_path_invalid, directory_foreign, directory_not_private, directory_unusable or socket_path_occupied.
+    """
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -34,7 +35,7 @@ class LocationError(Exception):
 def socket_path(
     environment: Mapping[str, str] | None = None, *, uid: int | None = None, platform: str = sys.platform
 ) -> str:
-    """The path of the socket, by name only: nothing is looked at. Raises LocationError `socket_path_invalid`."""
+    """Return the path of the socket, without I/O. Raises LocationError."""
     environment = os.environ if environment is None else environment
     explicit = environment.get("SANDBOXD_SOCKET")
     if explicit:
@@ -48,7 +49,7 @@ def socket_path(
 
 
 def check_path(path: str, source: str = "the socket path") -> str:
-    """`path` when it can name a Unix socket: absolute, not too long, no NUL. Raises LocationError."""
+    """Return `path` if it can name a Unix socket. Raises LocationError."""
     hint = "give an absolute path, such as /run/user/1000/sandboxd/sandboxd.sock"
     if "\0" in path:
         raise LocationError("socket_path_invalid", f"{source} contains a NUL character", hint)
@@ -58,37 +59,39 @@ def check_path(path: str, source: str = "the socket path") -> str:
     if length > _MAX_PATH:
         raise LocationError(
             "socket_path_invalid",
-            f"{source} gives a socket path of {length} bytes, and a Unix socket's can have {_MAX_PATH}: {path}",
-            "choose a shorter one with $SANDBOXD_SOCKET",
+            f"{source} gives a socket path of {length} bytes, more than {_MAX_PATH}: {path}",
+            "set SANDBOXD_SOCKET to a shorter path",
         )
     return path
 
 
 def check_place(path: str, *, uid: int | None = None) -> bool:
-    """Whether something stands at `path`, after checking that its directory is this user's alone and that what stands
-    there is a socket. Raises LocationError; a missing directory is simply False."""
+    """Return whether a socket of this user is at `path`.
+
+    False when it or its directory is missing. Raises LocationError where either is unsafe.
+    """
     uid = os.geteuid() if uid is None else uid
     directory = os.path.dirname(path)
-    at_path = _look(path)
+    at_path = _status(path)
     if at_path is not None and not stat.S_ISSOCK(at_path.st_mode):
         raise LocationError(
             "socket_path_occupied",
             f"{path} is not a socket",
-            "move it away, or choose another place with $SANDBOXD_SOCKET",
+            "move it away, or set SANDBOXD_SOCKET to another path",
         )
-    state = _look(directory)
+    state = _status(directory)
     if state is None:
         return False
     if not stat.S_ISDIR(state.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
+        kind = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
         raise LocationError(
-            "directory_unusable", f"{directory} is {what}", "remove it; sandboxd makes the directory itself"
+            "directory_unusable", f"{directory} is {kind}", "remove it; sandboxd creates the directory itself"
         )
     if state.st_uid != uid:
         raise LocationError(
             "directory_foreign",
             f"{directory} belongs to uid {state.st_uid}, not to you (uid {uid}): its socket cannot be trusted",
-            "set XDG_RUNTIME_DIR to your own runtime directory, or choose a place with $SANDBOXD_SOCKET",
+            "set XDG_RUNTIME_DIR to your own runtime directory, or set SANDBOXD_SOCKET",
         )
     if state.st_mode & 0o077:
         raise LocationError(
@@ -96,18 +99,18 @@ def check_place(path: str, *, uid: int | None = None) -> bool:
             f"{directory} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
             f"run: chmod 700 {directory}"
             if os.path.basename(directory).startswith("sandboxd")
-            else "choose a directory that is only for the socket with $SANDBOXD_SOCKET, and chmod 700 it",
+            else "give the socket a directory of its own with $SANDBOXD_SOCKET, and chmod 700 it",
         )
     if at_path is not None and at_path.st_uid != uid:
         raise LocationError(
             "directory_foreign",
             f"{path} belongs to uid {at_path.st_uid}, not to you (uid {uid})",
-            "remove it, or choose another place with $SANDBOXD_SOCKET",
+            "remove it, or set SANDBOXD_SOCKET to another path",
         )
     return at_path is not None
 
 
-def _look(path: str) -> os.stat_result | None:
+def _status(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -115,15 +118,15 @@ def _look(path: str) -> os.stat_result | None:
     except OSError as error:
         raise LocationError(
             "directory_unusable",
-            f"cannot look at {path}: {error.strerror}",
-            "this is inside a sandbox already, where the daemon cannot be reached: run the command without sandboxd"
+            f"cannot read the attributes of {path}: {error.strerror}",
+            "run the command without sandboxd: inside a sandbox the daemon cannot be reached"
             if os.environ.get("SANDBOX_RUNTIME")
-            else "see that the directories above it can be searched, or choose a place with $SANDBOXD_SOCKET",
+            else "make the directories above it searchable, or set SANDBOXD_SOCKET to another path",
         ) from error
 
 
 def make_directory(path: str) -> None:
-    """Make the socket's directory (0700) when it is absent. Its parent must exist. Raises LocationError."""
+    """Make the socket's directory (0700). Raises LocationError."""
     directory = os.path.dirname(path)
     try:
         os.mkdir(directory, 0o700)
@@ -132,7 +135,7 @@ def make_directory(path: str) -> None:
     except OSError as error:
         raise LocationError(
             "directory_unusable",
-            f"cannot make {directory}: {error.strerror}",
-            "set XDG_RUNTIME_DIR to an existing directory of yours, or choose a place with $SANDBOXD_SOCKET",
+            f"cannot create {directory}: {error.strerror}",
+            "set XDG_RUNTIME_DIR to an existing directory of yours, or set SANDBOXD_SOCKET",
         ) from error
     check_place(path)

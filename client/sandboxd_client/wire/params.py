@@ -1,9 +1,9 @@
-"""JSON objects to frozen dataclasses and back, by the dataclass's type hints.
+"""Conversion between JSON objects and frozen dataclasses, by type hints.
 
-`decode` is for parameters: strict, an unknown name is an error. `decode_result` is for results, which a newer daemon
-may have given more fields and more words: unknown names and unknown words of a `Literal` pass. A decoder is compiled
-once per class. Understood hints: str int float bool None object Any, X | None and other unions, Literal, StrEnum,
-tuple[X, ...], list[X], dict[str, X], Mapping[str, X], and dataclasses of these.
+`decode` is for parameters and refuses unknown names. `decode_result` is for results of a possibly newer daemon: unknown
+names and unknown words of a `Literal` pass. A decoder is compiled once per class. Supported hints: str int float bool
+None object Any, X | None and other unions, Literal, StrEnum, tuple[X, ...], list[X], dict[str, X], Mapping[str, X], and
+dataclasses of these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _SHOWN = 40
 
 
 class ParamsError(ValueError):
-    """A parameter is wrong. `name` is its path (`overrides.allow_write[2]`), empty for the parameters as a whole."""
+    """Error of one parameter.
+
+    `name` is its path (`overrides.allow_write[2]`), empty for the parameters as a whole.
+    """
 
     slug = "invalid_params"
 
@@ -36,7 +39,7 @@ class ParamsError(ValueError):
         super().__init__(self.message)
 
     def within(self, outer: str) -> ParamsError:
-        """The same error seen from outside: `outer` is a name or an index in brackets."""
+        """Return this error with `outer`, a name or "[index]", before its path."""
         joint = "" if not self.name or self.name.startswith("[") else "."
         return ParamsError(f"{outer}{joint}{self.name}", self.expected, self.got, self.hint)
 
@@ -46,23 +49,25 @@ class ParamsError(ValueError):
 
 
 def decode(cls: type[T], value: object) -> T:
-    """The record of parameters. `None` (no parameters sent) counts as an empty object. Raises ParamsError."""
+    """Return the record of parameters; None counts as {}. Raises ParamsError."""
     return typing.cast(T, _record(cls, True)({} if value is None else value))
 
 
 def decode_result(cls: type[T], value: object) -> T:
-    """The record of a result. Raises ParamsError when it is not what this client understands."""
+    """Return the record of a result. Raises ParamsError."""
     return typing.cast(T, _record(cls, False)(value))
 
 
 def encode(record: object) -> dict[str, Any]:
-    """The JSON object of a record, every field included (results)."""
+    """Return the JSON object of a record, with every field."""
     return {name: _plain(getattr(record, name)) for name in _names(type(record))}
 
 
 def encode_params(record: object) -> dict[str, Any]:
-    """The JSON object of a record without the fields that are None, also of a record in it: they all mean the same as
-    absent, and an older daemon is not told names it does not know unless they are used."""
+    """Return the JSON object of a record without the fields that are None.
+
+    None means the same as absent, and an older daemon would refuse names it does not know.
+    """
     found = ((name, getattr(record, name)) for name in _names(type(record)))
     return {
         name: encode_params(value) if dataclasses.is_dataclass(value) else _plain(value)
@@ -92,7 +97,7 @@ def _plain(value: object) -> object:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
-        if _SCALARS.issuperset(map(type, value)):  # an argv, mostly: no look at each of a hundred words
+        if _SCALARS.issuperset(map(type, value)):  # fast path for an argv
             return list(value)
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -149,7 +154,7 @@ def _unknown(name: object, known: Sequence[str]) -> ParamsError:
 
 
 def _sendable(name: object) -> str:
-    """A name from outside as it can be told in an answer."""
+    """Return a name from outside in a form that can be sent back."""
     return str(name)[:_SHOWN].encode("utf-8", "backslashreplace").decode()
 
 
@@ -196,7 +201,7 @@ def _exactly(kind: type) -> _Decoder:
 
 
 def _text(value: object) -> object:
-    """Half of a surrogate pair is no text: it can be written nowhere, and not be sent back either (RFC 8259, 8.2)."""
+    """Return a string, which must not contain a lone surrogate (RFC 8259, 8.2)."""
     if type(value) is not str:
         raise ParamsError("", "a string", _kind(value))
     if not value.isascii() and not _is_whole(value):
@@ -213,7 +218,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _anything(value: object) -> object:
-    """Any value whose strings, names included, are text, and whose numbers are finite."""
+    """Return a value whose strings are text and whose numbers are finite."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -230,7 +235,7 @@ def _anything(value: object) -> object:
 
 
 def _number(value: object) -> float:
-    """A finite number: `1e999` is read as infinity, which no answer could hold."""
+    """Return a finite number: `1e999` decodes as infinity, which is not JSON."""
     try:
         if type(value) in (float, int) and math.isfinite(found := float(value)):  # type: ignore[arg-type]
             return found
@@ -274,7 +279,7 @@ def _union(arms: list[_Decoder], nullable: bool, expected: str) -> _Decoder:
         if value is None and nullable:
             return None
         if len(solid) == 1:
-            return solid[0](value)  # its error is more precise than ours: it names the place inside
+            return solid[0](value)  # its error names the place inside
         for arm in solid:
             try:
                 return arm(value)
@@ -359,7 +364,7 @@ def _kind(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A word that was not understood is worth showing; anything longer could be a secret, so only its kind is."""
+    """Return a short string quoted; of any other value, maybe secret, the kind."""
     if isinstance(value, str) and len(value) <= _SHOWN:
         return repr(value)
     return _kind(value)

@@ -1,1 +1,1 @@
-"""Parameters and results of every method, as frozen dataclasses; `methods.METHODS` lists them all."""
+"""Records of the parameters and results of every method (`methods`)."""

@@ -1,4 +1,4 @@
-"""`check`: what this host can enforce."""
+"""`check`: the layers that this host can enforce."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class CheckParams:
 
 @dataclass(frozen=True, slots=True)
 class CheckStepRecord:
-    """`code` is a stable word for programs, `remedy` what a person can do about a step that failed."""
+    """One step of the check."""
 
     name: str
     ok: bool
     detail: str
-    remedy: str = ""
-    code: str = ""
+    remedy: str = ""  # an action of the user against a failed step
+    code: str = ""  # stable, for programs
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`ok`: a sandbox can be started. A step may have failed all the same; then a layer is missing."""
+    """The steps of the check, and the layers of a sandbox."""
 
-    ok: bool
+    ok: bool  # a sandbox can be started, perhaps without the layer of a failed step
     steps: tuple[CheckStepRecord, ...]
     layers: tuple[str, ...] = ()

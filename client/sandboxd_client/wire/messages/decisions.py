@@ -1,4 +1,4 @@
-"""`should_sandbox`, and the shape in which every decision travels."""
+"""`should_sandbox`, and the form of every decision."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ Behavior = Literal["allow", "ask", "deny"]
 
 @dataclass(frozen=True, slots=True)
 class ReasonRecord:
-    """`type` is one of the fixed words of the daemon (`excluded`, `hostDenied`, …), `text` one sentence for people."""
+    """The reason of a decision."""
 
-    type: str
-    text: str
+    type: str  # a reason code of the daemon, such as `excluded` or `hostDenied`
+    text: str  # one sentence for the user
     rule: str | None = None
     origin: OriginRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShouldSandboxParams:
-    """`path` is the PATH that the command would be run with; by default that of the caller's process."""
+    """A command line to decide about."""
 
     command: str
     session_id: str | None = None
     cwd: str | None = None
     dangerously_disable_sandbox: bool = False
-    path: str | None = None
+    path: str | None = None  # the PATH of the command; by default that of the caller's process
 
 
 @dataclass(frozen=True, slots=True)
 class ShouldSandboxResult:
-    """`env` are the variables to set for a command that runs without a sandbox: those of its session, and for an
-    excluded one the PATH without places that commands can write."""
+    """The decision on a command line.
+
+    `env` holds the variables for a run without a sandbox: those of the session and, for an excluded command, PATH
+    without directories that commands can write.
+    """
 
     sandboxed: bool
     behavior: Behavior

@@ -1,7 +1,7 @@
-"""`hello`: who talks to whom. Optional; a client that needs more than the basics asks first.
+"""`hello`: the optional exchange of versions and roles.
 
-`PROTOCOL` counts incompatible changes. A daemon serves every client from `protocol_oldest` on; new methods, optional
-parameters and result fields do not count, and `methods` tells which there are.
+`PROTOCOL` counts incompatible changes. A daemon serves every client from `protocol_oldest` on. New methods, optional
+parameters and result fields do not count; `methods` lists what the daemon has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 PROTOCOL = 1
 Role = Literal["full", "agent"]
-"""The powers of a connection. `agent` gives all powers up but those over sessions opened by the connection itself."""
+"""The powers of a connection. `agent` keeps only those over sessions that the connection itself opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,7 @@ class HelloParams:
     client: str | None = None
     version: str | None = None
     protocol: int = PROTOCOL
-    role: Role | None = None
-    """Once a connection has the role `agent`, it keeps it."""
+    role: Role | None = None  # the role `agent` is final
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every method with the record of its parameters and of its result, and every notification, in one screen."""
+"""Table of all RPC methods, with their records, and of all notifications."""
 
 from __future__ import annotations
 
@@ -88,21 +88,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[P, R]):
-    """A method of the RPC interface, as both sides know it.
-
-    `repeatable`: asking again after a lost connection does no harm. `patient`: the answer is a person's, and may take
-    as long as people take.
-    """
+    """A method of the RPC interface, as both sides know it."""
 
     name: str
     params: type[P]
     result: type[R]
-    repeatable: bool = True
-    patient: bool = False
+    repeatable: bool = True  # repeating the request after a lost connection does no harm
+    patient: bool = False  # the answer comes from a user, so it has no time limit
 
 
 METHODS: dict[str, Method[Any, Any]] = {}
-"""Every method by its name. The table below fills it."""
+"""Every method by its name, filled by `_row`."""
 
 
 def _row(
@@ -151,7 +147,7 @@ POLICY_EXPLAIN = _row("policy.explain", ExplainParams, ExplainResult)
 POLICY_EFFECTIVE = _row("policy.effective", EffectiveParams, EffectiveResult)
 POLICY_DESCRIBE = _row("policy.describe", DescribeParams, DescribeResult)
 
-# What the daemon sends to connections that have subscribed.
+# Sent to connections with a subscription.
 NOTIFICATIONS: dict[str, type[Any]] = {
     "settings_changed": SettingsChangedNotification,
     "sandbox_permission_request": PermissionRequest,

@@ -1,4 +1,4 @@
-"""`metrics`: the figures of the daemon."""
+"""`metrics`: the metrics of the daemon."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class MetricsParams:
 
 @dataclass(frozen=True, slots=True)
 class MetricsResult:
-    """`text` is in the text exposition format of Prometheus, version 0.0.4."""
+    """All metrics, in the text format of Prometheus (version 0.0.4)."""
 
     text: str

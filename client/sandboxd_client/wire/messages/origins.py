@@ -1,4 +1,4 @@
-"""The place of a settings value, as it travels."""
+"""The origin of a settings value."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OriginRecord:
-    """`source` is one of cli managed flag local user project default; lines and columns count from 1."""
+    """The source, file, key and line of a value or rule."""
 
-    source: str
+    source: str  # one of cli managed flag local user project default
     key: str
     file: str | None = None
-    line: int | None = None
+    line: int | None = None  # counted from 1, as are columns
     column: int | None = None
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`policy.explain`, `policy.effective`, `policy.describe`: questions to the policy."""
+"""`policy.*`: policy queries."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ ExplainKind = Literal["path", "host", "command", "socket"]
 
 @dataclass(frozen=True, slots=True)
 class ExplainParams:
-    """`target` is a path (relative ones are under `cwd`), a host with an optional port, a command line, or the path of
-    a Unix socket. `write` asks about writing a path."""
+    """A query about one target."""
 
     kind: ExplainKind
-    target: str
-    write: bool = False
+    target: str  # a path (relative to `cwd`), host[:port], command line or socket path
+    write: bool = False  # ask about writing the path
     session_id: str | None = None
     cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """`subject` is the target as the policy reads it (canonical path or host). `sandboxed` is for commands only."""
+    """The decision on a target."""
 
     kind: str
-    subject: str
+    subject: str  # the target in canonical form
     behavior: Behavior
     reason: ReasonRecord
     hint: str = ""
-    sandboxed: bool | None = None
+    sandboxed: bool | None = None  # for commands only
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class EffectiveParams:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveResult:
-    """`policy` is the whole policy as JSON, each rule with its origin."""
+    """The whole policy as JSON, each rule with its origin."""
 
     generation: int
     policy: dict[str, Any]
@@ -50,16 +49,16 @@ class EffectiveResult:
 
 @dataclass(frozen=True, slots=True)
 class DescribeParams:
-    """`exceptions` are commands that the caller knows cannot work inside, each with why, or an empty text."""
+    """A query for a description."""
 
     session_id: str | None = None
     cwd: str | None = None
-    exceptions: dict[str, str] | None = None
+    exceptions: dict[str, str] | None = None  # commands that cannot work inside, each with a reason or ""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeResult:
-    """`text` is what a model should be told, `facts` the same for programs."""
+    """The policy in words for a model, and as facts for programs."""
 
     generation: int
     text: str

@@ -1,8 +1,4 @@
-"""Permission questions: what the daemon sends to subscribers, what they answer, and what programs ask for.
-
-`sandbox_permission_request` and `sandbox_permission_resolved` come from the daemon; `sandbox_permission_response` goes
-to it.
-"""
+"""Prompts: notifications to subscribers, answers, and permission queries."""
 
 from __future__ import annotations
 
@@ -11,14 +7,14 @@ from typing import Literal
 
 PromptKind = Literal["sandbox_override", "network", "path"]
 AskedKind = Literal["sandbox_override", "network", "path", "trust"]
-"""`trust` is asked by the daemon only: may the changed settings files of a project widen?"""
+"""`trust` comes from the daemon only: whether changed settings files of a project may widen."""
 Scope = Literal["once", "command", "session", "always"]
 Answer = Literal["allow", "deny"]
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRecord:
-    """The rule that an answer with the scope `always` adds to the list `key` of local settings."""
+    """The rule that the scope `always` adds to the list `key`."""
 
     behavior: Answer
     scope: Scope
@@ -28,9 +24,7 @@ class SuggestionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """One open question. Texts that came from inside a sandbox are neutralised for display. `project` is the directory
-    of the session, `text` why it is asked, `warnings` what a yes would really mean, `scopes` those that a yes may
-    have. `wide` says that a yes gives very much away: a person should be asked twice."""
+    """One open prompt, with texts neutralised for display."""
 
     request_id: str
     session_id: str
@@ -42,24 +36,24 @@ class PermissionRequest:
     command: str | None = None
     command_id: str | None = None
     suggestions: tuple[SuggestionRecord, ...] = ()
-    project: str | None = None
-    text: str = ""
+    project: str | None = None  # the directory of the session
+    text: str = ""  # the reason of the prompt
     write: bool = False
-    warnings: tuple[str, ...] = ()
-    scopes: tuple[Scope, ...] = ("once",)
-    wide: bool = False
+    warnings: tuple[str, ...] = ()  # the consequences of an `allow`
+    scopes: tuple[Scope, ...] = ("once",)  # the scopes that an `allow` may have
+    wide: bool = False  # an `allow` opens very much: confirm it with the user
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionResolved:
-    """`outcome` is one of answered timed_out no_subscriber withdrawn session_ended; `by` is who answered."""
+    """The end of a prompt."""
 
     request_id: str
     behavior: Answer
     scope: Scope | None = None
-    by: str | None = None
+    by: str | None = None  # the subscriber that answered
     session_id: str = ""
-    outcome: str = ""
+    outcome: str = ""  # answered, timed_out, no_subscriber, withdrawn or session_ended
     text: str = ""
 
 
@@ -70,26 +64,25 @@ class PermissionSubscribeParams:
 
 @dataclass(frozen=True, slots=True)
 class PermissionSubscribeResult:
-    """What is open now; what comes later is told by notifications."""
+    """The open prompts; notifications announce later ones."""
 
     open: tuple[PermissionRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionResponseParams:
-    """A deny is remembered for the session, or for `ttl_s` seconds; with `always` it becomes a rule. `confirm`
-    says that a person knows what `always` gives away, where the question is `wide`."""
+    """The answer to a prompt; with the scope `always` it becomes a rule."""
 
     request_id: str
     behavior: Answer
     scope: Scope = "once"
-    ttl_s: float | None = None
-    confirm: bool | None = None
+    ttl_s: float | None = None  # seconds that a `deny` is remembered; None: until the session ends
+    confirm: bool | None = None  # the user knows the consequences of `always`, where the prompt is `wide`
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionResponseResult:
-    """`warnings` are sentences: a rule that was written is dangerous, or has no effect and why."""
+    """The recorded answer; `warnings` mark a dangerous or void rule."""
 
     behavior: Answer
     scope: Scope | None
@@ -98,11 +91,13 @@ class PermissionResponseResult:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequestParams:
-    """A question to people. `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` a
-    `command`. `reason` is shown to them. Without `session_id` the connection's own session for `cwd` is meant."""
+    """A permission query.
+
+    `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` a `command`.
+    """
 
     kind: PromptKind
-    session_id: str | None = None
+    session_id: str | None = None  # default: the connection's own session for `cwd`
     cwd: str | None = None
     host: str | None = None
     port: int | None = None
@@ -110,21 +105,20 @@ class PermissionRequestParams:
     write: bool = False
     command: str | None = None
     command_id: str | None = None
-    reason: str = ""
+    reason: str = ""  # text for the user
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequestResult:
-    """`by` is `policy` when it was decided without a question, None when nobody answered. `env` are the variables of
-    the session to set for a command that may run without a sandbox."""
+    """The answer to a permission query."""
 
     behavior: Answer
     scope: Scope | None
-    by: str | None
+    by: str | None  # `policy` without a prompt, None without an answer
     text: str
     request_id: str | None = None
     hint: str = ""
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # variables of the session for a run without a sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +128,11 @@ class PermissionListParams:
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """One yes that holds. `subject` is a host with its port or a path; times are seconds since the epoch."""
+    """A grant in force; times are seconds since the epoch."""
 
     grant_id: str
     session_id: str
-    subject: str
+    subject: str  # host:port or a path
     scope: Scope
     by: str
     given_at: float

@@ -1,4 +1,4 @@
-"""`session.open`, `session.close`, `session.list`. A session is one agent in one project."""
+"""`session.*`: sessions. A session is one agent in one project."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ PermissionMode = Literal["open", "prompt", "none"]
 
 @dataclass(frozen=True, slots=True)
 class SessionOpenParams:
-    """`cwd` is absolute. `settings` is a settings object of this session (the CLI source). A detached session outlives
-    its connection."""
+    """The project and settings of a new session."""
 
-    cwd: str
+    cwd: str  # absolute
     name: str | None = None
-    settings: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None  # a settings object, the `cli` source of this session
     permission_mode: PermissionMode | None = None
-    detach: bool = False
+    detach: bool = False  # the session outlives its connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class SessionCloseParams:
 
 @dataclass(frozen=True, slots=True)
 class SessionCloseResult:
-    """`commands_ended` counts the commands that were still running."""
+    """The number of commands that were still running."""
 
     commands_ended: int = 0
 
@@ -46,22 +45,20 @@ class SessionListParams:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """`opened_at` is seconds since the epoch; `commands` counts those running now; `implicit` marks the session of a
-    connection that never opened one; `violations_lost` is that part of `violations` that was not recorded because there
-    were too many. `published` are the ports of its commands that the host reaches, as `HOST:PORT:INNER`."""
+    """A session of the daemon."""
 
     session_id: str
     name: str | None
     cwd: str
     detached: bool
     permission_mode: str
-    opened_at: float
-    commands: int
+    opened_at: float  # seconds since the epoch
+    commands: int  # running now
     violations: int
     policy_generation: int
-    implicit: bool = False
-    violations_lost: int = 0
-    published: tuple[str, ...] = ()
+    implicit: bool = False  # opened for a connection that opened none itself
+    violations_lost: int = 0  # the part of `violations` beyond the limit of the record
+    published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`settings.*`: effective values with their origins, changes to local settings, and what is wrong with files."""
+"""`settings.*`: effective values, changes to local settings, and problems."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SettingsSource = Literal["managed", "flag", "local", "user", "project"]
 
 @dataclass(frozen=True, slots=True)
 class SettingsFileRecord:
-    """`state` is one of loaded, absent, broken."""
+    """A settings file."""
 
     source: str
     path: str
-    state: str
+    state: str  # loaded, absent or broken
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """`severity` is error or warning."""
+    """A problem of a settings file."""
 
-    severity: str
+    severity: str  # error or warning
     message: str
     file: str | None = None
     key: str | None = None
@@ -36,16 +36,16 @@ class SettingsProblem:
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """A dotted key, its effective value, and where it came from: one origin for a scalar, one per item for a list."""
+    """A dotted key with its effective value."""
 
     key: str
     value: Any
-    origins: tuple[OriginRecord, ...] = ()
+    origins: tuple[OriginRecord, ...] = ()  # one for a scalar, one per item for a list
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredSetting:
-    """A value that stands in a file and does not count, with the reason."""
+    """A value of a file that does not count, and the reason."""
 
     key: str
     value: Any
@@ -55,9 +55,9 @@ class IgnoredSetting:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGetParams:
-    """`key` limits the answer to one key and those below it."""
+    """The keys to return."""
 
-    key: str | None = None
+    key: str | None = None  # only this key and those below it
     session_id: str | None = None
     cwd: str | None = None
 
@@ -78,52 +78,47 @@ class SettingsReloadParams:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReloadResult:
-    """`changed` is False when the effective settings stayed as they were, also because a file is broken: then the
-    problems say so."""
+    """The outcome of a reload."""
 
     generation: int
-    changed: bool
+    changed: bool  # False also where a file is broken; `problems` name it
     problems: tuple[SettingsProblem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """One change of one key: `set` it to `value`, `unset` it, `add` the entry `value` to its list, `remove` that. The
-    key is dotted; `sandbox.` in front may be left out."""
+    """One change of one key: `add` and `remove` change one entry of a list."""
 
     act: Literal["set", "unset", "add", "remove"]
-    key: str
+    key: str  # dotted; the prefix `sandbox.` is optional
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsUpdateParams:
-    """All changes are made, or none. `session_id` and `cwd` say in which project they are judged; they are written to
-    the user's local settings, or with `project` to that project's `.claude/settings.local.json`. `confirm` says that
-    a person knows what a wide rule gives away."""
+    """Changes to local settings, all or none."""
 
     changes: tuple[ChangeRecord, ...]
-    session_id: str | None = None
+    session_id: str | None = None  # with `cwd`: the project that the changes are judged in
     cwd: str | None = None
-    confirm: bool = False
-    project: bool = False
+    confirm: bool = False  # the user knows the consequences of a wide rule
+    project: bool = False  # write `.claude/settings.local.json` of the project
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsUpdateResult:
-    """`written` is False when the file said so already. `changed` are the keys whose effective value is another one
-    now, `warnings` why one is not: another file has precedence, or a rule is pointless or dangerous."""
+    """The outcome of a change."""
 
     generation: int
     file: str
-    written: bool
-    changed: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    written: bool  # False when the file already had the values
+    changed: tuple[str, ...] = ()  # keys with a new effective value
+    warnings: tuple[str, ...] = ()  # shadowed, void or dangerous changes
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludeCommandParams:
-    """`pattern` is added to the excluded commands, or taken out of them; `confirm` and `project` as for changes."""
+    """A pattern to add to the excluded commands, or to remove from them."""
 
     pattern: str
     remove: bool = False
@@ -135,28 +130,26 @@ class ExcludeCommandParams:
 
 @dataclass(frozen=True, slots=True)
 class SettingsTrustParams:
-    """`path` is the directory of a project, or one settings file; `list` needs none. To `trust`, `digests` are the
-    SHA-256 of all files by their paths, as `show` gave them: what a person saw is what is recorded."""
+    """A change of trust, or a query."""
 
     action: TrustAction
-    path: str | None = None
-    digests: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None  # the directory of a project, or one settings file; not for `list`
+    digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of all files by path, as `show` returned them
 
 
 @dataclass(frozen=True, slots=True)
 class TrustFile:
-    """`state` is one of trusted, changed, untrusted; `difference` are the lines removed and added since it was
-    trusted."""
+    """A settings file of a project."""
 
     path: str
     sha256: str
-    state: str
-    difference: tuple[str, ...] = ()
+    state: str  # trusted, changed or untrusted
+    difference: tuple[str, ...] = ()  # lines removed and added since it was trusted
 
 
 @dataclass(frozen=True, slots=True)
 class WideningRecord:
-    """One value or entry that would widen what commands may do."""
+    """A value or entry that would widen the policy."""
 
     key: str
     value: Any
@@ -165,24 +158,23 @@ class WideningRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrustedRecord:
-    """A directory with trusted files (relative to it); `trusted_at` in seconds since the epoch."""
+    """A directory with trusted files."""
 
     directory: str
-    files: tuple[str, ...]
-    trusted_at: float
+    files: tuple[str, ...]  # relative to the directory
+    trusted_at: float  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsTrustResult:
-    """`permitted` is False when managed settings forbid trust. `trusted` are all records (`list`); `done` says whether
-    `trust` or `remove` changed something."""
+    """The state of trust after the action."""
 
-    permitted: bool
+    permitted: bool  # False where managed settings forbid trust
     directory: str | None = None
     files: tuple[TrustFile, ...] = ()
     widens: tuple[WideningRecord, ...] = ()
-    trusted: tuple[TrustedRecord, ...] = ()
-    done: bool = False
+    trusted: tuple[TrustedRecord, ...] = ()  # all records, for `list`
+    done: bool = False  # `trust` or `remove` changed a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +185,11 @@ class SettingsLockedParams:
 
 @dataclass(frozen=True, slots=True)
 class LockedKey:
-    """`origin` is the managed value that locks it, None where the key is for managed settings only."""
+    """A key that local settings cannot change."""
 
     key: str
     reason: str
-    origin: OriginRecord | None = None
+    origin: OriginRecord | None = None  # the managed value that locks it; None: the key is for managed settings only
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +199,18 @@ class SettingsLockedResult:
 
 @dataclass(frozen=True, slots=True)
 class SettingsLintParams:
-    """Without `files` all files that count in `cwd` are looked at together. Named ones are looked at one by one, also
-    those that the daemon does not read; `source` says as what, and is guessed from the path without it."""
+    """The files to check: those in effect in `cwd`, or the named ones."""
 
-    files: tuple[str, ...] | None = None
-    source: SettingsSource | None = None
+    files: tuple[str, ...] | None = None  # each checked by itself, even where the daemon does not read it
+    source: SettingsSource | None = None  # the source to check them as; by default guessed from the path
     cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsLintResult:
-    """`ok` is True when there is nothing to say. `files` are those that were looked at."""
+    """The checked files, and their problems."""
 
-    ok: bool
+    ok: bool  # there are no problems
     files: tuple[str, ...]
     problems: tuple[SettingsProblem, ...] = ()
 
@@ -231,7 +222,7 @@ class SettingsSchemaParams:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSchemaResult:
-    """`schema` is a JSON Schema (2020-12) of a settings file."""
+    """The JSON Schema (2020-12) of a settings file."""
 
     schema: dict[str, Any]
 
@@ -244,24 +235,21 @@ class SettingsSubscribeParams:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSubscribeResult:
-    """What holds now. Every later change comes as a notification `settings_changed` (`SettingsChangedNotification`), as
-    long as the connection lasts. `broken` says why the files are not in force as they stand, with the place; it is
-    empty when they are."""
+    """The values in effect; `settings_changed` announces later ones."""
 
     generation: int
     values: tuple[SettingValue, ...]
     problems: tuple[SettingsProblem, ...] = ()
-    broken: str = ""
+    broken: str = ""  # why a file is not in effect, with the place; else empty
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsChangedNotification:
-    """The notification `settings_changed`. `changed` are the keys with another effective value, as they are now;
-    `session_id` and `cwd` are those of the subscription. A file that broke changes no key, and is told in `broken`."""
+    """Notification `settings_changed`, for one subscription."""
 
     generation: int
-    changed: tuple[SettingValue, ...]
+    changed: tuple[SettingValue, ...]  # keys with a new effective value
     problems: tuple[SettingsProblem, ...] = ()
-    broken: str = ""
-    session_id: str | None = None
+    broken: str = ""  # why a file is not in effect; it changes no key
+    session_id: str | None = None  # of the subscription, as is `cwd`
     cwd: str | None = None

@@ -16,20 +16,19 @@ class StatusParams:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """The audit log: `lines` and `lost` (could not be written) since the daemon started; `failure` is why it cannot be
-    written now, and `blocking` says that nothing new runs then."""
+    """The state of the audit log."""
 
     enabled: bool
     path: str
-    lines: int = 0
-    lost: int = 0
-    failure: str = ""
-    blocking: bool = False
+    lines: int = 0  # since the daemon started
+    lost: int = 0  # could not be written
+    failure: str = ""  # why it cannot be written now
+    blocking: bool = False  # new commands do not run during a failure
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRecord:
-    """A part of the start: `program` (interpreter and our code), `directories`, `settings`, `back end`, `socket`."""
+    """A phase of the start: program, directories, settings, back end or socket."""
 
     name: str
     seconds: float
@@ -37,21 +36,19 @@ class PhaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class RestartRecord:
-    """What came of the last restart: how long nobody was served, the version before, how many commands were taken over,
-    how many connections of theirs were cut, and in words what else was lost. `crashed`: the daemon before was gone
-    without a word, so that nobody knows the first and the third."""
+    """The last restart."""
 
-    stall_s: float
-    from_version: str
-    commands: int
-    cut: int = 0
-    lost: tuple[str, ...] = ()
-    crashed: bool = False
+    stall_s: float  # seconds without service; unknown after a crash
+    from_version: str  # the version before
+    commands: int  # the commands taken over
+    cut: int = 0  # connections of theirs that were cut; unknown after a crash
+    lost: tuple[str, ...] = ()  # other losses, a sentence each
+    crashed: bool = False  # the daemon before ended without a hand-over
 
 
 @dataclass(frozen=True, slots=True)
 class UnavailableRecord:
-    """Why no sandbox can be started: a stable code, a sentence, and what to do."""
+    """The reason that no sandbox can be started."""
 
     slug: str
     message: str
@@ -60,33 +57,32 @@ class UnavailableRecord:
 
 @dataclass(frozen=True, slots=True)
 class StatusResult:
-    """`started_at` is seconds since the epoch. `layers` are those a command wrapped now would get; `enabled` is what
-    the settings say (`wrap` sandboxes in any case). `network` says who decides about connections and through which
-    proxy allowed ones go, a sentence each. `startup` are the phases of the daemon's start, in order; `activated` says
-    that a service manager made the socket and starts the daemon when somebody connects."""
+    """The state of the daemon.
+
+    `network` names the deciding proxy and the egress, a sentence each. `startup` holds the phases of the start, in
+    order. `activated` marks a socket of a service manager, which starts the daemon at the first connection.
+    """
 
     version: str
     protocol: int
     pid: int
-    started_at: float
+    started_at: float  # seconds since the epoch
     socket: str
     generation: int
-    enabled: bool
+    enabled: bool  # from the settings; `wrap` sandboxes in any case
     settings: tuple[SettingsFileRecord, ...]
     sessions: tuple[SessionRecord, ...]
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # those of a command wrapped now
     commands: int = 0
     warnings: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     audit: AuditRecord | None = None
     startup: tuple[PhaseRecord, ...] = ()
     activated: bool = False
-    restarts: int = 0
-    """How often it has gone on in another program since then."""
+    restarts: int = 0  # since `started_at`
     restarted: RestartRecord | None = None
     unavailable: UnavailableRecord | None = None
     enabled_origin: OriginRecord | None = None
-    """Where `enabled` stands, also when the environment brought that file in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +92,22 @@ class RestartParams:
 
 @dataclass(frozen=True, slots=True)
 class RestartResult:
-    """The daemon executes itself anew after this answer, with the same `pid`; `version` is that of the program that
-    takes over. Whatever is asked next over any connection waits for it."""
+    """The reply before the daemon executes itself anew; later requests wait."""
 
-    pid: int
-    version: str
+    pid: int  # unchanged
+    version: str  # of the program that takes over
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownParams:
-    """`grace_s`: how long running commands have between TERM and KILL; None for the daemon's default."""
+    """The time for running commands to end."""
 
-    grace_s: float | None = None
+    grace_s: float | None = None  # seconds between TERM and KILL; None: the daemon's default
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownResult:
-    """The daemon goes on to stop after this answer; it is gone when the connection ends."""
+    """The reply before the daemon stops; its end closes the connection."""
 
     pid: int
     commands: int = 0

@@ -1,4 +1,4 @@
-"""Something that was blocked, and the `violation.*` methods."""
+"""Violations, and the `violation.*` methods."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from sandboxd_client.wire.messages.origins import OriginRecord
 
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
-    """`kind` is one of read write connect unix-socket network service, `source` of proxy seccomp seatbelt output;
-    `time` is seconds since the epoch, `last_time` that of the last of `count`; `inferred` marks a guess from program
-    output, `policy_generation` the policy that was in force. Texts are neutralised for display."""
+    """A violation, with texts neutralised for display."""
 
     id: int
-    time: float
+    time: float  # seconds since the epoch
     session_id: str
     command_id: str
-    kind: str
+    kind: str  # read, write, connect, unix-socket, network or service
     operation: str
     target: str
     outcome: str
-    source: str
+    source: str  # proxy, seccomp, seatbelt or output
     process: str | None = None
     rule: str | None = None
     origin: OriginRecord | None = None
     hint: str = ""
     count: int = 1
-    inferred: bool = False
-    policy_generation: int = 0
-    last_time: float | None = None
+    inferred: bool = False  # guessed from program output
+    policy_generation: int = 0  # the policy in force
+    last_time: float | None = None  # the time of the last of `count`
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +39,14 @@ class ViolationListParams:
 
 @dataclass(frozen=True, slots=True)
 class ViolationListResult:
-    """Oldest first. `total` counts also those that are not kept, `hidden` those that nobody wants to see, `lost` that
-    part of `total` that was not recorded because a command made too many. `complete` is False when something after the
-    cursor `since` can no longer be told."""
+    """Violations, oldest first."""
 
     violations: tuple[ViolationRecord, ...]
-    total: int
-    hidden: int
+    total: int  # includes those no longer kept
+    hidden: int  # those that settings ignore
     cursor: str
-    complete: bool = True
-    lost: int = 0
+    complete: bool = True  # False: some after the cursor `since` are no longer kept
+    lost: int = 0  # the part of `total` beyond the limit of a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,9 @@ class ViolationSubscribeParams:
 
 @dataclass(frozen=True, slots=True)
 class ViolationHappened:
-    """Notification `sandbox_violation`. `cursor` is what to subscribe with after a lost connection. One with an `id`
-    that was told before is the same violation with a higher `count`."""
+    """Notification `sandbox_violation`; a known `id` has a higher `count`."""
 
-    cursor: str
+    cursor: str  # for a subscription after a lost connection
     violation: ViolationRecord
 
 
@@ -96,7 +91,7 @@ class ViolationAnnotateParams:
 
 @dataclass(frozen=True, slots=True)
 class ViolationAnnotateResult:
-    """`stderr` as it was when nothing was blocked."""
+    """The annotated standard error; unchanged when nothing was blocked."""
 
     stderr: str
     violations: int

@@ -1,4 +1,4 @@
-"""`wrap`: the argv that runs a command inside a sandbox. `wrap.outcome`: what became of it."""
+"""`wrap`: the argv of a sandboxed command. `wrap.outcome`: its outcome."""
 
 from __future__ import annotations
 
@@ -10,39 +10,34 @@ from sandboxd_client.wire.messages.violations import ViolationRecord
 
 @dataclass(frozen=True, slots=True)
 class OverridesRecord:
-    """What is added to the policy for one command; it never loosens managed policy. `settings` is the absolute path of
-    a settings file; the other paths may be relative to `cwd`. `publish` are ports inside that the host is to reach, as
-    `[HOST:]PORT[:INNER]`; sandbox.network.allowLocalBinding has to permit it. `ignore_unknown_restrictions`: run the
-    command although a key of the settings restricts commands by its name and is not enforced."""
+    """Additions to the policy for one command, within managed policy."""
 
     allow_domains: tuple[str, ...] = ()
-    allow_write: tuple[str, ...] = ()
+    allow_write: tuple[str, ...] = ()  # relative to `cwd`, as is `allow_read`
     allow_read: tuple[str, ...] = ()
-    settings: str | None = None
-    publish: tuple[str, ...] | None = None
-    ignore_unknown_restrictions: bool | None = None
+    settings: str | None = None  # the absolute path of a settings file
+    publish: tuple[str, ...] | None = None  # `[HOST:]PORT[:INNER]`, where network.allowLocalBinding permits it
+    ignore_unknown_restrictions: bool | None = None  # run despite settings that nothing enforces
 
 
 @dataclass(frozen=True, slots=True)
 class WrapParams:
-    """Exactly one of `command` (a shell line) and `argv`. `cwd` is absolute; without it the session's is meant. `env`
-    are the variables the command will inherit, as far as they are UTF-8: used to extend and to remove some, not kept.
-    `command_text` is how the command is shown to people when it is not the command itself."""
+    """A command to wrap: exactly one of `command` (a shell line) and `argv`."""
 
     command: str | None = None
     argv: tuple[str, ...] | None = None
     session_id: str | None = None
-    cwd: str | None = None
+    cwd: str | None = None  # absolute; default: that of the session
     shell: str | None = None
-    env: dict[str, str] | None = None
+    env: dict[str, str] | None = None  # the UTF-8 variables that the command inherits; not kept
     command_id: str | None = None
-    command_text: str | None = None
+    command_text: str | None = None  # the form of the command for display
     overrides: OverridesRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRecord:
-    """Set first, then unset; no name is in both."""
+    """Changes to the environment: set first, then unset, no name in both."""
 
     set: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -50,33 +45,31 @@ class EnvironmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class WrapResult:
-    """Spawn `argv` in `cwd` with the changed environment, once, before it expires. `command` is the same as one shell
-    line. `layers` are those that are really enforced, `published` the ports that the host reaches, as
-    `HOST:PORT:INNER`."""
+    """A launch spec: spawn `argv` in `cwd` with `env`, once, before it expires."""
 
     wrap_id: str
     argv: tuple[str, ...]
-    command: str
+    command: str  # `argv` as one shell line
     env: EnvironmentRecord
     cwd: str
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # those in force
     warnings: tuple[str, ...]
     expires_in_s: float
     policy_generation: int = 0
-    published: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
 
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcomeParams:
-    """With `learn`, also which settings would have let it pass."""
+    """A wrapped command."""
 
     wrap_id: str
-    learn: bool = False
+    learn: bool = False  # also return settings that would have allowed it
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRecord:
-    """Something that was blocked and that no rule is suggested for."""
+    """A violation without a suggested rule."""
 
     target: str
     why: str
@@ -84,29 +77,24 @@ class LeftOutRecord:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRecord:
-    """`settings` is a fragment of a settings file, empty when there is nothing to add; `notes` is what a person has to
-    know or do beside it."""
+    """The settings that a command would have needed."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # a fragment of a settings file, or empty
     left_out: tuple[LeftOutRecord, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # further steps for the user
 
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcomeResult:
-    """`started` is False when the sandbox could not be set up: then nothing was run and `reason` says why; else it says
-    what was not well, such as a look at a part only of what the command has left. `status` is
-    as a shell has it (128+N for a signal), None while the command runs or when it never did. `violations_lost` is how
-    many were not recorded because there were too many. `outdated`: nothing was run since files or settings are others
-    than when it was wrapped (`settings_changed`: the settings); wrap it again."""
+    """The outcome of a command."""
 
-    started: bool
+    started: bool  # False: the sandbox failed, `reason` says why, and no command ran
     exited: bool
-    status: int | None
-    reason: str | None
+    status: int | None  # 128+N for signal N; None while it runs or when it never ran
+    reason: str | None  # of a failure, or of an incomplete clean-up
     violations: tuple[ViolationRecord, ...] = ()
     hint: str = ""
-    violations_lost: int = 0
+    violations_lost: int = 0  # violations beyond the limit of the record
     learned: LearnedRecord | None = None
-    settings_changed: bool = False
-    outdated: bool = False
+    settings_changed: bool = False  # `outdated`, because of the settings
+    outdated: bool = False  # no command ran since files or settings changed: wrap it again
