@@ -17,8 +17,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_PURE = ("sandboxd.errors", "sandboxd.handover", "sandboxd.settings", "sandboxd.policy", "sandboxd.plan")
-
 # Parts of a package that are layers of their own: the rest of it does not import them.
 APART = ("sandboxd.settings.files",)
 
@@ -28,6 +26,10 @@ _ORIGIN = "sandboxd.settings.origins"
 # Each part of a daemon makes its own record for the next daemon.
 _HANDOVER = "sandboxd.handover"
 
+# The relations of paths as text, and inotify(7), each of which exists once.
+_PATHS = "sandboxd.paths"
+_INOTIFY = "sandboxd.settings.files.inotify"
+
 # One place finds programs, for the client too, which imports nothing of the daemon.
 _PROGRAMS = "sandboxd_client.programs"
 
@@ -35,22 +37,24 @@ _PROGRAMS = "sandboxd_client.programs"
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
     "sandboxd.errors": (),
+    "sandboxd.paths": (),
     "sandboxd.handover": ("sandboxd.errors",),
     "sandboxd.settings": ("sandboxd.errors",),
     "sandboxd.settings.files": ("sandboxd.errors", "sandboxd.settings"),
-    "sandboxd.policy": ("sandboxd.errors", "sandboxd.settings"),
-    "sandboxd.plan": ("sandboxd.errors", "sandboxd.policy", _ORIGIN),
+    "sandboxd.policy": ("sandboxd.errors", _PATHS, "sandboxd.settings"),
+    "sandboxd.plan": ("sandboxd.errors", _PATHS, "sandboxd.policy", _ORIGIN),
     "sandboxd.host": (
-        "sandboxd.errors", _HANDOVER, "sandboxd.plan.host_facts", "sandboxd.plan.host_queries", _PROGRAMS,
+        "sandboxd.errors", _HANDOVER, _PATHS, _INOTIFY, "sandboxd.plan.host_facts", "sandboxd.plan.host_queries",
+        _PROGRAMS,
     ),
-    "sandboxd.backends": ("sandboxd.errors", _HANDOVER, "sandboxd.policy", "sandboxd.plan", _ORIGIN),
+    "sandboxd.backends": ("sandboxd.errors", _HANDOVER, _PATHS, "sandboxd.policy", "sandboxd.plan", _ORIGIN),
     "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy"),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
-        _HANDOVER,
+        _HANDOVER, _PATHS,
     ),
     "sandboxd.daemon": (
-        "sandboxd.__version__", _HANDOVER, _PROGRAMS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
+        "sandboxd.__version__", _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
         "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.own_addresses", "sandboxd.runtime",
     ),
     "sandboxd.rpc": (
@@ -95,7 +99,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).
-PURE_PACKAGES = _PURE
+PURE_PACKAGES = tuple(f"sandboxd.{name}" for name in ("errors", "paths", "handover", "settings", "policy", "plan"))
 TOUCHES_THE_WORLD = {
     "asyncio", "ctypes", "datetime", "fcntl", "glob", "http", "io", "locale", "logging", "multiprocessing", "os",
     "platform", "pty", "pwd", "grp", "random", "secrets", "select", "selectors", "shutil", "signal", "socket",

@@ -21,9 +21,10 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.settings.named_files import is_below, literal_part, why_doubtful
+from sandboxd.daemon.settings.named_files import literal_part, why_doubtful
 from sandboxd.errors import SettingsError
 from sandboxd.host.watch.directory_changes import is_remote
+from sandboxd.paths import is_below
 from sandboxd.policy.build import build_policy, check_settings
 from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.rule_paths import PathScope

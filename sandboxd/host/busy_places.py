@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 
-from sandboxd.host.git.pending_cleanups import is_below
+from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Territory
 
 _MOST_INTERVALS = 5_000

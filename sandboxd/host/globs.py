@@ -27,6 +27,7 @@ from sandboxd.host.placeholders.placeholder import is_absent
 from sandboxd.host.resolve import NameRecorder, resolve
 from sandboxd.host.scan import found_at
 from sandboxd.host.watch.directory_changes import Changes, Interest
+from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Found, PathKind, Symlink
 from sandboxd.plan.host_queries import literal_name, split_pattern
 
@@ -187,7 +188,7 @@ class GlobScan:
         return (real, way.rest) not in done and not self._is_apart(real)
 
     def _is_apart(self, path: str) -> bool:
-        return any(path == apart or path.startswith(apart + "/") for apart in self._apart)
+        return any(is_below(path, apart) for apart in self._apart)
 
     def _entries(
         self, way: _PartialMatch, pattern: re.Pattern[str] | None, seen: NameRecorder

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sandboxd.host.sandbox_mounts import mount_field
+from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import MountAliases
 
 _PRIVATE = ("/proc", "/dev")
@@ -27,7 +28,7 @@ def aliases_by_mounts() -> MountAliases:
     for line in filter(None, Path("/proc/self/mountinfo").read_bytes().split(b"\n")):
         device, root, point = (mount_field(line, number) for number in (2, 3, 4))
         mounted.add(point)
-        if root.startswith("/") and not any(point == own or point.startswith(own + "/") for own in _PRIVATE):
+        if root.startswith("/") and not any(is_below(point, own) for own in _PRIVATE):
             places.setdefault(device, {}).setdefault(root, []).append(point)
     pairs = {
         (min(pair), max(pair)): None

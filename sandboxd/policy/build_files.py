@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from sandboxd.paths import is_below
 from sandboxd.policy.hosts.parent_proxies import without_password
 from sandboxd.policy.model import FilePolicy, Missing, PathRule
 from sandboxd.policy.paths.rule_paths import (
@@ -83,7 +84,7 @@ class FileBuilder:
         if self._reader.value(key):
             scope, origin = self._reader.scope, self._reader.origin(key)
             for path in dict.fromkeys((*_HOMES_AND_VOLUMES, scope.home)):
-                if path != scope.project and not path.startswith(scope.project.rstrip("/") + "/"):
+                if not is_below(path, scope.project):
                     yield PathRule(path, origin, text=key, missing=Missing.UNMEANT)
 
     def files_with_passwords(self) -> Iterator[PathRule]:

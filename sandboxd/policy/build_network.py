@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
+from sandboxd.paths import is_below
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_decisions import is_local_name
 from sandboxd.policy.hosts.host_patterns import HostPattern
@@ -111,7 +112,7 @@ class NetworkBuilder:
             )
         path = canonical_socket_path(expanded.path)
         for own in self._reader.scope.own_paths:
-            if path == own or path.startswith(own + "/"):
+            if is_below(path, own):
                 raise BadEntry("socket_own", f"{text!r} belongs to sandboxd itself and cannot be allowed")
         gives = control_socket(path, self._reader.scope.environment)
         if gives is not None:

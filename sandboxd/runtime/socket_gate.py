@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt
+from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.attribution import Attribution
-from sandboxd.plan.filesystem.mounts import is_below
 from sandboxd.plan.host_facts import FoundSocket, ResolvedPath, SocketFile, SocketsAtStart
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import NetworkPolicy

@@ -19,9 +19,10 @@ from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import globs, scan
 from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.placeholders.placeholder_set import Placeholders
-from sandboxd.host.watch import directory_changes, inotify
+from sandboxd.host.watch import directory_changes
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.host_queries import HostQueries, ScanQuery
+from sandboxd.settings.files import inotify
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 
 from sandboxd.host import fact_source as facts_module
 from sandboxd.host.fact_source import HostFacts
-from sandboxd.host.watch import inotify
 from sandboxd.host.watch.directory_changes import Changes, WatchBudget
 from sandboxd.host.watch.name_watch import NameWatch
 from sandboxd.plan.host_facts import Facts
 from sandboxd.plan.host_queries import HostQueries
+from sandboxd.settings.files import inotify
 from support.waiting import wait_until
 
 LIMIT = 400

@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from sandboxd.host.resolve import NullNameRecorder, resolve
+from sandboxd.paths import is_below
 from sandboxd.settings.files.trust import real_path
 
 _MARKS = (".git", ".claude")
@@ -48,7 +49,3 @@ def literal_part(path: str) -> str:
     parts = path.split("/")
     at = next((at for at, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
     return "/".join(parts[:at]) or "/"
-
-
-def is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

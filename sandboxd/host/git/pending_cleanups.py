@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sandboxd.host.git.launch_journal import StartedLaunch
+from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Neutralised, Territory
 
 CouldWrite = Callable[[str], bool]
@@ -152,7 +153,3 @@ def where_of(territory: Territory) -> Where:
 
 def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
     return any(is_below(one, other) or is_below(other, one) for one in some for other in others)
-
-
-def is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place.rstrip('/')}/")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.host.placeholders.placeholder import is_at
-from sandboxd.host.watch.inotify import CLOSE_WRITE, Inotify, leaves_room
+from sandboxd.settings.files.inotify import CLOSE_WRITE, DIRECTORY, Inotify, leaves_room
 
 _MOST_LINES = 10_000
 
@@ -156,7 +156,7 @@ class JournalsClosed:
                 return
             made = Inotify()
             try:
-                made.add(self._directory, CLOSE_WRITE)
+                made.add(self._directory, CLOSE_WRITE | DIRECTORY)
             except BaseException:
                 made.close()
                 raise

@@ -1,1 +1,1 @@
-"""Change detection: directories, names and inotify."""
+"""Change detection: directories and names."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
-from sandboxd.host.watch import inotify
+from sandboxd.settings.files import inotify
 
 Matters = Callable[[str, bool], bool]
 """Whether a name matters, given the name and whether it is a directory."""
@@ -161,7 +161,7 @@ class Changes:
         interest.slow = self._inotify is None or remote or len(self._by_watch) >= self._budget.most
         if self._inotify is not None and not interest.slow:
             try:
-                interest.watch = self._inotify.add(interest.directory, mask)
+                interest.watch = self._inotify.add(interest.directory, mask | inotify.DIRECTORY)
             except OSError as error:
                 interest.slow = error.errno == errno.ENOSPC  # no room for any
         if interest.watch is not None:

@@ -13,7 +13,8 @@ import posixpath
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from sandboxd.plan.filesystem.mounts import at_and_above, is_below
+from sandboxd.paths import is_below
+from sandboxd.plan.filesystem.mounts import at_and_above
 from sandboxd.plan.host_facts import Facts, PathKind, Symlink
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import FilePolicy, PathRule

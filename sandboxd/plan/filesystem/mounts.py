@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 
+from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Facts, PathKind
 
 
@@ -223,11 +224,6 @@ def at_and_above(path: str) -> Iterator[str]:
         yield path
         path = posixpath.dirname(path)
     yield "/"
-
-
-def is_below(path: str, directory: str) -> bool:
-    """`path` is `directory` or lies in it."""
-    return path == directory or directory == "/" or path.startswith(directory + "/")
 
 
 def _tree(entries: Mapping[str, PathEntry]) -> list[MountNode]:

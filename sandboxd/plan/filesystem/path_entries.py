@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 from sandboxd.errors import PolicyError
+from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.link_trust import LinkTrust, is_in_session
-from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility, is_below, settled_at
+from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility, settled_at
 from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.filesystem.protected_paths import add_guards, is_workspace, warn_of_visited_directory
 from sandboxd.plan.host_facts import Facts, PathKind, ResolvedPath, Symlink, session_directory

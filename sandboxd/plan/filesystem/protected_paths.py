@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.link_trust import LinkTrust, is_in_session
-from sandboxd.plan.filesystem.mounts import Mark, Visibility, at_and_above, is_below, settled_at
+from sandboxd.plan.filesystem.mounts import Mark, Visibility, at_and_above, settled_at
 from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.host_facts import Facts, GitConfigTarget, GitDir, PathKind, ResolvedPath, Scan, Symlink, Worktree
 from sandboxd.plan.host_queries import BARE_NAMES, writable_roots

@@ -8,8 +8,9 @@ masked. """
 
 from __future__ import annotations
 
+from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.attribution import Attribution
-from sandboxd.plan.filesystem.mounts import Mark, Visibility, is_below, settled_at
+from sandboxd.plan.filesystem.mounts import Mark, Visibility, settled_at
 from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.host_queries import closed_sockets

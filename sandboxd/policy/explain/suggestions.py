@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandboxd.paths import is_below
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_authority, parse_host
@@ -189,7 +190,7 @@ class _Learner:
 
     def _too_much(self, directory: str) -> bool:
         parts = [part for part in directory.split("/") if part]
-        above_home = directory == self._home or self._home.startswith(directory.rstrip("/") + "/")
+        above_home = is_below(self._home, directory)
         return len(parts) < _DEPTH or above_home or self._secrets.below(directory) or self._secrets.holds(directory)
 
     def _grouped(self, paths: Iterable[str], too_much: Callable[[str], bool]) -> list[str]:
@@ -212,7 +213,7 @@ class _Learner:
 
 def _covered(paths: list[str]) -> list[str]:
     """Without those that lie below another one, sorted."""
-    return sorted(p for p in paths if not any(p != other and p.startswith(other.rstrip("/") + "/") for other in paths))
+    return sorted(p for p in paths if not any(p != other and is_below(p, other) for other in paths))
 
 
 def _grouped_hosts(hosts: Iterable[tuple[Host, int | None]]) -> list[str]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sandboxd.paths import is_below
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import NetworkPolicy, SocketRule
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
@@ -63,9 +64,9 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, bro
     if not path.startswith("/"):
         return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
     path = canonical_socket_path(path)
-    if any(_is_below(path, canonical_socket_path(own)) for own in sockets.own):
+    if any(is_below(path, canonical_socket_path(own)) for own in sockets.own):
         return _deny(Reason.SOCKET_OWN, f"{path} belongs to sandboxd itself")
-    listed = [one for one in sockets.listed if _is_below(path, canonical_socket_path(one.real))]
+    listed = [one for one in sockets.listed if is_below(path, canonical_socket_path(one.real))]
     for one in listed:
         if one.trusted and not brought:
             text = f"{path} is listed in {KEY}"
@@ -98,7 +99,3 @@ def with_condition(decision: Decision) -> Decision:
 
 def _deny(reason: Reason, text: str) -> Decision:
     return Decision(Behavior.DENY, reason, text)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or directory == "/" or path.startswith(directory.rstrip("/") + "/")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from sandboxd.errors import PolicyError
+from sandboxd.paths import is_below
 from sandboxd.plan.host_queries import split_pattern
 
 LONGEST = 900
@@ -72,7 +73,7 @@ class Glob:
         """How a literal path stands to the pattern."""
         below = _components_below(path, self.base)
         if below is None:
-            if self.base == path or path == "/" or self.base.startswith(path + "/"):
+            if is_below(self.base, path):
                 return Meeting(False, False, (self,))
             return Meeting(False, False, ())
         states = self._closure({0})

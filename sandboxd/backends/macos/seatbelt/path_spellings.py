@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import unicodedata
 
+from sandboxd.paths import is_below
+
 _LINKED = ("/tmp", "/var", "/etc")
 
 
 def real_spelling(path: str) -> str:
     """The path as the kernel has it. `/run` is what rules about sockets call `/var/run`."""
-    if path == "/run" or path.startswith("/run/"):
+    if is_below(path, "/run"):
         path = "/var" + path
     for link in _LINKED:
-        if path == link or path.startswith(link + "/"):
+        if is_below(path, link):
             return "/private" + path
     return path
 
@@ -26,7 +28,7 @@ def path_spellings(path: str) -> tuple[str, ...]:
     real = real_spelling(path)
     found = [real]
     for link in _LINKED:
-        if real == f"/private{link}" or real.startswith(f"/private{link}/"):
+        if is_below(real, f"/private{link}"):
             found.append(real.removeprefix("/private"))
     return _forms(found)
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sandboxd.backends.linux.bwrap.late_mounts import split
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
-from sandboxd.plan.filesystem.mounts import FileView, Mark, Mount, Operation, PathEntry, arrange, is_below
+from sandboxd.paths import is_below
+from sandboxd.plan.filesystem.mounts import FileView, Mark, Mount, Operation, PathEntry, arrange
 from sandboxd.plan.host_facts import PathKind
 
 MASK = "/run/mask"

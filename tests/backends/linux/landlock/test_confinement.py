@@ -21,7 +21,8 @@ from sandboxd.backends.linux.landlock.confinement import (
     writable_roots,
 )
 from sandboxd.backends.linux.landlock.landlock_probe import Seen, find_landlock, judge, probe_landlock
-from sandboxd.plan.filesystem.mounts import FileView, Mark, Mount, Operation, PathEntry, arrange, is_below, writable_in
+from sandboxd.paths import is_below
+from sandboxd.plan.filesystem.mounts import FileView, Mark, Mount, Operation, PathEntry, arrange, writable_in
 from sandboxd.plan.host_facts import PathKind
 
 GOOD = Seen(0, -errno.EACCES, -errno.EACCES, 3, -errno.EPERM, -errno.EACCES)

@@ -1,19 +1,22 @@
-"""inotify(7), the few calls that are needed, through ctypes: the standard library has none.
+"""inotify(7) through ctypes, since the standard library has no interface to it.
 
-Nothing here runs in the background. The kernel queues what happened; the owner reads the queue when it wants to know.
+Nothing here runs in the background. The kernel queues events, and the owner of an instance reads them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import struct
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 
+MODIFY = 0x2
 ATTRIB = 0x4
 CLOSE_WRITE = 0x8
 MOVED_FROM = 0x40
@@ -26,9 +29,9 @@ UNMOUNT = 0x2000
 OVERFLOW = 0x4000
 IGNORED = 0x8000
 ISDIR = 0x40000000
-_ONLYDIR = 0x01000000
-_DONT_FOLLOW = 0x02000000
-_EXCL_UNLINK = 0x04000000
+DONT_FOLLOW = 0x02000000
+DIRECTORY = 0x01000000 | DONT_FOLLOW | 0x04000000
+"""Only a directory, without following a link, and no events of files that are unlinked already."""
 _MASK_ADD = 0x20000000
 
 NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO | DELETE_SELF | MOVE_SELF
@@ -36,7 +39,7 @@ _HEADER = struct.Struct("iIII")
 _BUFFER = 65536
 
 _LEFT_TO_OTHERS = 8
-"""Instances that what could do without one leaves to other programs of its user."""
+"""Instances that optional watches leave to other programs of the user."""
 _USUAL_LIMIT = 8192
 _LIMITS = ("/proc/sys/fs/inotify/max_user_watches", "/proc/sys/user/max_inotify_watches")
 
@@ -51,9 +54,10 @@ class Event:
 
 
 class Inotify:
-    """One inotify instance. `HostError` `inotify_unavailable` when the system gives none."""
+    """One inotify instance."""
 
     def __init__(self) -> None:
+        """Raises `HostError` (`inotify_unavailable`) when the system gives none."""
         if not hasattr(_libc, "inotify_init1"):
             raise HostError("inotify_unavailable", "this system has no inotify")
         self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -61,35 +65,38 @@ class Inotify:
             reason = os.strerror(ctypes.get_errno())
             raise HostError(
                 "inotify_unavailable",
-                f"cannot watch directories: {reason}",
+                f"cannot create an inotify instance: {reason}",
                 hint="raise fs.inotify.max_user_instances",
             )
 
     def fileno(self) -> int:
-        """For an event loop: readable when something has happened."""
+        """The descriptor, which is readable when events are queued."""
         return self._fd
 
-    def add(self, directory: str, mask: int) -> int:
-        """Watch a directory; the number that its events carry. A directory that is watched already keeps its number,
-        and hears of more. Raises the OSError of inotify_add_watch(2)."""
-        watch: int = _libc.inotify_add_watch(
-            self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _MASK_ADD | _ONLYDIR | _DONT_FOLLOW | _EXCL_UNLINK)
-        )
+    def add(self, path: str, mask: int) -> int:
+        """Watch a path and return the number that its events carry.
+
+        A path that is watched already keeps its number, and `mask` is added to its own.
+        Raises the OSError of inotify_add_watch(2).
+        """
+        watch: int = _libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask | _MASK_ADD))
         if watch < 0:
             error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error), directory)
+            raise OSError(error, os.strerror(error), path)
         return watch
 
     def remove(self, watch: int) -> None:
         _libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> Iterator[Event]:
-        """What happened since the last call; empty when nothing did."""
-        while True:
-            try:
-                data = os.read(self._fd, _BUFFER)
-            except BlockingIOError:
-                return
+        """The events that are queued now.
+
+        Later ones wait for the next call, so that a command that makes events without end cannot hold the reader.
+        """
+        left = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))[0]
+        while left > 0:
+            data = os.read(self._fd, _BUFFER)
+            left -= len(data)
             at = 0
             while at < len(data):
                 watch, mask, _, length = _HEADER.unpack_from(data, at)
@@ -104,8 +111,10 @@ class Inotify:
 
 
 def leaves_room() -> bool:
-    """Whether this user would have a few instances left beside one more. The kernel is asked by making that many, and
-    giving them back at once: its count has no other reader. Takes a tenth of a millisecond."""
+    """Return whether the user would have a few instances left beside one more.
+
+    The kernel offers no count, so that many are made and given back at once. This takes a tenth of a millisecond.
+    """
     made: list[Inotify] = []
     try:
         while len(made) < _LEFT_TO_OTHERS + 1:
@@ -119,7 +128,7 @@ def leaves_room() -> bool:
 
 
 def watch_limit() -> int:
-    """Watches that this user may have together, here and in the user namespaces around."""
+    """The number of watches that the user may have, here and in the user namespaces around."""
     found = []
     for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
@@ -128,8 +137,10 @@ def watch_limit() -> int:
 
 
 def watches_in_use() -> int:
-    """Watches that the processes of this user have, as far as they can be seen (proc_pid_fdinfo(5)). Takes some
-    milliseconds, so it is for a thread. Never raises."""
+    """Count the watches of all visible processes of the user (proc_pid_fdinfo(5)).
+
+    This takes some milliseconds, so it is for a thread. Never raises.
+    """
     user, count = os.geteuid(), 0
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
