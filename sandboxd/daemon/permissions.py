@@ -22,7 +22,7 @@ from sandboxd.policy.wide_grants import wide_path
 from sandboxd.proxy.own_addresses import OwnAddresses
 from sandboxd.runtime.prompts.connection_prompts import host_question, put
 from sandboxd.runtime.prompts.grants import Grant, GrantScope
-from sandboxd.runtime.prompts.open_prompts import NOBODY, Prompts, Tell, WriteRule
+from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX, Prompts, Tell, WriteRule
 from sandboxd.runtime.prompts.prompt_records import (
     Asked,
     Question,
@@ -280,4 +280,4 @@ def _blocked(session: SandboxSession, query: PermissionQuery) -> tuple[str, ...]
 
 def _nobody() -> str:
     """Stands for one request that belongs to no command."""
-    return f"{NOBODY}{secrets.token_hex(8)}"
+    return f"{REQUEST_PREFIX}{secrets.token_hex(8)}"

@@ -1,1 +1,1 @@
-"""The door to the daemon: its socket, who is calling, dispatch, and one handler file for each noun."""
+"""The RPC interface: socket, callers, dispatch, and one handler file for each noun."""

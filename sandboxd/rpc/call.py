@@ -1,4 +1,4 @@
-"""What a handler is given beside its parameters: who calls, over which connection, and the daemon."""
+"""The context of a call: the caller, its connection and the daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class ConnectedClient(Protocol):
-    """The caller's connection as handlers see it. The object itself owns the sessions opened over it."""
+    """The caller's connection as handlers see it.
+
+    The object itself owns the sessions opened over it."""
 
     @property
     def caller(self) -> Caller: ...
@@ -29,7 +31,9 @@ class ConnectedClient(Protocol):
         """Give all powers up, for as long as the connection lasts, but those of `AGENT`."""
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Send a notification; never waits. A client that does not take them is cut off."""
+        """Send a notification; never waits.
+
+        A client that does not take them is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class MethodCall:
             self.daemon.sessions.check_made(wrap_id, self.client)
 
     def give_powers_up(self) -> None:
-        """Restrict the connection. What it has subscribed to with its powers it hears no more."""
+        """Restrict the connection.
+
+        What it has subscribed to with its powers it hears no more."""
         if self.caller.restricted:
             return
         self.client.restrict()
@@ -75,7 +81,9 @@ class MethodCall:
 
 
 class MethodAccess(Enum):
-    """Powers that a method needs of its caller. A connection begins with all of them and can give some up."""
+    """Powers that a method needs of its caller.
+
+    A connection begins with all of them and can give some up."""
 
     ASK = "ask"
     """Look at settings, decisions and state."""
@@ -98,7 +106,7 @@ Handler = Callable[["MethodCall", Any], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of a request: the record of its parameters, what handles it, and the access that it needs."""
+    """The record of a request's parameters, its handler, and the access that it needs."""
 
     params: type[Any]
     handler: Handler

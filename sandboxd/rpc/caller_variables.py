@@ -1,4 +1,6 @@
-"""The values that a caller's environment has for the variables that rules mention. A daemon that a service manager has
+"""Values of variables in the environment of a caller.
+
+Rules mention them. A daemon that a service manager has
 started lacks most of what a login session has; the person who runs a command means theirs.
 
 A client sends a fixed few of its variables with each `wrap`. The others are read from the environment that its process

@@ -1,7 +1,6 @@
 """One client's connection: bytes to messages, messages to calls, answers as they finish.
 
-Requests are pipelined and answered out of order, each in a task of its own. Nothing a client does makes the daemon hold
-an unbounded amount for it:
+Requests are pipelined and answered out of order, each in its own task. The daemon holds a bounded amount for a client:
 - a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
 - `MOST_IN_FLIGHT` calls are worked on at once, and what more a batch has; what follows is not read until one of them is
   answered;
@@ -56,9 +55,10 @@ _ONE_LINE = "one JSON text a line, UTF-8, at most 4 MiB"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRecord:
-    """One client's connection between two daemons: what was read and not taken, what it has not taken of ours, and the
-    requests whose answers it waits for, which are put again. `key` names it as the owner of sessions; the rest is what
-    it is subscribed to."""
+    """A client's connection between two daemons.
+
+    It holds bytes read and not parsed, answers not sent, and unanswered requests, which are put again. `key` names it
+    as the owner of sessions; the rest are its subscriptions."""
 
     key: str
     socket: Descriptor
@@ -319,7 +319,7 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def _unwritten(self) -> bytes:
-        """What the kernel has not taken yet: the end of what was written since nothing was waiting."""
+        """Written bytes that the kernel has not taken yet."""
         size = self._transport.get_write_buffer_size()
         return bytes(self._untaken[len(self._untaken) - size :]) if size else b""
 
@@ -329,7 +329,9 @@ class RpcConnection(asyncio.Protocol):
             self._send(error_message(codes.BUSY, "the daemon is stopping", "stopping", hint, message["id"]))
 
     def notify(self, method: str, params: Json) -> None:
-        """Send a notification. A client that does not take them is cut off: it reconnects and asks for a snapshot."""
+        """Send a notification.
+
+        A client that does not take them is cut off: it reconnects and asks for a snapshot."""
         if self._is_connected and self._transport.get_write_buffer_size() > MOST_UNTAKEN:
             self._log.warning("connection cut: the client does not read", method=method)
             self._transport.abort()
@@ -358,7 +360,9 @@ class RpcConnection(asyncio.Protocol):
         return Descriptor(os.dup(self._transport.get_extra_info("socket").fileno()))
 
     async def hand_over(self, key: str, socket: Descriptor) -> ConnectionRecord:
-        """Wait until the calls in flight have ended; their requests go along. `socket` is what `give_away` returned."""
+        """Wait until the calls in flight have ended; their requests go along.
+
+        `socket` is what `give_away` returned."""
         if self._calls:
             await asyncio.wait(self._calls)
         incoming, dropping = self._lines.state
@@ -426,7 +430,7 @@ def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -
 
 
 def _size(message: object) -> int:
-    """How many calls a message is."""
+    """The number of calls in a message."""
     return len(message) if isinstance(message, list) else 1
 
 

@@ -107,7 +107,9 @@ HEAVY = FRESH - {"status", "permission.request", "settings.get", "settings.locke
 
 
 class Dispatcher:
-    """Answers the messages of all connections of a daemon. `controlled` hears of the calls that change something."""
+    """Answers the messages of all connections of a daemon.
+
+    `controlled` hears of the calls that change something."""
 
     def __init__(
         self,
@@ -126,8 +128,9 @@ class Dispatcher:
     async def respond(
         self, message: object, client: ConnectedClient, share: Share | None = None
     ) -> Json | list[Json] | None:
-        """The answer to one decoded message of `client`, None when it gets none. Raises nothing but CancelledError.
-        What it takes is counted to `share`."""
+        """The answer to one decoded message of `client`, None when it gets none.
+
+        Raises nothing but CancelledError. What it takes is counted to `share`."""
         return await respond(message, self._methods, MethodCall(self._daemon, client, self._table), share)
 
     def _bound(self, name: str, route: Route) -> Any:
@@ -170,7 +173,7 @@ class Dispatcher:
         return await route.handler(context, record)
 
     def _internal(self, name: str, error: Exception, message: str) -> Result:
-        """Our own bug: the details are in the log under an id, and only the id goes to the caller."""
+        """Answer a fault of the daemon: details go to the log, only an id to the caller."""
         incident = secrets.token_hex(4)
         self._log.error("call failed", method=name, incident=incident, exc_info=error)
         slug = error.slug if isinstance(error, InternalError) else "internal_error"

@@ -3,7 +3,7 @@
 The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
 - its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
 - each call of a batch is checked by itself, as the specification's examples want, where the library refuses them all;
-- every error it makes of its own gets `data: {slug, hint}` like those of our methods.
+- every error it makes of its own gets `data: {slug, hint}` like those of the methods.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _check_shape(message: object) -> None:
 
 
 def _fault(message: object) -> str:
-    """What is wrong with a message as a JSON-RPC 2.0 request object; empty when nothing is."""
+    """The fault of a message as a JSON-RPC 2.0 request, empty for none."""
     if type(message) is not dict:
         return "a request is an object"
     if message.get("jsonrpc") != "2.0":
@@ -140,14 +140,16 @@ def _fault(message: object) -> str:
 
 
 def _can_be_id(value: object) -> bool:
-    """1e999 is read as infinity, which no answer can have (RFC 8259 has no word for it)."""
+    """Whether a value can be an id.
+
+    1e999 is read as infinity, which JSON cannot write (RFC 8259)."""
     if type(value) is int:
         return -MOST_ID <= value <= MOST_ID
     return value is None or type(value) is str or (type(value) is float and math.isfinite(value))
 
 
 def _explain(answer: Json, message: object, methods: Iterable[str]) -> None:
-    """Give an error that the library made its slug, its hint and a message that says what was wrong."""
+    """Give an error of the library a slug, a hint and a precise message."""
     error = answer["error"]
     match error["code"]:
         case codes.METHOD_NOT_FOUND:
@@ -195,5 +197,5 @@ def is_too_deep(text: str, message: object) -> bool:
 
 
 def is_response(message: object) -> bool:
-    """Whether a message is an answer to a request of ours rather than a request."""
+    """Whether a message is an answer to a request of the daemon."""
     return type(message) is dict and "method" not in message and ("result" in message or "error" in message)

@@ -1,4 +1,4 @@
-"""The socket that launchd opened for us: launch_activate_socket(3), the counterpart of sd_listen_fds(3) on macOS."""
+"""Sockets from launchd: launch_activate_socket(3), as sd_listen_fds(3) on Linux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who is calling: settled once, when a connection is accepted. Everything after it sees a `Caller`, never a socket.
+"""Caller identification, once for each accepted connection.
+
+Everything after it sees a `Caller`, never a socket.
 
 A caller is this user, in the daemon's own user and pid namespaces. A sandboxed process runs under the same uid and
 would pass a check of the uid alone; its namespaces give it away even when it reaches the socket (a bind mount, an
@@ -13,8 +15,7 @@ connection outlives it must have handed the connection on; that remainder is acc
 
 Groups: what a command may read and write is looked at by the daemon, with the daemon's groups. A caller with more of
 them (`sg`, a membership that is younger than the daemon) could read a denied file that the daemon cannot even find, and
-nobody can take groups away from it. So it may ask, and stop the daemon, and run nothing.
-"""
+no process can take groups away from it. So it may ask, and stop the daemon, and run nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +49,10 @@ _MOST_ANCESTORS = 256
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The process at the other end, as it was when it connected. `started` is its start time in clock ticks since boot
-    (proc_pid_stat(5), field 22), which together with `pid` names it for good; 0 where that is not known."""
+    """The process at the other end, as it was when it connected.
+
+    `started` is its start time in clock ticks since boot (proc_pid_stat(5), field 22), which together with `pid`
+    names it for good; 0 where that is not known."""
 
     uid: int
     gid: int
@@ -105,7 +108,9 @@ class Caller:
 
 
 def has_ended(process: Process) -> bool:
-    """Whether a process is no more, or only waits to be collected. False where that cannot be told (macOS)."""
+    """Whether a process is no more, or only waits to be collected.
+
+    False where that cannot be told (macOS)."""
     pid, started = process
     if sys.platform != "linux" or not started:
         return False
@@ -116,14 +121,18 @@ def has_ended(process: Process) -> bool:
 
 
 def start_time(pid: int) -> int:
-    """When a process was started, in clock ticks since boot. Raises OSError."""
+    """Start time of a process in clock ticks since boot.
+
+    Raises OSError."""
     return _parent_of(pid)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a caller must share with the daemon: its uid, and its namespaces as (device, inode). `groups` are those that
-    it may have; None where the daemon needs none to see everything."""
+    """Identity that a caller must share with the daemon: uid and namespaces.
+
+    Namespaces are (device, inode). `groups` are those that it may have; None where the daemon needs none to see
+    everything."""
 
     uid: int
     namespaces: tuple[tuple[int, int], ...]
@@ -131,16 +140,17 @@ class Identity:
 
     @classmethod
     def own(cls) -> Identity:
-        if sys.platform == "darwin":  # rules go by paths there, whoever finds what they name
+        if sys.platform == "darwin":  # rules go by paths there
             return cls(os.geteuid(), ())
         groups = frozenset((os.getegid(), *os.getgroups())) if os.geteuid() else None
         return cls(os.geteuid(), _namespaces("self"), groups)
 
 
 def identify(connection: socket.socket, own: Identity) -> Caller:
-    """The caller at the other end of an accepted Unix socket. Raises CallerError: `peer_other_user`,
-    `peer_other_namespace`, `peer_other_groups`, `peer_unknown`. See unix(7), pidfd_open(2), namespaces(7). macOS:
-    `rpc.peer_macos`."""
+    """The caller at the other end of an accepted Unix socket.
+
+    Raises CallerError: `peer_other_user`, `peer_other_namespace`, `peer_other_groups`, `peer_unknown`. See unix(7),
+    pidfd_open(2), namespaces(7). macOS: `rpc.peer_macos`."""
     if sys.platform == "darwin":
         uid, gid, pid = check_peer(connection, own.uid)
         return Caller(uid, gid, pid)
@@ -202,8 +212,9 @@ def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
 
 
 def _parent_of(pid: int) -> Process:
-    """The parent of a process and its own start time. The name of the program, which may hold anything, stands before
-    the last parenthesis. Raises OSError."""
+    """The parent of a process and its own start time.
+
+    The name of the program, which may hold anything, stands before the last parenthesis. Raises OSError."""
     fields = _status_of(pid)
     return int(fields[1]), int(fields[19])
 
@@ -217,8 +228,10 @@ def _status_of(pid: int) -> list[bytes]:
 
 
 def _groups(connection: socket.socket, pid: int) -> Iterable[int]:
-    """The supplementary groups. Where there are more than 256, which getsockopt of Python has no room for, from
-    proc_pid_status(5), which takes twenty times as long."""
+    """The supplementary groups.
+
+    Where there are more than 256, which getsockopt of Python has no room for, from proc_pid_status(5), which takes
+    twenty times as long."""
     try:
         packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _ROOM)
     except OSError:
@@ -242,7 +255,7 @@ def _other_namespace() -> CallerError:
 
 
 def _other_group(gid: int) -> CallerError:
-    """The kernel shows processes with another group to root only (ptrace(2), access mode checking)."""
+    """A group of the process that the daemon lacks (ptrace(2), access mode checking)."""
     return CallerError(
         "peer_other_groups",
         f"the caller runs with another main group than the daemon (gid {gid})",

@@ -1,9 +1,9 @@
-"""Who is calling, on macOS: the credentials of the peer as the kernel keeps them (LOCAL_PEERCRED, LOCAL_PEERPID; see
-unix(4) and <sys/un.h>).
+"""Caller identification on macOS: credentials of the peer from the kernel.
 
-There are no namespaces that would give a sandboxed process away. What does is its sandbox: every profile of ours
-allows looking up one name that nothing else would (`dev.sandboxd.sandboxed`), and the system says of any process
-whether it may look a name up. The profile refuses the connection in the first place; this is the second look.
+Source: LOCAL_PEERCRED and LOCAL_PEERPID in unix(4) and <sys/un.h>. There are no namespaces that would give a sandboxed
+process away. What does is its sandbox: every profile of sandboxd allows looking up one name that nothing else would
+(`dev.sandboxd.sandboxed`), and the system says of any process whether it may look a name up. The profile refuses the
+connection in the first place; this is the second look.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ _NO_REPORT = 0x40000000
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int, int]:
-    """uid, gid and pid of the process at the other end. Raises OSError."""
+    """uid, gid and pid of the process at the other end.
+
+    Raises OSError."""
     data = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
     uid, gid = parse_credentials(data)
     return uid, gid, connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID)
 
 
 def parse_credentials(data: bytes) -> tuple[int, int]:
-    """uid and first group of a `struct xucred`. Raises OSError for one that is not understood."""
+    """uid and first group of a `struct xucred`.
+
+    Raises OSError for one that is not understood."""
     if len(data) < _XUCRED.size:
         raise OSError(f"credentials of {len(data)} bytes")
     version, uid, count, *groups = _XUCRED.unpack_from(data)
@@ -51,8 +55,9 @@ def check_peer(
     read: Callable[[socket.socket], tuple[int, int, int]] = read_peer,
     sandboxed: Callable[[int], bool] | None = None,
 ) -> tuple[int, int, int]:
-    """uid, gid and pid of a caller that is this user and in no sandbox of ours. Raises CallerError: `peer_other_user`,
-    `peer_other_namespace`, `peer_unknown`."""
+    """uid, gid and pid of a caller that is this user and in no sandbox of sandboxd.
+
+    Raises CallerError: `peer_other_user`, `peer_other_namespace`, `peer_unknown`."""
     try:
         uid, gid, pid = read(connection)
     except OSError as error:
@@ -73,7 +78,9 @@ def check_peer(
 
 
 def is_sandboxed(pid: int) -> bool:
-    """Whether a process is in a sandbox of ours. True when the system does not say: then nobody is served."""
+    """Whether a process is in a sandbox of sandboxd.
+
+    True when the system does not say: the caller is refused then."""
     try:
         check = ctypes.CDLL(None).sandbox_check
     except (OSError, AttributeError):

@@ -34,8 +34,10 @@ _RETRY_S = 0.1
 
 
 class Connections:
-    """The admitted connections. `hang_up` is the daemon's last act. `hurry` is called when a request is taken. All
-    connections of a process have one share of the event loop together."""
+    """The admitted connections.
+
+    `hang_up` is the daemon's last act. `hurry` is called when a request is taken. All connections of a process have
+    one share of the event loop together."""
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
         self._hurry = hurry
@@ -80,13 +82,15 @@ class Connections:
         return any(connection.is_busy for connection in self._open) or bool(self._ending or self._joining)
 
     def stop_accepting(self) -> None:
-        """Who connects from now on waits in the backlog."""
+        """Let later connections wait in the backlog."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
 
     async def hand_over(self) -> list[tuple[RpcConnection, ConnectionRecord]]:
-        """Let go of every connection. To be called after `stop_accepting`."""
+        """Let go of every connection.
+
+        To be called after `stop_accepting`."""
         # All at once: one that is lost while others are waited for has no socket any more.
         given = {one: one.give_away() for one in self._open}
         self._open.clear()
@@ -103,7 +107,9 @@ class Connections:
         lost: Callable[[RpcConnection], Awaitable[None]],
         admit: Callable[[socket.socket], Caller],
     ) -> RpcConnection:
-        """A connection that is not connected yet. `lost` is awaited when it has gone, after the last of its calls."""
+        """A connection that is not connected yet.
+
+        `lost` is awaited when it has gone, after the last of its calls."""
 
         def forget(connection: RpcConnection) -> None:
             self._open.discard(connection)
@@ -135,9 +141,11 @@ class Connections:
         log: FilteringBoundLogger,
         lost: Callable[[RpcConnection], Awaitable[None]],
     ) -> AsyncIterator[None]:
-        """Serve on `listening` as long as the context lasts. `lost` is awaited for each connection that has gone, after
-        the last of its calls has ended."""
+        """Serve on `listening` as long as the context lasts.
+
+        `lost` is awaited for each connection that has gone, after the last of its calls has ended."""
         own = Identity.own()
+
         def accepted(sock: socket.socket) -> None:
             # At once, and not when it is this one's turn: the descriptor that this takes is there now.
             connection = self.make(dispatcher, log, lost, _settled(sock, own))
@@ -157,7 +165,7 @@ class Connections:
 
 
 def _settled(sock: socket.socket, own: Identity) -> Callable[[socket.socket], Caller]:
-    """Who calls, as of now: what `RpcConnection` asks later."""
+    """The caller as of now."""
     try:
         caller = identify(sock, own)
     except CallerError as error:
@@ -178,11 +186,12 @@ async def _join(connection: RpcConnection, sock: socket.socket) -> None:
 
 
 class _Acceptor:
-    """The listening socket on the event loop, as long as it accepts. To stop that does not close it: clients may wait
-    in its backlog for the next daemon.
+    """The listening socket on the event loop, as long as it accepts.
+
+    To stop that does not close it: clients may wait in its backlog for the next daemon.
 
     asyncio's own server would do, but for running out of descriptors: it then tries and logs once for each place in the
-    backlog. And nobody is accepted for whom there is no second descriptor, which the look at who it is takes. Only so
+    backlog. No connection is accepted without a second descriptor, which identifying the caller takes. Only so
     many are accepted in one turn of the event loop as `share` allows."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a process that asks may take of the daemon: of the event loop, and of the threads that work for its requests.
+"""Share of one client process in the event loop and the worker threads.
 
 So much is free that requests here and there wait for nothing. A process that asks for more is measured by the clock: it
 goes on when others have had their turns, has one thread at a time, and few requests under way that need threads.
@@ -32,7 +32,9 @@ _CALLER: ContextVar[ClientShare | None] = ContextVar("caller", default=None)
 
 
 class ClientShare(Share):
-    """That of one process. What is over the credit comes from its share of a turn, and all of it is owed."""
+    """That of one process.
+
+    What is over the credit comes from its share of a turn, and all of it is owed."""
 
     __slots__ = ("_at", "_clock", "_credit", "_heavy", "at_work", "in_threads", "jobs")
 
@@ -62,7 +64,9 @@ class ClientShare(Share):
 
 
 async def charged(work: Coroutine[Any, Any, T]) -> T:
-    """Count the steps of a call to its caller. Of a task of its own, as calls are, nobody else counts them."""
+    """Count the steps of a call to its caller.
+
+    A call is a task of its own, so only it counts them."""
     share = _CALLER.get()
     if share is None:
         return await work
@@ -83,8 +87,9 @@ async def heavy(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Workers(ThreadPoolExecutor):
-    """The threads of the daemon. Of what one caller wants done there, one thing is done at a time, so that others do
-    not wait behind it."""
+    """The threads of the daemon.
+
+    Of what one caller wants done there, one thing is done at a time, so that others do not wait behind it."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="worker")

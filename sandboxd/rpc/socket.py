@@ -1,9 +1,9 @@
 """The listening socket: where it may be, who may hold it, and how a dead daemon's remains are taken over.
 
 Promises, in the order they are kept:
-- the directory belongs to this user and nobody else can enter it (mode 0700), or nothing is opened in it;
+- the directory belongs to this user and no other user can enter it (mode 0700), or nothing is opened in it;
 - one daemon per directory: an flock on `lock`, held for the daemon's life, decides. A kernel lock dies with its holder,
-  so a daemon killed with SIGKILL blocks nobody, and two that start at once leave exactly one;
+  so a daemon killed with SIGKILL blocks no other, and two that start at once leave exactly one;
 - whatever stands at the socket's path and is not a dead socket of this user is left alone and refused;
 - at a clean end the socket and the lock are removed, the socket only when it is still the one that was made here.
 
@@ -51,8 +51,10 @@ def prepare_directory(path: str) -> str:
 
 
 class DirectoryLock:
-    """The right to be the daemon of one directory. Raises HostError `daemon_running` when another one has it. `held` is
-    the descriptor of the lock when an earlier daemon has handed it over."""
+    """The right to be the daemon of one directory.
+
+    Raises HostError `daemon_running` when another one has it. `held` is the descriptor of the lock when an earlier
+    daemon has handed it over."""
 
     def __init__(self, directory: str, held: int = -1) -> None:
         self.path = os.path.join(directory, LOCK_NAME)
@@ -111,9 +113,10 @@ class DirectoryLock:
             return False
 
     def release(self) -> None:
-        """Remove the file while it is still held, so that nobody can lock it in between, then let go. The
-        directory goes too when it is one of ours by its name (`wire.location`) and nothing is in it but what an
-        automatic start has left. Idempotent."""
+        """Remove the lock file while it is held, then release it. Idempotent.
+
+        So no other daemon can lock it in between. The directory goes too when it has a default name (`wire.location`)
+        and holds nothing but what an automatic start has left."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
@@ -164,7 +167,9 @@ class ListeningSocketRecord:
 
 @dataclass(slots=True)
 class ListeningSocket:
-    """`socket` listens; `path` is where clients find it. `own` is False when a service manager made it."""
+    """`socket` listens; `path` is where clients find it.
+
+    `own` is False when a service manager made it."""
 
     socket: socket.socket
     path: str
@@ -172,7 +177,9 @@ class ListeningSocket:
     _made: os.stat_result | None = None
 
     def hand_over(self) -> ListeningSocketRecord:
-        """Let go of the socket. Who connects from now on waits in its backlog."""
+        """Let go of the socket.
+
+        Who connects from now on waits in its backlog."""
         record = ListeningSocketRecord(Descriptor(self.socket.detach()), self.path, self._made is not None, self.own)
         self._made = None
         return record
@@ -189,7 +196,9 @@ class ListeningSocket:
         return cls(listener, record.path, record.own, made)
 
     def close(self) -> None:
-        """Stop listening and remove the file that was made here. Idempotent."""
+        """Stop listening and remove the file that was made here.
+
+        Idempotent."""
         self.socket.close()
         if self._made is None:
             return
@@ -200,14 +209,16 @@ class ListeningSocket:
 
 
 def listen(path: str) -> ListeningSocket:
-    """A listening socket at `path` with mode 0600. The directory's lock is held, so a socket without a listener is a
-    dead daemon's. Raises HostError: `socket_path_occupied`, `socket_in_use`, `socket_unusable`."""
+    """A listening socket at `path` with mode 0600.
+
+    The directory's lock is held, so a socket without a listener is a dead daemon's. Raises HostError:
+    `socket_path_occupied`, `socket_in_use`, `socket_unusable`."""
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # Python makes it non-inheritable, on every system
     listener.setblocking(False)
     try:
         listener.bind(path)
-        os.chmod(path, 0o600)  # the directory is 0700: nobody could have connected in between
+        os.chmod(path, 0o600)  # the directory is 0700: no other user could have connected in between
         listener.listen(BACKLOG)
         return ListeningSocket(listener, path, _made=os.lstat(path))
     except OSError as error:
@@ -249,7 +260,8 @@ def _clear(path: str) -> None:
 def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        # ECONNREFUSED alone means nobody listens; a full backlog (EAGAIN) or a datagram socket (EPROTOTYPE) is alive.
+        # ECONNREFUSED alone means that no process listens: a full backlog (EAGAIN) and a datagram socket (EPROTOTYPE)
+        # are alive.
         return probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
 
 

@@ -1,5 +1,4 @@
-"""What nobody goes on with after a restart: its descriptors are closed, or sockets would stay open for ever that nobody
-serves, and ports taken."""
+"""Close the descriptors of state that could not be resumed after a restart."""
 
 from __future__ import annotations
 

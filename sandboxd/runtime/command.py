@@ -44,7 +44,7 @@ CONNECTS_END_S = 1.0
 
 class Command:
     """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
-    of a command, an operation and a target whether nobody wants to see that refusal. `generation` is that of the policy
+    of a command, an operation and a target whether settings hide that refusal. `generation` is that of the policy
     the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
     knows which rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory.
     `reads_reported`: the back end tells of refused reads, so there is nothing to guess.
@@ -117,7 +117,7 @@ class Command:
         self._expiry: asyncio.TimerHandle | None = None
 
     def attach(self, handle: LaunchHandle, expires_in_s: float) -> None:
-        """The back end holds a ticket for this command now; it runs out unless somebody spawns the argv."""
+        """The back end holds a ticket for this command now; it runs out unless a client spawns the argv."""
         self._handle = handle
         self._expiry = asyncio.get_running_loop().call_later(expires_in_s, self.expire)
 
@@ -125,14 +125,15 @@ class Command:
         """Take an unclaimed ticket back."""
         if self.state is State.WAITING and self._handle is not None:
             self._handle.cancel()
-            self._reason = "nobody spawned the argv in time"
+            self._reason = "no client spawned the argv in time"
             self.ended(None)
 
     # from one daemon to the next (docs/restarts.md)
 
     async def hand_over(self) -> tuple[CommandRecord, int]:
-        """Let go of the listening sockets and of what came in by them. The record, and how many connections had to be
-        reset."""
+        """Let go of the listening sockets and of what came in by them.
+
+        The record, and how many connections had to be reset."""
         left = 0.0
         if self._expiry is not None:
             left = max(self._expiry.when() - asyncio.get_running_loop().time(), 0.0)
@@ -155,7 +156,7 @@ class Command:
 
     @property
     def kept(self) -> CommandRecord:
-        """What another daemon needs of it when this one is gone without a word. Lets go of nothing."""
+        """State of the command, kept for a crash of the daemon."""
         return replace(
             self._record_of_itself(),
             proxies=None if self.proxies is None else self.proxies.kept,
@@ -190,7 +191,9 @@ class Command:
         return Descriptor(descriptor)
 
     def resume(self, record: CommandRecord, handle: LaunchHandle | None, inside: SandboxNetwork | None) -> None:
-        """Go on where an earlier daemon was. Without a `handle` the command is over. `inside` is its network."""
+        """Go on where an earlier daemon was.
+
+        Without a `handle` the command is over. `inside` is its network."""
         self._inside = inside
         if record.published is not None:
             self.published = PublishedPorts.resumed(record.published, self.wrap_id)
@@ -375,12 +378,12 @@ class Command:
 
     @property
     def violations_recorded(self) -> int:
-        """How many different ones of this command were recorded, kept or not."""
+        """The number of different violations that were recorded, kept or not."""
         return self._bound.admitted
 
     @property
     def violations_lost(self) -> int:
-        """How many violations of this command were not recorded because there were too many."""
+        """The number of violations that were too many to record."""
         return self._bound.lost
 
     @property
@@ -405,7 +408,11 @@ class Command:
     @property
     def outcome(self) -> WrapOutcome:
         return WrapOutcome(
-            self._started, self.state is State.ENDED, self._status, self._reason, self.violations_lost,
+            self._started,
+            self.state is State.ENDED,
+            self._status,
+            self._reason,
+            self.violations_lost,
             settings_changed=self._settings.have_changed,
             outdated=not self._started and (self._is_outdated or self._settings.have_changed),
         )

@@ -1,4 +1,4 @@
-"""How far a command has come, and what one daemon needs to know of it from another. Plain records."""
+"""Records of a command: its progress, and its state for the next daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """One command between two daemons. `expires_in_s` is what is left to a ticket that nobody has claimed."""
+    """One command between two daemons.
+
+    `expires_in_s` is what is left to a ticket that is not claimed."""
 
     wrap_id: str
     command_id: str

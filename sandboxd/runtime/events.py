@@ -1,4 +1,4 @@
-"""What happens in a daemon, as records, and who hears of it: the audit log and the figures.
+"""Events of a daemon as records, for the audit log and the figures.
 
 A question, an answer and a violation have records of their own (`runtime.prompts.prompt_records`, `policy.violation`)
 and are told as they are.
@@ -16,7 +16,9 @@ from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
 
 @dataclass(frozen=True, slots=True)
 class RunPrepared:
-    """A sandbox waits for its command. `seconds` is how long `wrap` took."""
+    """A sandbox waits for its command.
+
+    `seconds` is how long `wrap` took."""
 
     wrap_id: str
     command_id: str
@@ -42,7 +44,9 @@ class RunRefused:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The command's exec has succeeded. `pid` is bubblewrap's on the host."""
+    """The command's exec has succeeded.
+
+    `pid` is bubblewrap's on the host."""
 
     wrap_id: str
     command_id: str
@@ -52,7 +56,9 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The whole tree is gone. `status` is None when it is not known, `reason` says why a command never started."""
+    """The whole tree is gone.
+
+    `status` is None when it is not known, `reason` says why a command never started."""
 
     wrap_id: str
     command_id: str
@@ -64,7 +70,9 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection to the outside stands. What was refused is a violation."""
+    """A connection to the outside stands.
+
+    What was refused is a violation."""
 
     session_id: str
     command_id: str
@@ -116,7 +124,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class Controlled:
-    """Somebody called a method that changes what holds for everybody."""
+    """A client called a method that changes state for all clients."""
 
     method: str
     pid: int
@@ -162,7 +170,7 @@ class Events:
             listener(event)
 
     def prepared(self, event: RunPrepared) -> None:
-        """Raises the SandboxdError of whoever does not let the command run."""
+        """Raises the SandboxdError of a check that does not let the command run."""
         for guard in self._guards:
             guard(event)
         self.tell(event)

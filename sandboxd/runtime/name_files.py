@@ -31,7 +31,9 @@ def resolv_conf(machine: str) -> str:
 
 
 def hosts(machine: str) -> str:
-    """Loopback and the machine itself. `machine` is what uname(2) calls it; left out when it is no host name."""
+    """Loopback and the machine itself.
+
+    `machine` is what uname(2) calls it; left out when it is no host name."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     try:
         own = parse_host(machine)
@@ -46,7 +48,7 @@ def hosts(machine: str) -> str:
 def nsswitch(text: str) -> str | None:
     """The host's nsswitch.conf with host names from the two files and our service only; None when it says so already.
     Services with a socket or bus of their own (resolve, mdns, sss) would be asked in vain, or in place of the rules
-    where somebody has allowed the socket; and some hosts leave everything to one of them."""
+    where a rule allows the socket; and some hosts leave everything to one of them."""
     lines = _HOSTS_LINE.findall(text)
     usual = [line.partition(":")[2].partition("#")[0].split() in _USUAL for line in lines]
     if not text or usual == [True]:
@@ -66,8 +68,10 @@ def read_nsswitch(path: str = NSSWITCH) -> str:
 def write_name_files(
     directory: str, machine: str, hosts_nsswitch: str = "", *, inherited: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """(path inside, file) of each, made in a directory of the daemon's own. In an `inherited` one those of the daemon
-    before stay when they say the same: running sandboxes have them mounted. Raises HostError."""
+    """(path inside, file) of each, made in a directory of the daemon's own.
+
+    In an `inherited` one those of the daemon before stay when they say the same: running sandboxes have them
+    mounted. Raises HostError."""
     texts = {RESOLV_CONF: resolv_conf(machine), HOSTS: hosts(machine), NSSWITCH: nsswitch(hosts_nsswitch)}
     written = []
     for path, text in texts.items():

@@ -2,8 +2,8 @@
 
 They are bound before the command is made and gone when it has ended.
 
-A connection is closed at once when nothing listens inside yet, as the kernel does for a port without a server; whoever
-waits for a server to come up tries again.
+A connection is closed at once when nothing listens inside yet, as the kernel does for a port without a server. A
+client that waits for a server tries again.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PublishedPorts:
         return ports
 
     def serve(self, inside: SandboxNetwork, turns: Turns | None = None) -> None:
-        """From now on connections reach the network `inside`, which stays its owner's, in `turns` of the daemon."""
+        """Connect the ports with the network `inside`, in `turns` of the daemon."""
         self._inside, self._turns = inside, turns or Turns()
         self._shares.clear()
 
@@ -223,7 +223,9 @@ class PublishedPorts:
 
 
 async def _connect(inside: SandboxNetwork, port: int) -> socket.socket:
-    """The server inside, on whichever loopback address it listens. Raises OSError, LaunchError."""
+    """The server inside, on whichever loopback address it listens.
+
+    Raises OSError, LaunchError."""
     for address in LOOPBACK[:-1]:
         try:
             return await inside.connect_inside(address, port)

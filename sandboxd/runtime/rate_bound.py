@@ -1,4 +1,4 @@
-"""How many new violations of one command are recorded, however fast it makes them."""
+"""Rate bound for new violations of one command."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ PER_SECOND = 100.0
 
 
 class RateBound:
-    """A bucket of `burst` that fills again with `per_second`. `lost` counts what it refused, `admitted` what it did
-    not."""
+    """A bucket of `burst` that fills again with `per_second`.
+
+    `lost` counts what it refused, `admitted` what it did not."""
 
     def __init__(
         self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic

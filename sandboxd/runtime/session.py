@@ -1,4 +1,4 @@
-"""One agent in one project: its policy, its temporary directory, its commands and what was blocked in them."""
+"""A session: policy, temporary directory, commands and violations of one project."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ PLANS_TRIED = 5
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a back end has of an earlier daemon: `resume` goes on with a launch, None when it is lost; `inside` is the
-    network of a sandbox by its descriptor."""
+    """State of a back end from an earlier daemon.
+
+    `resume` goes on with a launch, None when it is lost. `inside` is the network of a sandbox by its descriptor."""
 
     resume: Callable[[str, Observer], LaunchHandle | None]
     inside: Callable[[int], SandboxNetwork]
@@ -57,7 +58,7 @@ class LaunchPlanner(Protocol):
     async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
 
     async def resolve(self, path: str) -> ResolvedPath:
-        """Where a path leads on the host, now."""
+        """Resolve a path on the host."""
         ...
 
     def holds(self, plan: Plan) -> bool:
@@ -65,22 +66,26 @@ class LaunchPlanner(Protocol):
         ...
 
     def look_again(self, path: str) -> None:
-        """What it knows of this path is out of date."""
+        """Forget what is known of a path."""
         ...
 
     def forget(self, session_tmp: str) -> None: ...
 
 
 class PolicyOf(Protocol):
-    """The policy of a session now, with a caller's overrides on top. Raises SettingsError when these cannot hold."""
+    """The policy of a session now, with a caller's overrides on top.
+
+    Raises SettingsError when these cannot hold."""
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What every session of a daemon shares. `place` completes (cwd, project root, temporary directory, mask file) with
-    what the daemon knows of itself and its user; `make_proxies` builds the proxy server of one command."""
+    """Parts that all sessions of a daemon share.
+
+    `place` completes (cwd, project root, temporary directory, mask file) with what the daemon knows of itself and
+    its user; `make_proxies` builds the proxy server of one command."""
 
     backend: Backend
     planner: LaunchPlanner
@@ -140,7 +145,9 @@ class SandboxSession:
         return self._commands.get(wrap_id)
 
     def variables_outside(self) -> dict[str, str]:
-        """The variables of the session for a command that runs without a sandbox. Raises HostError."""
+        """The variables of the session for a command that runs without a sandbox.
+
+        Raises HostError."""
         return session_variables(self._parts.temporary.session(self.id))
 
     def describe(self) -> SessionInfo:
@@ -159,8 +166,10 @@ class SandboxSession:
         )
 
     async def wrap(self, request: WrapRequest) -> Wrapped:
-        """Prepare one sandboxed command. Raises CallerError, SettingsError, PolicyError or HostError; there is no state
-        in which it returns a command that would run outside a sandbox."""
+        """Prepare one sandboxed command.
+
+        Raises CallerError, SettingsError, PolicyError or HostError; there is no state in which it returns a command
+        that would run outside a sandbox."""
         begun = time.perf_counter()
         try:
             wrapped, command = await self._wrap(request)
@@ -183,12 +192,12 @@ class SandboxSession:
                 )
             )
         except DaemonError:
-            command.expire()  # nobody has its argv
+            command.expire()  # no client has its argv
             raise
         return wrapped
 
     async def _wrap(self, request: WrapRequest) -> tuple[Wrapped, Command]:
-        """Where a program has created a name that the plan takes for absent, there is another plan."""
+        """Make a launch; plan again where a name of the plan is not absent any more."""
         self._check_open()
         overrides = self.grants.widen(request.overrides, request.command_id)
         if overrides is not request.overrides:
@@ -255,7 +264,9 @@ class SandboxSession:
         return wrapped, command
 
     def _check_unclaimed(self) -> None:
-        """Raises CallerError `wraps_too_many`. What runs is bounded by the system, what waits to be run only here."""
+        """Raises CallerError `wraps_too_many`.
+
+        What runs is bounded by the system, what waits to be run only here."""
         if len(self._commands) < MOST_UNCLAIMED:
             return
         if sum(not command.has_started for command in self._commands.values()) >= MOST_UNCLAIMED:
@@ -330,8 +341,7 @@ class SandboxSession:
     # from one daemon to the next (docs/restarts.md)
 
     def kept(self, settings: Any, command: Command | None = None) -> SessionState:
-        """What another daemon needs when this one is gone without a word: how the session is, or one of its commands
-        (`joined`). Lets go of nothing."""
+        """State of the session or of one command (`joined`), kept for a crash of the daemon."""
         record = SessionState(
             self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
         )
@@ -340,8 +350,9 @@ class SandboxSession:
         return replace(record, grants=self.grants.record(), violations=self.violations.record())
 
     async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionState, int]:
-        """Let go of everything, as it is; `ended` are the commands that are over. The record, and how many connections
-        had to be reset."""
+        """Let go of everything, as it is; `ended` are the commands that are over.
+
+        The record, and how many connections had to be reset."""
         records, cut = [], 0
         for command in (*ended, *self.commands()):
             one, lost = await command.hand_over()
@@ -399,7 +410,7 @@ class SandboxSession:
             yield command
 
     async def _attribute(self, command: Command, place: Place, record: CommandRecord) -> None:
-        """Find out again which rule refuses what to a command that was taken over, by the policy of now."""
+        """Attribute refusals of a resumed command by the policy of now."""
         with contextlib.suppress(DaemonError):  # then its violations name no rule
             policy = self._policy(record.overrides)
             plan = await self._parts.planner.plan(policy, PlanRequest(place, Argv(("true",)), {}))
@@ -430,7 +441,9 @@ class SandboxSession:
             command.recheck()
 
     async def aclose(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End every command, whole trees, and remove the temporary directory. May be called twice."""
+        """End every command, whole trees, and remove the temporary directory.
+
+        May be called twice."""
         if self.closed:
             return
         self.closed = True

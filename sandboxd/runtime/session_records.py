@@ -1,4 +1,4 @@
-"""What is said of a session: when it is asked for, while it is open, and from one daemon to the next. Plain records."""
+"""Records of a session: its request, its state, and its hand-over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandboxd.runtime.violations.violation_store import ViolationsRecord
 
 
 class PermissionMode(enum.StrEnum):
-    """Who answers when a decision is open: the program itself, a person through a question, or nobody (deny)."""
+    """How open decisions are answered: by the client, by a person, or by a denial."""
 
     OPEN = "open"
     PROMPT = "prompt"
@@ -22,8 +22,10 @@ class PermissionMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """`cwd` is absolute. A detached session outlives its connection; an implicit one belongs to a connection that
-    never asked for a session, and ends once that is gone and its last command has ended."""
+    """`cwd` is absolute.
+
+    A detached session outlives its connection; an implicit one belongs to a connection that never asked for a
+    session, and ends once that is gone and its last command has ended."""
 
     cwd: str
     name: str | None = None
@@ -51,9 +53,11 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """One session between two daemons. `settings` are those it was opened with; `owner` names the connection that it
-    ends with, empty when that is gone. A closed one is only known by what became of its commands; an `orphaned` one
-    ends with its last command, since its connection ended with the daemon."""
+    """One session between two daemons.
+
+    `settings` are those it was opened with; `owner` names the connection that it ends with, empty when that is gone.
+    A closed one is only known by what became of its commands; an `orphaned` one ends with its last command, since
+    its connection ended with the daemon."""
 
     session_id: str
     spec: SessionSpec

@@ -18,7 +18,7 @@ from sandboxd.runtime.session_records import SessionSpec, SessionState
 from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
 
 OUTCOMES_KEPT = 512
-"""Of ended commands: somebody asks right after the end, or never. One holds some 4 KB."""
+"""Outcomes of ended commands: a client asks right after the end, or never. One holds some 4 KB."""
 
 _TRIES = 8
 MOST_OF_CONNECTION = 256
@@ -31,7 +31,9 @@ MOST_DETACHED = 256
 
 @dataclass(slots=True)
 class _Wrap:
-    """`owner` is the connection whose session it is, None when that has gone. A command may outlive its session."""
+    """`owner` is the connection whose session it is, None when that has gone.
+
+    A command may outlive its session."""
 
     command: Command
     session: SandboxSession
@@ -70,7 +72,9 @@ class Sessions:
         return owner is not None and self._owners.get(session_id) is owner
 
     def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> SandboxSession:
-        """A new session of the connection `owner`. Raises CallerError `sessions_too_many`."""
+        """A new session of the connection `owner`.
+
+        Raises CallerError `sessions_too_many`."""
         self._check_room(spec, owner)
         session = SandboxSession(f"s-{secrets.token_hex(6)}", spec, policy, self._parts)
         self._sessions[session.id] = session
@@ -80,7 +84,7 @@ class Sessions:
         return session
 
     def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> SandboxSession:
-        """The session of a connection that wraps without having opened one: one for each project directory."""
+        """The implicit session of a connection, one for each project directory."""
         session = self._implicit.get((owner, cwd))
         if session is None or session.closed:
             self._end_idle_implicit(owner)
@@ -98,7 +102,7 @@ class Sessions:
             )
 
     def _end_idle_implicit(self, owner: object) -> None:
-        """Make room for another implicit session of a connection that goes from directory to directory."""
+        """End an idle implicit session of a connection to make room for another one."""
         own = [key for key in self._implicit if key[0] is owner]
         if len(own) < MOST_IMPLICIT:
             return
@@ -123,7 +127,7 @@ class Sessions:
 
     @property
     def connections(self) -> int:
-        """How many connections of commands are open."""
+        """The number of open connections of commands."""
         proxies = (command.proxies for session in self.all() for command in session.commands())
         return sum(one.connections for one in proxies if one is not None)
 
@@ -137,7 +141,7 @@ class Sessions:
                 if self._commands[oldest].command.outcome.exited:
                     del self._commands[oldest]
                     break
-                self._commands.move_to_end(oldest)  # it runs: somebody will ask
+                self._commands.move_to_end(oldest)  # it runs: its client will ask
         return wrapped
 
     def check_made(self, wrap_id: str, owner: object) -> None:
@@ -147,12 +151,16 @@ class Sessions:
             raise _unknown(wrap_id)
 
     async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:
-        """What became of a wrap, and what was blocked in it. Raises CallerError `wrap_unknown`."""
+        """Outcome of a wrap, with its violations.
+
+        Raises CallerError `wrap_unknown`."""
         command, session = self.wrapped(wrap_id)
         return await command.settled_outcome(), session.violations.list(command.command_id)
 
     def wrapped(self, wrap_id: str) -> tuple[Command, SandboxSession]:
-        """The command of a wrap, also one that has ended. Raises CallerError `wrap_unknown`."""
+        """The command of a wrap, also one that has ended.
+
+        Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None:
             raise _unknown(wrap_id)
@@ -180,8 +188,9 @@ class Sessions:
     async def hand_over(
         self, outgoing: Outgoing, owner: Callable[[object], str], settings: Callable[[SandboxSession], object]
     ) -> None:
-        """Let go of every session. `owner` names a connection (empty for one that is gone), `settings` are those that a
-        session was opened with."""
+        """Let go of every session.
+
+        `owner` names a connection (empty for one that is gone), `settings` are those that a session was opened with."""
         known: dict[SandboxSession, list[Command]] = {session: [] for session in self.all()}
         owners = {session: self._owners.get(session.id) for session in known}
         for one in self._commands.values():
@@ -211,20 +220,25 @@ class Sessions:
             self._commands[command.wrap_id] = _Wrap(command, session, owner)
 
     async def resumed(self) -> None:
-        """All that there were have been taken over: end those whose connection has gone meanwhile. Raises OSError when
-        what one has left cannot be removed."""
+        """End resumed sessions whose connection has gone meanwhile.
+
+        Raises OSError."""
         try:
             await self.connection_lost(None)
         finally:
             await self._end_all([one for one in self.all() if one.on_idle is not None and one.idle])
 
     async def close(self, session_id: str) -> None:
-        """End a session: its commands die. Raises CallerError `session_unknown`."""
+        """End a session: its commands die.
+
+        Raises CallerError `session_unknown`."""
         await self._end(self.get(session_id))
 
     async def connection_lost(self, owner: object) -> None:
-        """A connection has gone: its sessions end, except detached ones. A command of an implicit session lives on: it
-        is bound to the process that spawned it, which need not be the one that asked for the wrap."""
+        """A connection has gone: its sessions end, except detached ones.
+
+        A command of an implicit session lives on: it is bound to the process that spawned it, which need not be the
+        one that asked for the wrap."""
         for one in self._commands.values():
             if one.owner is owner:
                 one.owner = None
@@ -249,13 +263,15 @@ class Sessions:
         task.add_done_callback(self._ending.discard)
 
     async def _end_all(self, sessions: Iterable[SandboxSession]) -> None:
-        """Each of them, also when the end of another one fails; raises what was the first to go wrong."""
+        """End sessions, also when one fails; raise the first error."""
         outcomes = await asyncio.gather(*map(self._end, sessions), return_exceptions=True)
         for fault in filter(None, outcomes):
             raise fault
 
     async def _end(self, session: SandboxSession) -> None:
-        """Raises OSError when its temporary directory cannot be removed; it has ended all the same."""
+        """End a session.
+
+        Raises OSError when its temporary directory cannot be removed."""
         self._owners.pop(session.id, None)
         try:
             await session.aclose(self.grace_s)

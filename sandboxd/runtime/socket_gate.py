@@ -167,8 +167,9 @@ class SocketGate:
 
 
 class SocketConnects:
-    """The connects of one command that wait for their decision. `decide` is that of a SocketGate, without which nothing
-    is reachable; `refused` hears of each that is denied."""
+    """The connects of one command that wait for their decision.
+
+    `decide` is that of a SocketGate, without which nothing is reachable; `refused` hears of each that is denied."""
 
     def __init__(
         self,

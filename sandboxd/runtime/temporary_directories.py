@@ -1,7 +1,7 @@
 """The temporary directories of sessions: made on demand, private, and gone with the session or with the next daemon.
 
 Each daemon has one directory below the base, held by an flock for as long as it lives. A daemon that starts removes
-the directories whose lock nobody holds: they are what a killed daemon left. The lock, not a pid, decides, so that a
+the directories whose lock is free: a killed daemon left them. The lock, not a pid, decides, so that a
 recycled pid can neither keep litter alive nor take a running daemon's directory away.
 """
 
@@ -30,7 +30,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class TemporaryRecord:
-    """What a daemon hands over to the next: its directory with the lock, and which session has which name in it."""
+    """The directory with its lock, and the names of sessions in it, for the next daemon."""
 
     path: str
     lock: Descriptor
@@ -39,8 +39,10 @@ class TemporaryRecord:
 
 
 class TemporaryRoot:
-    """The directory of one daemon. `base` exists, is owned by the user and has mode 0700. `before` is what an earlier
-    daemon has handed over: then it goes on with that directory."""
+    """The directory of one daemon.
+
+    `base` exists, is owned by the user and has mode 0700. `before` is what an earlier daemon has handed over: then
+    it goes on with that directory."""
 
     def __init__(self, base: str, before: TemporaryRecord | None = None) -> None:
         self._base = base
@@ -49,7 +51,7 @@ class TemporaryRoot:
         self._slots: dict[str, int] = {} if before is None else dict(before.slots)
         self._free: list[int] = [] if before is None else sorted(before.free)
         self.mask = "" if before is None else _mask(before.path)
-        """A file nobody can read (mode 000): bound over files whose reading is denied."""
+        """A file with mode 000, bound over files whose reading is denied."""
 
     @property
     def record(self) -> TemporaryRecord:
@@ -129,8 +131,10 @@ class TemporaryRoot:
             remove_tree(entry.path)
 
     def session(self, session_id: str) -> str:
-        """The temporary directory of a session: made when it is missing. Absolute, mode 0700. Its name is one that an
-        ended session has left free, since whatever is known about a place is known by its path."""
+        """The temporary directory of a session: made when it is missing.
+
+        Absolute, mode 0700. Its name is one that an ended session has left free, since whatever is known about a
+        place is known by its path."""
         slot = self._slots.get(session_id)
         if slot is None:
             slot = self._slots[session_id] = heapq.heappop(self._free) if self._free else len(self._slots)
@@ -175,7 +179,9 @@ def _exclusive(directory: str, flags: int = 0) -> Iterator[None]:
 
 
 def _held(lock: str) -> bool:
-    """Whether a living daemon holds the lock file. The lock of a directory is made with it (`_exclusive`)."""
+    """Whether a living daemon holds the lock file.
+
+    The lock of a directory is made with it (`_exclusive`)."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Removing a directory tree that a sandboxed command could write, whatever it left there.
+"""Removal of directory trees that commands could write.
 
 Works by directory descriptors with no-follow throughout, so that a name swapped for a symlink never leads outside.
-Modes that forbid listing are opened up first. A tree deeper than the descriptors we may hold is flattened as it is
-removed: a directory below `_DEEPEST` is moved to the top and removed from there.
+Modes that forbid listing are changed first. A tree deeper than the descriptors that a process may hold is flattened as
+it is removed: a directory below `_DEEPEST` is moved to the top and removed from there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str) -> None:
-    """Remove `path` and all below it. Missing is fine, also when somebody else removes it at the same time; what cannot
-    be removed (a mount point, another user's file) is left, and raises the OSError that says why."""
+    """Remove `path` and all below it.
+
+    Missing is fine, also when another process removes it at the same time; what cannot be removed (a mount point,
+    another user's file) is left, and raises the OSError that says why."""
     try:
         top = _open_directory(path, None)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The records of one `wrap`: what was asked, what is handed back, and what became of it."""
+"""Records of a `wrap`: request, answer and outcome."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from sandboxd.settings.origins import Source
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller adds to the policy for one command. The settings they form are the CLI source:
-    highest, except that managed policy is never loosened. `settings` is the path of a further settings file."""
+    """Additions of a caller to the policy for one command.
+
+    The settings they form are the CLI source: highest, except that managed policy is never loosened. `settings` is
+    the path of a further settings file."""
 
     allow_domains: tuple[str, ...] = ()
     allow_write: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ NO_OVERRIDES = Overrides()
 
 
 def check_restrictions(policy: Policy) -> tuple[str, ...]:
-    """Refuse a command under settings of which a restriction is not enforced; return what a person should know when the
+    """Refuse a command under settings of which a restriction is not enforced; return the warnings when the
     caller insists. Raises `PolicyError`."""
     managed = [one for one in policy.unenforced if one.origin.source is Source.MANAGED]
     in_the_way = managed if policy.ignore_unknown_restrictions else policy.unenforced
@@ -52,7 +54,7 @@ def check_restrictions(policy: Policy) -> tuple[str, ...]:
         return tuple(f"{one.origin} is {why}: {one.message}" for one in policy.unenforced)
     first, *more = in_the_way
     others = f", and {len(more)} more like it" if more else ""
-    hint = "ask whoever administers this machine"
+    hint = "ask the administrator of this machine"
     if not managed:
         hint = f"{first.hint or 'correct or remove it'}; `sandboxd settings lint` says more"
         if policy.allow_overrides:
@@ -93,11 +95,13 @@ class HeldSettings:
 
     @property
     def digest(self) -> str:
-        """What another daemon compares with the policy that it makes of the same files."""
+        """Digest of a policy, which the next daemon compares with its own."""
         return self._digest if self._made_under is None else _digest(self._made_under)
 
     def check(self) -> Awaitable[None] | None:
-        """What this returns is awaited, where files lie on a server. Raises LaunchError `settings_changed`."""
+        """Compare the settings; return an awaitable where files lie on a server.
+
+        Raises LaunchError `settings_changed`."""
         looking = self._look()
         if looking is not None:
             return self._check_later(looking)
@@ -124,8 +128,7 @@ class HeldSettings:
 
 
 def fixed_part(policy: Policy) -> Policy:
-    """The policy without all that is asked while a command runs, or never about a command that is prepared: what is
-    left is fixed for a command when it is prepared."""
+    """The part of a policy that is fixed when a command is prepared."""
     network = replace(
         policy.network,
         allowed=(),
@@ -170,9 +173,10 @@ def _no_look() -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrapRequest:
-    """Exactly one of `command` (a shell line) and `argv` is given. `cwd` is absolute. `environment` is what the caller
-    knows of the variables the command will inherit: only used to extend values such as JAVA_TOOL_OPTIONS. `publish` are
-    the ports that the host is to reach."""
+    """Exactly one of `command` (a shell line) and `argv` is given.
+
+    `cwd` is absolute. `environment` is what the caller knows of the variables the command will inherit: only used to
+    extend values such as JAVA_TOOL_OPTIONS. `publish` are the ports that the host is to reach."""
 
     cwd: str
     command: str | None = None
@@ -227,8 +231,10 @@ class Wrapped:
 
 @dataclass(frozen=True, slots=True)
 class WrapOutcome:
-    """What became of a wrap. `started` is False when the sandbox could not be set up: then nothing was run, and
-    `reason` says why. `status` is an exit status as a shell has it (128+N for a signal), None while it runs."""
+    """Outcome of a wrap.
+
+    `started` is False when the sandbox could not be set up: then nothing was run, and `reason` says why. `status` is
+    an exit status as a shell has it (128+N for a signal), None while it runs."""
 
     started: bool
     exited: bool

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from sandboxd.errors import CallerError, DaemonError
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.runtime.prompts.grants import Grants, GrantScope
-from sandboxd.runtime.prompts.open_prompts import NOBODY
+from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX
 from sandboxd.runtime.prompts.prompt_records import Question, QuestionKind, Suggestion
 from sandboxd.runtime.session_records import PermissionMode
 from sandboxd.settings.files.locations import Location
@@ -261,7 +261,7 @@ class Trusting:
             shown = await asyncio.to_thread(self.show, directory)
             question = None if shown.forbidden or not shown.widens else question_of(shown)
             if question is not None:
-                await prompts.ask(ASKED_IN, self._grants, question, f"{NOBODY}{secrets.token_hex(8)}")
+                await prompts.ask(ASKED_IN, self._grants, question, f"{REQUEST_PREFIX}{secrets.token_hex(8)}")
         except DaemonError as error:  # what is broken or gone by now is told where the settings are read
             self._log.warning("a changed project cannot be asked about", directory=directory, why=error.message)
 

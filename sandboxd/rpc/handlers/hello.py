@@ -16,7 +16,7 @@ PROTOCOL_OLDEST = 1
 
 
 async def hello(call: MethodCall, params: HelloParams) -> HelloResult:
-    """A newer client is told what we speak and may adapt; one that is too old is refused."""
+    """Tell the client the protocol of the daemon, or refuse one that is too old."""
     if params.role == "agent":  # also where the rest is refused: a client may ignore that
         call.give_powers_up()
     if params.protocol < PROTOCOL_OLDEST:

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 
 
 async def subscribe(call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
-    """What is open, and from then on a notification for each question and each outcome."""
+    """Return the open questions, and notify of each later question and outcome."""
     return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, tell))))
 
 
 async def respond(call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
-    """One answer. Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
+    """One answer.
+
+    Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
     prompts = call.daemon.permissions.prompts
     if any(map(has_ended, prompts.askers(params.request_id, present=True))):
         raise CallerError(
@@ -100,7 +102,9 @@ async def request(call: MethodCall, params: PermissionRequestParams) -> Permissi
 
 
 async def list_permissions(call: MethodCall, params: PermissionListParams) -> PermissionListResult:
-    """What people have granted, and what they are being asked. Raises CallerError `session_unknown`."""
+    """List grants and open questions.
+
+    Raises CallerError `session_unknown`."""
     permissions = call.daemon.permissions
     grants = tuple(
         GrantRecord(
@@ -125,7 +129,9 @@ async def list_permissions(call: MethodCall, params: PermissionListParams) -> Pe
 
 
 async def revoke(call: MethodCall, params: PermissionRevokeParams) -> PermissionRevokeResult:
-    """Take a yes back at once. Raises CallerError `session_unknown`, `grant_unknown`."""
+    """Take a yes back at once.
+
+    Raises CallerError `session_unknown`, `grant_unknown`."""
     return PermissionRevokeResult(call.daemon.permissions.revoke(params.session_id, params.grant_id).subject)
 
 

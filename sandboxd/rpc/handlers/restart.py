@@ -1,4 +1,6 @@
-"""`restart`: the daemon executes itself anew and goes on with everything. The answer comes first."""
+"""`restart`: the daemon executes itself anew and goes on with everything.
+
+The answer comes first."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 async def open_session(call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
-    """A session of the caller's connection. Raises CallerError for its directory, SettingsError for its settings."""
+    """A session of the caller's connection.
+
+    Raises CallerError for its directory, SettingsError for its settings."""
     cwd = call.daemon.directory(params.cwd)
     call.check_project(cwd)
     if params.detach and call.caller.restricted:

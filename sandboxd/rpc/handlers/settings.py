@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 async def get(call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
-    """What holds now: those of the session's or the directory's project, else the daemon's own."""
+    """Settings in force for the session or directory, else the daemon's own."""
     project, now = call.daemon.policies.snapshot(params.session_id, _directory(call, params.session_id, params.cwd))
     ignored = (
         IgnoredSetting(entry.key, _shown(entry.key, entry.value), neutralise(entry.reason), origin_record(entry.origin))
@@ -72,7 +72,9 @@ async def get(call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
 
 
 def _directory(call: MethodCall, session_id: str | None, cwd: str | None) -> str | None:
-    """The directory whose project is meant. Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
+    """The directory whose project is meant.
+
+    Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
     directory = None if cwd is None else call.daemon.directory(cwd)
     return directory if session_id is None else call.daemon.sessions.get(session_id).cwd
 
@@ -94,7 +96,7 @@ def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
 
 
 def _shown(key: str, value: Any) -> Any:
-    """A value as anybody may see it."""
+    """A value as every client may see it."""
     return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
 
 
@@ -104,7 +106,9 @@ async def reload(call: MethodCall, params: SettingsReloadParams) -> SettingsRelo
 
 
 async def update(call: MethodCall, params: SettingsUpdateParams) -> SettingsUpdateResult:
-    """Change local settings. Raises CallerError with the reason where policy locks a key or a change makes no sense."""
+    """Change local settings.
+
+    Raises CallerError with the reason where policy locks a key or a change makes no sense."""
     if not params.changes:
         raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
     changes = [change_of(change.act, change.key, change.value) for change in params.changes]
@@ -140,7 +144,9 @@ def _updated(changed: Changed) -> SettingsUpdateResult:
 
 
 async def trust(call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
-    """Trust in the settings files of projects. Raises CallerError, SettingsError."""
+    """Trust in the settings files of projects.
+
+    Raises CallerError, SettingsError."""
     trusting = call.daemon.trusting
     if params.action == "list":
         return SettingsTrustResult(trusting.is_permitted, trusted=tuple(map(_trusted_record, trusting.all())))
@@ -168,7 +174,7 @@ def _trusted_record(record: TrustedDirectory) -> TrustedRecord:
 
 
 async def locked(call: MethodCall, params: SettingsLockedParams) -> SettingsLockedResult:
-    """What managed settings do not let anybody below them change."""
+    """Keys that managed settings lock."""
     directory = _directory(call, params.session_id, params.cwd)
     _, now = call.daemon.policies.snapshot(params.session_id, directory)
     return SettingsLockedResult(
@@ -180,7 +186,7 @@ async def locked(call: MethodCall, params: SettingsLockedParams) -> SettingsLock
 
 
 async def subscribe(call: MethodCall, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
-    """The state, and from then on a `settings_changed` for each reload that changes something."""
+    """Return the state, and send `settings_changed` after each reload with a change."""
     directory = _directory(call, params.session_id, params.cwd)
     state = call.daemon.subscriptions.add(call.client, params.session_id, directory, tell)
     return SettingsSubscribeResult(
@@ -205,7 +211,7 @@ def tell(client: ConnectedClient, state: SettingsState) -> None:
 
 
 async def lint(call: MethodCall, params: SettingsLintParams) -> SettingsLintResult:
-    """What is wrong with files. Nothing of them is applied."""
+    """Check files without applying them."""
     for file in params.files or ():
         if not file.startswith("/"):
             raise CallerError(

@@ -1,4 +1,6 @@
-"""`shutdown`: the daemon ends in good order. The answer comes first; the connection ends when the daemon is gone."""
+"""`shutdown`: the daemon ends in good order.
+
+The answer comes first; the connection ends when the daemon is gone."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def status(call: MethodCall, params: StatusParams) -> StatusResult:
 
 
 async def _unavailable(call: MethodCall) -> UnavailableRecord | None:
-    """What a command wrapped now would be refused with; None when it would not."""
+    """The refusal that a command wrapped now would get, or None."""
     try:
         await call.daemon.backend.ready()
     except HostError as error:

@@ -32,7 +32,7 @@ async def list_violations(call: MethodCall, params: ViolationListParams) -> Viol
 
 
 async def subscribe(call: MethodCall, params: ViolationSubscribeParams) -> ViolationListResult:
-    """What is kept, or happened since the cursor; from then on a notification for each change."""
+    """Return violations since the cursor, and notify of each change."""
     if params.session_id is None and call.caller.restricted:
         raise CallerError(
             "not_permitted",

@@ -1,7 +1,8 @@
-"""`wrap`: the argv that runs a command inside a sandbox. `wrap.outcome`: what became of it.
+"""`wrap`: the argv that runs a command inside a sandbox.
 
-There is no path through here that returns a command unsandboxed: `SandboxSession.wrap` returns a launch or raises.
-"""
+`wrap.outcome`: what became of it.
+
+There is no path through here that returns a command unsandboxed: `SandboxSession.wrap` returns a launch or raises."""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ _kept_quoted = lru_cache(maxsize=1024)(shlex.quote)
 
 
 def _quoted(word: str) -> str:
-    """All but a few words of an argv are those of the command before. Those that are not (the ticket, the command) go
-    in time; a long one is never kept."""
+    """All but a few words of an argv are those of the command before.
+
+    Those that are not (the ticket, the command) go in time; a long one is never kept."""
     return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
 
 

@@ -1,4 +1,4 @@
-"""What a connection of a command becomes as a question, and what the outcome means for the connection."""
+"""Questions about connections of commands, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NETWORK_SCOPES = (GrantScope.ONCE, GrantScope.COMMAND, GrantScope.SESSION, Grant
 _REASONS = {
     Outcome.ANSWERED: Reason.PROMPT_DENIED,
     Outcome.REMEMBERED: Reason.PROMPT_DENIED,
-    Outcome.NO_SUBSCRIBER: Reason.HOST_NOT_LISTED,  # nobody was asked: only the list has decided
+    Outcome.NO_SUBSCRIBER: Reason.HOST_NOT_LISTED,  # no person was asked: only the list has decided
 }
 
 
@@ -57,7 +57,7 @@ def host_question(
 
 
 def host_warnings(host: Host) -> tuple[str, ...]:
-    """What a yes really means: a host is opened for whatever the program wants to send there."""
+    """Warnings about what a yes opens: the program may send anything to the host."""
     warnings = []
     purpose = purpose_of(host)
     if purpose:
@@ -84,7 +84,9 @@ def host_decision(host: Host, port: int, decision: Decision, outcome: ResolvedQu
 async def put(
     prompts: Prompts, session: SandboxSession, question: Question, asker: str, process: tuple[int, int] | None = None
 ) -> ResolvedQuestion:
-    """Put a question of a session; one that is ending asks nothing any more. `process` is as in `Prompts.ask`."""
+    """Put a question of a session; one that is ending asks nothing any more.
+
+    `process` is as in `Prompts.ask`."""
     if session.closed:
         return ResolvedQuestion(None, session.id, False, Outcome.SESSION_ENDED)
     return await prompts.ask(session.id, session.grants, question, asker, process)

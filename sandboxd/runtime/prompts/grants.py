@@ -1,9 +1,10 @@
-"""What people answered in one session, and for how long it holds. Gone with the session.
+"""Answers of one session, and how long they hold.
+
+They go with the session.
 
 A yes is a grant: for one command, for the session, or until its time is over. A no is remembered for the session, so
 that a program which tries again does not wear people out. Both are about exactly what was asked: a host with its port,
-a path to read or to write.
-"""
+a path to read or to write."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Key = tuple[str, ...]
 
 
 class GrantScope(StrEnum):
-    """How far an answer reaches."""
+    """The reach of an answer."""
 
     ONCE = "once"
     """What waits for the answer now."""
@@ -34,9 +35,10 @@ class GrantScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One yes. `rule` is set for a host, `path` for a path. `asker` is who it was given to (None: the whole session),
-    `uses` how many launches it is good for (None: any number), `expires_at` seconds since the epoch, `by` who gave
-    it."""
+    """One yes. `rule` is set for a host, `path` for a path.
+
+    `asker` is who it was given to (None: the whole session), `uses` how many launches it is good for (None: any
+    number), `expires_at` seconds since the epoch, `by` who gave it."""
 
     id: str
     subject: str
@@ -55,7 +57,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantsRecord:
-    """The answers of one session, for the next daemon. `denied` has for each no until when it holds."""
+    """The answers of one session, for the next daemon.
+
+    `denied` has for each no until when it holds."""
 
     given: tuple[Grant, ...] = ()
     denied: tuple[tuple[Key, float | None], ...] = ()
@@ -105,7 +109,7 @@ class Grants:
         return [grant for grant in self._given.values() if self._holds(grant)]
 
     def host_rules(self, asker: str) -> tuple[HostRule, ...]:
-        """What the proxies of this command may reach beside its policy."""
+        """Host rules that grants add to the policy of this command."""
         if not self._given:
             return ()
         return tuple(
@@ -115,7 +119,9 @@ class Grants:
         )
 
     def widen(self, overrides: Overrides, asker: str | None) -> Overrides:
-        """A launch's overrides with the paths that people granted. Uses up what was granted for one launch."""
+        """A launch's overrides with the paths that people granted.
+
+        Uses up what was granted for one launch."""
         mine = [g for g in self.list() if g.path is not None and (g.asker is None or g.asker == asker)]
         if not mine:
             return overrides
@@ -130,7 +136,9 @@ class Grants:
         )
 
     def check(self, overrides: Overrides) -> Overrides:
-        """The same, unless a grant that widened them has ended by now. Raises CallerError `grant_unknown`."""
+        """The same, unless a grant that widened them has ended by now.
+
+        Raises CallerError `grant_unknown`."""
         for grant_id in overrides.grants:
             grant = self._given.get(grant_id)
             if grant is None or not self._is_in_time(grant):
@@ -138,7 +146,9 @@ class Grants:
         return overrides
 
     def revoke(self, grant_id: str) -> Grant:
-        """Take a grant back. Raises CallerError `grant_unknown`."""
+        """Take a grant back.
+
+        Raises CallerError `grant_unknown`."""
         grant = self._given.get(grant_id)
         if grant is None or not self._holds(grant):
             raise CallerError("grant_unknown", f"there is no grant {grant_id!r}", hint="see permission.list")

@@ -1,13 +1,13 @@
-"""Questions to people: who is asked, whose answer counts, and what everything else than a yes means.
+"""Open questions: their subscribers, their answers, and their other outcomes.
 
 A question is open from the moment it is put until the first of these, and only a yes allows anything:
 
 | what happens | outcome |
 | --- | --- |
 | a subscriber answers; the first answer counts | `answered`, allow or deny |
-| nobody answers in time | `timed_out`, deny |
-| nobody is subscribed, or the last subscriber goes away | `no_subscriber`, deny |
-| nobody waits for it any longer: the command or its connection has ended | `withdrawn`, deny |
+| no answer in time | `timed_out`, deny |
+| no client is subscribed, or the last subscriber goes away | `no_subscriber`, deny |
+| no request waits for it any longer: the command or its connection has ended | `withdrawn`, deny |
 | the session ends | `session_ended`, deny |
 | the session has too many open, or asks too often | `too_many`, deny; it is not put at all |
 | people said no to the same thing before in this session | `remembered`, deny; it is not put at all |
@@ -45,7 +45,7 @@ MOST_OPEN: Final = 16
 MOST_PUT: Final = 30
 """Questions that one session may put in `PUT_WINDOW_S`: more than people can read is a way of tiring them out."""
 PUT_WINDOW_S: Final = 60.0
-NOBODY: Final = "request-"
+REQUEST_PREFIX: Final = "request-"
 """How an asker begins that stands for one request and belongs to no command."""
 COME_BACK_S: Final = 10.0
 """How long after a restart a question waits for those who waited for it before."""
@@ -87,9 +87,9 @@ class _Open:
     waiting: Counter[str] = field(default_factory=Counter)
     timer: asyncio.TimerHandle | None = None
     answering: bool = False
-    """Somebody has answered, and the answer is being written to settings."""
+    """An answer has come and is being written to settings."""
     comes_back: bool = False
-    """Whoever asked did so before a restart, and has not asked again yet."""
+    """The asker asked before a restart, and has not asked again yet."""
     processes: set[tuple[int, int]] = field(default_factory=set)
     """Those that asked by a request of their own, by process id and start time: they may not answer."""
     present: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -103,8 +103,10 @@ class _Session:
 
 
 class Prompts:
-    """All questions of a daemon. `write_rule` makes an `always` true. `clock` gives seconds since the epoch. `observe`
-    hears of everything, without being somebody who could answer."""
+    """All questions of a daemon.
+
+    `write_rule` makes an `always` true. `clock` gives seconds since the epoch. `observe` hears of everything
+    and cannot answer."""
 
     def __init__(
         self,
@@ -136,7 +138,9 @@ class Prompts:
         return any(one.answering for one in self._open.values())
 
     def hand_over(self) -> QuestionsRecord:
-        """Let go of everything. To be called after `suspend`."""
+        """Let go of everything.
+
+        To be called after `suspend`."""
         for one in self._open.values():
             if one.timer is not None:
                 one.timer.cancel()
@@ -179,7 +183,7 @@ class Prompts:
     # subscribers
 
     def subscribe(self, subscriber: object, tell: Tell) -> tuple[Asked, ...]:
-        """From now on tell `subscriber` of every question and every outcome; returns what is open already."""
+        """Tell `subscriber` of every later question and outcome; return the open ones."""
         self._subscribers[subscriber] = tell
         return self.open()
 
@@ -187,7 +191,9 @@ class Prompts:
         return subscriber in self._subscribers
 
     def unsubscribe(self, subscriber: object) -> None:
-        """The subscriber is gone. When it was the last one, every open question is denied."""
+        """The subscriber is gone.
+
+        When it was the last one, every open question is denied."""
         if self._subscribers.pop(subscriber, None) is None or self._subscribers:
             return
         for one in list(self._open.values()):
@@ -211,9 +217,10 @@ class Prompts:
         asker: str,
         process: tuple[int, int] | None = None,
     ) -> ResolvedQuestion:
-        """Put a question, or join the same one that is open, and wait for the outcome. `asker` is whoever a yes for one
-        command is meant for, `process` the process that asks by a request. Cancelling it withdraws the question when
-        nobody else waits for it."""
+        """Put a question, or join the same one that is open, and wait for the outcome.
+
+        `asker` is the command that a yes for one command is for, `process` the process that asks by a request.
+        Cancelling it withdraws the question when no other caller waits for it."""
         while True:
             if grants.denied(question.key):
                 return ResolvedQuestion(None, session_id, False, Outcome.REMEMBERED)
@@ -222,7 +229,7 @@ class Prompts:
             session = self._sessions.setdefault(session_id, _Session())
             one = session.open.get(question.key)
             if one is not None and one.comes_back:
-                if asker.startswith(NOBODY) and one.asker.startswith(NOBODY):
+                if asker.startswith(REQUEST_PREFIX) and one.asker.startswith(REQUEST_PREFIX):
                     asker = one.asker  # such a name lasts no longer than a daemon
                 one.comes_back = asker != one.asker
             if one is None:
@@ -283,9 +290,11 @@ class Prompts:
         return frozenset(+one.present if present else one.processes)
 
     async def answer(self, subscriber: object, request_id: str, verdict: UserAnswer, by: str) -> ResolvedQuestion:
-        """Take one answer. The first one counts; when `always` cannot be written, the question stays open.
+        """Take one answer.
 
-        Raises CallerError: `not_permitted` for somebody who is not subscribed, `question_unknown`, `question_closed`
+        The first one counts; when `always` cannot be written, the question stays open.
+
+        Raises CallerError: `not_permitted` for a client that is not subscribed, `question_unknown`, `question_closed`
         for a late or second answer, `scope_invalid`; and what `write_rule` raises."""
         if subscriber not in self._subscribers:
             raise CallerError(
@@ -295,7 +304,7 @@ class Prompts:
         if one is None:
             raise self._not_open(request_id)
         if one.answering:
-            raise CallerError("question_closed", "somebody else has answered this question", hint=_FIRST)
+            raise CallerError("question_closed", "another client has answered this question", hint=_FIRST)
         check(one.asked.question, verdict)
         warnings: tuple[str, ...] = ()
         if verdict.scope is GrantScope.ALWAYS:

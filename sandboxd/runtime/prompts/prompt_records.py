@@ -1,4 +1,6 @@
-"""What is asked of people, and what became of it: values only. `runtime/prompts/open_prompts.py` puts the questions."""
+"""Permission prompts and their outcomes, as values.
+
+`runtime/prompts/open_prompts.py` puts the questions."""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class QuestionKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a question. A fixed list: programs read it."""
+    """Outcome of a question.
+
+    A fixed list: programs read it."""
 
     ANSWERED = "answered"
     TIMED_OUT = "timed_out"
@@ -35,8 +39,8 @@ class Outcome(StrEnum):
 
 WHY: Final = {
     Outcome.ANSWERED: "it was denied when asked",
-    Outcome.TIMED_OUT: "nobody answered the question in time",
-    Outcome.NO_SUBSCRIBER: "there was nobody to ask",
+    Outcome.TIMED_OUT: "no subscriber answered the question in time",
+    Outcome.NO_SUBSCRIBER: "no client was subscribed to answer",
     Outcome.WITHDRAWN: "what asked for it has ended",
     Outcome.SESSION_ENDED: "the session has ended",
     Outcome.TOO_MANY: "this session has asked too many questions",
@@ -55,8 +59,10 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. Every text is fit for display. `key` is what it is about, `subject` the same for people; `path` is
-    as the policy knows it, while `subject` may be neutralised. `warnings` say what a yes would really mean."""
+    """A question to subscribers.
+
+    Every text is fit for display. `key` is what it is about, `subject` the same for people; `path` is as the policy
+    knows it, while `subject` may be neutralised. `warnings` say what a yes would really mean."""
 
     kind: QuestionKind
     key: Key
@@ -93,8 +99,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedQuestion:
-    """The outcome. `by` is who answered; `warnings` is what whoever answered should know. `asker` is whose question it
-    was; None for one that was never put."""
+    """A question with its outcome.
+
+    `by` names the subscriber; `warnings` are for the person who answered. `asker` put the question; None for
+    one that was never put."""
 
     request_id: str | None
     session_id: str

@@ -1,4 +1,4 @@
-"""From what an enforcer tells to what is recorded of it: one function for each enforcer."""
+"""Conversion of an enforcer's reports into denial events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _REMOVALS = frozenset({"rename", "renameat", "renameat2", "unlink", "unlinkat", 
 
 
 def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, generation: int) -> DenialEvent | None:
-    """What the operating system refused. None when the policy allows it: then the host refuses it as well, or the
-    program made a mistake, and neither is the sandbox's doing. Seatbelt reports only what it refused itself."""
+    """Event of a call that the operating system refused.
+
+    None when the policy allows it: then the host refuses it as well, or the program made a mistake.
+    Seatbelt reports only what it refused itself."""
     decision = None
     if attribution is not None and refusal.kind in _FILES and refusal.target.startswith("/"):
         if refusal.operation in _REMOVALS:
@@ -41,7 +43,7 @@ def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, gen
 
 
 def of_output(path: str, decision: Decision, home: str, generation: int) -> DenialEvent:
-    """What a program said of a path that a rule closes: a guess."""
+    """Event guessed from a program's own message about a closed path."""
     return DenialEvent(
         kind=ViolationKind.READ,
         operation="open",
@@ -55,7 +57,7 @@ def of_output(path: str, decision: Decision, home: str, generation: int) -> Deni
 
 
 def of_connection(connection: BlockedConnection, home: str, generation: int) -> DenialEvent:
-    """What a proxy or the name service refused; a name that was looked up has no port yet."""
+    """Event of a connection or name that the proxy refused; a name has no port."""
     return DenialEvent(
         kind=ViolationKind.NETWORK,
         operation=connection.operation,

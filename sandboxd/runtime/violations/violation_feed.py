@@ -1,4 +1,6 @@
-"""Who hears of violations. One row of numbers for all sessions, so that one number says what a subscriber has seen."""
+"""Subscribers to violations.
+
+Events of all sessions are numbered in one sequence, so one number says what a subscriber has seen."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ KEPT_STORES = 32
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Somebody had the violations of a session forgotten."""
+    """The violations of a session were cleared by a client."""
 
     session_id: str
     count: int
@@ -33,7 +35,7 @@ same id has a higher count."""
 
 @dataclass(frozen=True, slots=True)
 class FeedRecord:
-    """Where the row of numbers is, for the next daemon: cursors go on being good."""
+    """State of the sequence for the next daemon, so that cursors stay valid."""
 
     epoch: str
     last: int
@@ -41,8 +43,10 @@ class FeedRecord:
 
 
 class ViolationFeed:
-    """One per daemon. A cursor is text that names the daemon too: one of an earlier daemon is known as such. `observe`
-    hears of every violation once, when it is recorded. `before` is what an earlier daemon has handed over."""
+    """One per daemon.
+
+    A cursor is text that names the daemon too: one of an earlier daemon is known as such. `observe` hears of every
+    violation once, when it is recorded. `before` is what an earlier daemon has handed over."""
 
     def __init__(
         self, observe: Callable[[Violation], None] = lambda violation: None, before: FeedRecord | None = None
@@ -92,7 +96,7 @@ class ViolationFeed:
         self._subscribers.pop(subscriber, None)
 
     def session_ended(self, store: ViolationStore, *, keep: bool = False) -> None:
-        """Forget what was blocked in a session; with `keep` not before more such sessions have ended."""
+        """Forget the violations of a session; with `keep` only after more sessions ended."""
         if keep:
             if not store.total:
                 return
@@ -112,7 +116,7 @@ class ViolationFeed:
         return max([store.forgotten for store in stores] + ([self._forgotten] if all_sessions else [0]))
 
     def tell(self, event: Violation | Cleared, number: int | None = None) -> None:
-        """`number` is that of the event, the last one given out when it has none of its own."""
+        """Tell subscribers of an event; `number` is its own, by default the last one."""
         if isinstance(event, Violation) and event.id == number:
             self._observe(event)
         cursor = self.cursor if number is None else self._cursor(number)

@@ -1,9 +1,10 @@
-"""What was blocked in one session: the last hundred in full, and how many there were in all. Never on disk.
+"""Violations of one session: the last hundred in full, and the total.
+
+In memory only.
 
 A program that meets a wall tries again, and one that means harm tries a hundred thousand times a second. So what
 repeats is one record with a count, new records of a command are bounded by a rate, and what is over it is counted as
-lost.
-"""
+lost."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ UPDATE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DenialEvent:
-    """What was blocked, before it has a number, a time and a session. Texts are not neutralised yet. `decision` is why,
-    None where only the operating system knows. `hint` is the enforcer's own, if it has a better one than the table;
-    `home` the user's home directory."""
+    """A violation before it has a number, a time and a session.
+
+    Texts are not neutralised yet. `decision` is why, None where only the operating system knows. `hint` is the
+    enforcer's own, if it has a better one than the table; `home` the user's home directory."""
 
     kind: ViolationKind
     operation: str
@@ -57,7 +59,7 @@ class DenialEvent:
 
 @dataclass(frozen=True, slots=True)
 class KeptRecord:
-    """One violation with what it counts as the same as, and the number of the newest event about it."""
+    """A violation with its key for repeats, and the number of its newest event."""
 
     violation: Violation
     key: tuple[str, ViolationKind, str, str, str]
@@ -127,7 +129,7 @@ class ViolationStore:
         """The newest event that is not kept any more."""
         self.total = 0
         self.hidden = 0
-        """How many were not recorded because somebody does not want to see them (`ignoreViolations`)."""
+        """The number of violations that `ignoreViolations` hides."""
         self.lost = 0
         """How many of the total were not recorded because there were too many."""
 
@@ -138,7 +140,9 @@ class ViolationStore:
         bound: RateBound | None = None,
         is_hidden: Callable[[], bool] = lambda: False,
     ) -> Violation | None:
-        """Record something; the record with its count, None when there is none. `bound` is the command's."""
+        """Record something; the record with its count, None when there is none.
+
+        `bound` is the command's."""
         key = (command_id, denial.kind, denial.operation, denial.target, denial.outcome)
         now = self._steady()
         known = self._latest.get(key)
@@ -214,8 +218,7 @@ class ViolationStore:
             self._feed.tell(record.violation, record.number)
 
     def _oldest_of_the_loudest(self) -> _Record:
-        """What makes room: of the command that has most records, so that nobody can push out what was recorded of
-        another."""
+        """The oldest record of the command with most records, so that none pushes out another's."""
         loudest = max(self._of_command, key=self._of_command.__getitem__)
         return next(record for record in self._records.values() if record.violation.command_id == loudest)
 
@@ -233,7 +236,9 @@ class ViolationStore:
         self.forgotten = max(self.forgotten, record.number)
 
     def clear(self) -> int:
-        """Forget the kept ones; how many. The total stays: they did happen."""
+        """Forget the kept ones; how many.
+
+        The total stays: they did happen."""
         count = len(self._records)
         for record in list(self._records.values()):
             self._forget(record)
@@ -248,7 +253,7 @@ class ViolationStore:
         return ViolationsRecord(kept, self.newest, self.forgotten, self.total, self.hidden, self.lost)
 
     def resume(self, record: ViolationsRecord) -> None:
-        """Know what an earlier daemon knew. Nobody is told again."""
+        """Take over the records of an earlier daemon without telling subscribers again."""
         now = self._steady()
         for kept in record.kept:
             one = _Record(kept.violation, kept.key, kept.number, now)
@@ -258,12 +263,14 @@ class ViolationStore:
         self.total, self.hidden, self.lost = record.total, record.hidden, record.lost
 
     def close(self, *, keep: bool = False) -> None:
-        """The session has ended: whoever listens hears the final counts. `keep` as in `ViolationFeed.session_ended`."""
+        """End the session and tell subscribers the final counts.
+
+        `keep` as in `ViolationFeed.session_ended`."""
         self.tell_counts()
         self._feed.session_ended(self, keep=keep)
 
     def list(self, command_id: str | None = None, after: int | None = None) -> list[Violation]:
-        """The kept ones, oldest first; of one command when its id is given, and what came or grew after an event."""
+        """Kept violations, oldest first, filtered by command and by event number."""
         return [
             record.violation
             for record in self._records.values()
