@@ -38,7 +38,7 @@ from sandboxd.runtime.session import Inherited, SandboxSession
 from sandboxd.runtime.session_records import SessionState, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRecord, TemporaryRoot
-from sandboxd.runtime.violations.violation_feed import FeedRecord, ViolationFeed
+from sandboxd.runtime.violations.violation_store import FeedRecord, ViolationFeed
 
 if TYPE_CHECKING:
     from sandboxd.backends.base import SandboxNetwork

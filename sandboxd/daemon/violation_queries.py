@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from sandboxd.policy.explain.annotation import annotate, strip
 from sandboxd.policy.violation import Violation
-from sandboxd.runtime.violations.violation_feed import Cleared, Tell, ViolationFeed
-from sandboxd.runtime.violations.violation_store import ViolationStore
+from sandboxd.runtime.violations.violation_store import Cleared, Tell, ViolationFeed, ViolationStore
 
 if TYPE_CHECKING:
     from sandboxd.runtime.sessions import Sessions

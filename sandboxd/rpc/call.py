@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sandboxd.errors import CallerError
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
+from sandboxd.rpc.peer import Caller, MethodAccess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sandboxd.daemon.state import Daemon
-    from sandboxd.rpc.peer import Caller
 
 
 class ConnectedClient(Protocol):
@@ -78,26 +77,6 @@ class MethodCall:
         self.daemon.permissions.connection_lost(self.client)
         self.daemon.blocked.connection_lost(self.client)
         self.daemon.subscriptions.remove(self.client)
-
-
-class MethodAccess(Enum):
-    """Powers that a method needs of its caller.
-
-    A connection begins with all of them and can give some up."""
-
-    ASK = "ask"
-    """Look at settings, decisions and state."""
-    RUN = "run"
-    """Open sessions and wrap commands."""
-    ANSWER = "answer"
-    """Hear the questions to people."""
-    CONTROL = "control"
-    """Answer questions, and change what holds for every client: settings, and whether there is a daemon."""
-
-
-EVERYTHING = frozenset(MethodAccess)
-AGENT = frozenset({MethodAccess.ASK, MethodAccess.RUN})
-"""What the role `agent` keeps, and that for its own sessions only."""
 
 
 Handler = Callable[["MethodCall", Any], Awaitable[Any]]

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, cast
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import STEP, Share
-from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import PATIENT, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
-from sandboxd.rpc.peer import Caller
+from sandboxd.rpc.peer import AGENT, Caller
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sandboxd.errors import CallerError, DaemonError, HostError, InternalError, LaunchError, PolicyError, SettingsError
 from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
-from sandboxd.rpc.call import ConnectedClient, Handler, MethodAccess, MethodCall, Route
+from sandboxd.rpc.call import ConnectedClient, Handler, MethodCall, Route
 from sandboxd.rpc.handlers import (
     check,
     decisions,
@@ -28,6 +28,7 @@ from sandboxd.rpc.handlers import (
     wrap,
 )
 from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
+from sandboxd.rpc.peer import MethodAccess
 from sandboxd.rpc.shares import charged, heavy
 from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes

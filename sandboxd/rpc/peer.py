@@ -27,10 +27,10 @@ import struct
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from sandboxd.errors import CallerError
-from sandboxd.rpc.call import EVERYTHING, MethodAccess
 from sandboxd.rpc.peer_macos import check_peer
 
 _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
@@ -45,6 +45,26 @@ _GROUPS = re.compile(r"^Groups:(.*)$", re.MULTILINE)
 Process = tuple[int, int]
 """Process id and start time."""
 _MOST_ANCESTORS = 256
+
+
+class MethodAccess(Enum):
+    """Powers that a method needs of its caller.
+
+    A connection begins with all of them and can give some up."""
+
+    ASK = "ask"
+    """Look at settings, decisions and state."""
+    RUN = "run"
+    """Open sessions and wrap commands."""
+    ANSWER = "answer"
+    """Hear the questions to people."""
+    CONTROL = "control"
+    """Answer questions, and change what holds for every client: settings, and whether there is a daemon."""
+
+
+EVERYTHING = frozenset(MethodAccess)
+AGENT = frozenset({MethodAccess.ASK, MethodAccess.RUN})
+"""What the role `agent` keeps, and that for its own sessions only."""
 
 
 @dataclass(frozen=True, slots=True)

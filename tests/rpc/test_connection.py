@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from sandboxd.rpc.call import MethodAccess, MethodCall, Route
+from sandboxd.rpc.call import MethodCall, Route
 from sandboxd.rpc.connection import MOST_IN_FLIGHT, MOST_UNTAKEN
 from sandboxd.rpc.jsonrpc import MOST_IN_BATCH
-from sandboxd.rpc.peer import Identity
+from sandboxd.rpc.peer import Identity, MethodAccess
 from sandboxd_client.wire.framing import MAX_LINE
 from support.rpc import Door, RawClient, open_door
 from support.waiting import wait_until_async

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sandboxd import errors
-from sandboxd.rpc.call import MethodAccess, MethodCall, Route
+from sandboxd.rpc.call import MethodCall, Route
 from sandboxd.rpc.dispatch import METHODS, Dispatcher
-from sandboxd.rpc.peer import Caller
+from sandboxd.rpc.peer import Caller, MethodAccess
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages.methods import METHODS as RECORDS
 from support.rpc import Log

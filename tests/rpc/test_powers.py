@@ -14,8 +14,8 @@ import pytest
 
 from sandboxd.backends.base import Refusal
 from sandboxd.policy.violation import ViolationKind, ViolationSource
-from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import METHODS
+from sandboxd.rpc.peer import AGENT
 from sandboxd_client.wire.messages.methods import NOTIFICATIONS
 from support.daemon import RunningDaemon, successive_daemons
 from support.fake_runtime import FakeMachine

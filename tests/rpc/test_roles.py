@@ -12,8 +12,8 @@ import pytest
 
 from sandboxd.backends.base import Refusal
 from sandboxd.policy.violation import ViolationKind, ViolationSource
-from sandboxd.rpc.call import AGENT
 from sandboxd.rpc.dispatch import METHODS
+from sandboxd.rpc.peer import AGENT
 from sandboxd.runtime import session as session_module
 from sandboxd.runtime import sessions
 from support.daemon import RunningDaemon, successive_daemons

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from sandboxd.proxy.fair_share import Turns
-from sandboxd.rpc.call import MethodAccess, MethodCall, Route
+from sandboxd.rpc.call import MethodCall, Route
 from sandboxd.rpc.connection import MOST_HELD
+from sandboxd.rpc.peer import MethodAccess
 from sandboxd.rpc.shares import BUDGET, CREDIT, ClientShare, Workers, heavy
 from support.rpc import Door, RawClient, open_door
 from support.waiting import wait_until_async
