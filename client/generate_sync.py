@@ -1,8 +1,8 @@
-"""Make the blocking client from the asynchronous one: `./dev generate` writes it, `--check` compares.
+"""Generator of the blocking client from the asynchronous one.
 
-The asynchronous files are the source. What waits for the daemon or a process is written twice, in `aio_connection` and
-`sharing`, in `aio_process` and `process`; these pairs have the same names and signatures, so that the rest follows by
-replacing words.
+`./dev generate` writes the modules, `--check` compares them. Only code that waits for the daemon or a process is
+written twice: in `aio_connection` and `sharing`, in `aio_process` and `process`. These pairs have the same names and
+signatures, so that the rest follows by replacing words.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORDS = {
     "aio_process": "process",
     "aio_rpc": "rpc",
     "sandboxd_client.aio ": "sandboxd_client.client ",
-    # A blocking session is open at once; an asynchronous one when it is entered.
+    # A blocking session opens at once, an asynchronous one in `async with`.
     "return AsyncSession(self, opening(cwd, name, settings, permission_mode, detach=detach))": (
         "return Session(self, opening(cwd, name, settings, permission_mode, detach=detach)).open()"
     ),
@@ -42,9 +42,9 @@ _WORD = re.compile("|".join(re.escape(word) for word in sorted(WORDS, key=len, r
 
 
 def generate(source: Path) -> str:
-    """Return the text of the blocking module that belongs to an asynchronous one."""
+    """Return the text of the blocking module for an asynchronous one."""
     text = _WORD.sub(lambda found: WORDS[found[0]], source.read_text())
-    text = f"# Made from {source.name} by ./dev generate: change that one.\n{text}"
+    text = f"# Generated from {source.name} by ./dev generate: change that one.\n{text}"
     for arguments in (["check", "--quiet", "--fix", "--select", "I"], ["format", "--quiet"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(source), "-"],
@@ -59,7 +59,7 @@ def main() -> int:
     different = []
     for source, name in SOURCES.items():
         text, target = generate(PACKAGE / source), PACKAGE / name
-        # The syntax counts: another version of the formatter may break lines elsewhere.
+        # Compare the syntax: versions of the formatter break lines differently.
         if not target.exists() or ast.dump(ast.parse(target.read_text())) != ast.dump(ast.parse(text)):
             different.append(name)
             if "--check" not in sys.argv[1:]:

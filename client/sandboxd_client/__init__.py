@@ -6,8 +6,7 @@
         done = box.run("npm test", cwd="web", capture_output=True, text=True)
         print(done.returncode, done.stdout, done.violations)
 
-Names are imported when they are first used: `sandboxd run` needs few of them, and their imports would cost it half of
-its time.
+Names are imported at their first use: `sandboxd run` needs few of them, and their imports would cost half of its time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
 
-_HOMES = {
+_MODULES = {
     "aio": "AsyncClient AsyncSession",
     "aio_process": "AsyncProcess",
     "answers": "Notification",
@@ -52,8 +51,8 @@ _HOMES = {
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
 }
-_NAMES_THERE = {"Change": "ChangeRecord", "Overrides": "OverridesRecord"}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+_CLASS_NAMES = {"Change": "ChangeRecord", "Overrides": "OverridesRecord"}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "ApprovalRequired",
@@ -85,15 +84,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
-    value = getattr(module, _NAMES_THERE.get(name, name))
+    module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    value = getattr(module, _CLASS_NAMES.get(name, name))
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,7 +1,7 @@
-"""Service managers that listen at the socket in place of a daemon (socket activation): to tell whether one does,
-without the connection that would start the daemon, and to let a socket unit that is installed do the starting.
+"""Socket activation: detection of a service manager that listens.
 
-What is looked at is /proc and the user's systemd; where there are none (macOS) every answer is no.
+It makes no connection, which would start the daemon. Sources are /proc and the user's systemd; without them (macOS)
+every answer is no.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import subprocess
 from sandboxd_client import programs
 
 LOCK_NAME = "lock"
-"""Of the daemon (`rpc.socket`), beside its socket: held open as long as it lives, with its pid in it."""
+"""Lock file beside the socket; the daemon holds it open and writes its pid there (`rpc.socket`)."""
 SOCKET_UNIT = "sandboxd.socket"
 _SYSTEMCTL_TIMEOUT_S = 20.0
 _LISTENING = "00010000"  # __SO_ACCEPTCON of the kernel's unix_seq_show()
 
 
 def daemon_pid(path: str) -> int | None:
-    """The process id of the daemon of the socket `path`; None when there is none, or nothing can be known."""
+    """Return the process id of the daemon of the socket `path`, if it is known."""
     lock = os.path.join(os.path.dirname(path), LOCK_NAME)
     try:
         with open(lock, "rb") as file:
@@ -39,9 +39,11 @@ def daemon_pid(path: str) -> int | None:
 
 
 def is_listening(path: str) -> bool:
-    """Whether a socket of this network namespace listens at `path`, by what the kernel lists (/proc/net/unix). The path
-    there is the one that the listener sees: in a container that shares our network it can be of another file system.
-    So there has to be a socket here too; one that somebody left behind is still taken for the other's."""
+    """Return whether /proc/net/unix lists a listening socket at `path`.
+
+    A container that shares this network namespace can listen at the same path of another file system, so a socket must
+    exist here too. A stale socket here is still taken for that listener.
+    """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
@@ -56,13 +58,12 @@ def is_listening(path: str) -> bool:
 
 
 def only_a_connection_is_missing(path: str) -> bool:
-    """Whether a service manager listens at `path` and no daemon runs: the next connection starts it."""
+    """Return whether a service manager listens at `path` and no daemon runs."""
     return is_listening(path) and daemon_pid(path) is None
 
 
 def start_socket_unit(path: str) -> bool:
-    """Have the user's systemd listen at `path`, where the socket unit is installed and means that path. Returns whether
-    it seems to: then a connection is the next thing to try. A unit that nobody has enabled is left alone."""
+    """Start the enabled socket unit of `path`; return whether it listens."""
     runtime = os.path.dirname(os.path.dirname(path))
     if not os.path.exists(os.path.join(runtime, "systemd", "private")) or os.environ.get("XDG_RUNTIME_DIR") != runtime:
         return False
@@ -70,15 +71,14 @@ def start_socket_unit(path: str) -> bool:
     state = dict(line.split("=", 1) for line in (found or "").splitlines() if "=" in line)
     if state.get("LoadState") != "loaded" or state.get("Listen") != f"{path} (Stream)":
         return False
-    # One that failed stays so: a daemon that we start ourselves says what keeps it from starting.
+    # A failed unit stays so: a daemon that this client starts reports the reason.
     if state.get("ActiveState") == "inactive" and state.get("UnitFileState") == "enabled":
         _systemctl("start", SOCKET_UNIT)
     return is_listening(path)
 
 
 def _systemctl(*words: str) -> str | None:
-    """What it prints; None when it fails or is not there. Only that of the system counts: PATH may begin with a
-    directory that commands can write."""
+    """Return the output of the system's systemctl, never that of PATH, or None."""
     program = programs.find("systemctl").path
     if program is None:
         return None

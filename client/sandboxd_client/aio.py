@@ -53,15 +53,15 @@ SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
 class AsyncClient(AsyncRpcMethods):
-    """Talks to the daemon of this user.
+    """Client of the daemon of this user.
 
     It connects at the first call, starts a daemon when none answers (unless `autostart` is False), and connects again
-    after a restart of the daemon: a request is then repeated where that can do no harm, else ConnectionLost is raised.
-    Several threads, or coroutines of one event loop, may use it at the same time.
+    after a restart. It then repeats a request where that can do no harm, else it raises ConnectionLost. Several
+    threads, or coroutines of one event loop, may use it at the same time.
 
-    `socket` is the path of the socket (default: see `wire.location`), `timeout` how long an answer may take. With the
-    `role` "agent" every connection gives up all powers but those over its own sessions: no settings, no answers to
-    questions, no sessions of others, and what it adds to the rules of a session or a call may only tighten.
+    `socket` is a path (default: see `wire.location`), `timeout` the limit of an answer in seconds. With the `role`
+    "agent" every connection keeps only the powers over its own sessions: no settings, no answers to prompts, no
+    sessions of others, and no widening of rules.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class AsyncClient(AsyncRpcMethods):
 
     @property
     def socket(self) -> str:
-        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        """The path of the socket. Raises PermissionDenied."""
         return self._connector.socket
 
     @property
     def connections(self) -> int:
-        """How many connections there have been. The sessions of an earlier connection have ended."""
+        """The number of connections so far; sessions end with their connection."""
         return self._connector.connections
 
     async def connect(self) -> None:
@@ -91,7 +91,7 @@ class AsyncClient(AsyncRpcMethods):
         await self._connector.connect()
 
     async def close(self) -> None:
-        """Hang up. Sessions of this connection end, with their commands; a later call connects anew."""
+        """Close the connection and end its sessions; a later call connects anew."""
         await self._connector.close()
 
     async def call(self, method: Method[P, R], params: P) -> R:
@@ -99,10 +99,10 @@ class AsyncClient(AsyncRpcMethods):
         return await self._connector.call(method, params)
 
     def notifications(self, timeout: float | None = None) -> AsyncIterator[Notification]:
-        """Yield what the daemon sends to the subscriptions that were made before.
+        """Yield the notifications of the subscriptions that were made before.
 
-        It ends when nothing came for `timeout` seconds; without a timeout it waits. Raises ConnectionLost when the
-        connection is gone, and the subscriptions with it: subscribe again, the answer has the state.
+        It ends after `timeout` seconds without one; without a timeout it waits. Raises ConnectionLost with the
+        connection, which ends the subscriptions: subscribe again, the answer has the state.
         """
         return self._connector.notifications(timeout)
 
@@ -126,25 +126,22 @@ class AsyncClient(AsyncRpcMethods):
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> AsyncSession:
-        """A session as a context manager, which closes it at its end. Its methods are the client's, in it."""
+        """Return a session as a context manager that closes it at its end."""
         return AsyncSession(self, opening(cwd, name, settings, permission_mode, detach=detach))
 
     async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
-        """Start a command in the sandbox: a string is a shell line, a list a program with its arguments.
-
-        Takes the keywords of subprocess.Popen that make sense here, and those of SpawnOptions.
-        """
+        """Start a command: a string is a shell line, a list a program's argv."""
         check_options(options, SpawnOptions, "spawn")
         check_streams(options)
         return await start(await self._launch(command, options), options, self.wrap_outcome)
 
     async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """Run a command in the sandbox and wait for its end, as subprocess.run does, with its keywords.
+        """Run a command in the sandbox and wait for its end, like subprocess.run.
 
-        It takes those of SpawnOptions too. Raises SandboxSetupError when the sandbox could not be set up and nothing
-        was run; with `decide=True` CommandDenied and ApprovalRequired; subprocess.TimeoutExpired, CommandFailed as in
-        subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox: `override`
-        tells. To interrupt or cancel it ends the command, and withdraws that question.
+        Takes keywords of subprocess.run, and those of RunOptions. Raises SandboxSetupError when the sandbox failed and
+        no command ran; with `decide=True` CommandDenied and ApprovalRequired; TimeoutExpired and CommandFailed as in
+        subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
+        An interruption or a cancellation ends the command and withdraws the prompt.
         """
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
@@ -168,19 +165,19 @@ class AsyncClient(AsyncRpcMethods):
     async def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)
         decision = None
-        wish = options.get("dangerously_disable_sandbox", False)
+        unsandboxed = options.get("dangerously_disable_sandbox", False)
         if options.get("decide", False):
             decision = await self.should_sandbox(
                 command_line(command),
                 cwd=arguments.get("cwd"),
                 session_id=arguments.get("session_id"),
-                dangerously_disable_sandbox=wish,
+                dangerously_disable_sandbox=unsandboxed,
                 path=search_path(options),
             )
             check_decision(decision, await approved(decision, options.get("approve")))
             if not decision.sandboxed:
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
-        elif wish:
+        elif unsandboxed:
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
         return wrapped_launch(command, options, await self.wrap(**arguments), decision)
 
@@ -200,7 +197,7 @@ class AsyncSession:
         self.cwd: str = opening.cwd
 
     async def open(self) -> AsyncSession:
-        """Open it, also anew."""
+        """Open the session, or open it again."""
         self._opened = await self._client.call(SESSION_OPEN, self._opening)
         self._connections = self._client.connections
         return self
@@ -216,14 +213,14 @@ class AsyncSession:
         return self.opened.session_id
 
     async def close(self) -> None:
-        """End the session with its commands. Closing one that has ended does nothing."""
+        """End the session with its commands. Does nothing if it has ended."""
         try:
             await self._client.session_close(self.id)
         except RpcError as error:
             if error.slug not in SESSION_GONE:
                 raise
 
-    def _here(self, cwd: Path | None) -> str:
+    def _absolute(self, cwd: Path | None) -> str:
         return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
 
     async def _in_session(self, ask: Callable[[str], Awaitable[R]]) -> R:
@@ -246,7 +243,7 @@ class AsyncSession:
         return await self._in_session(
             lambda session_id: self._client.should_sandbox(
                 command,
-                cwd=self._here(cwd),
+                cwd=self._absolute(cwd),
                 session_id=session_id,
                 dangerously_disable_sandbox=dangerously_disable_sandbox,
                 path=path,
@@ -269,7 +266,7 @@ class AsyncSession:
             lambda session_id: self._client.wrap(
                 command,
                 argv=argv,
-                cwd=self._here(cwd),
+                cwd=self._absolute(cwd),
                 env=env,
                 shell=shell,
                 session_id=session_id,
@@ -284,7 +281,7 @@ class AsyncSession:
     ) -> ExplainResult:
         return await self._in_session(
             lambda session_id: self._client.policy_explain(
-                kind, target, write=write, session_id=session_id, cwd=self._here(cwd)
+                kind, target, write=write, session_id=session_id, cwd=self._absolute(cwd)
             )
         )
 
@@ -304,23 +301,23 @@ class AsyncSession:
         )
 
     async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
-        """As AsyncClient.spawn, in this session; `cwd` is seen from the session's."""
+        """Spawn in this session; `cwd` is relative to the session's."""
 
         async def spawn_in(session_id: str) -> AsyncProcess:
             options["session_id"] = session_id
             return await self._client.spawn(command, **options)
 
-        options["cwd"] = self._here(options.get("cwd"))
+        options["cwd"] = self._absolute(options.get("cwd"))
         return await self._in_session(spawn_in)
 
     async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
-        """As AsyncClient.run, in this session; `cwd` is seen from the session's."""
+        """Run in this session; `cwd` is relative to the session's."""
 
         async def run_in(session_id: str) -> Completed:
             options["session_id"] = session_id
             return await self._client.run(command, **options)
 
-        options["cwd"] = self._here(options.get("cwd"))
+        options["cwd"] = self._absolute(options.get("cwd"))
         return await self._in_session(run_in)
 
     async def __aenter__(self) -> AsyncSession:

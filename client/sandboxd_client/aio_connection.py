@@ -1,4 +1,4 @@
-"""One connection to the daemon on an event loop: requests are pipelined, a task reads the answers."""
+"""One connection to the daemon on an event loop: requests are pipelined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHUNK = 65536
 
 
 class AsyncConnection:
-    """Made by `adopt` from a connected descriptor, which it then owns. Belongs to one event loop."""
+    """A connection of one event loop; a task reads the answers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -39,7 +39,7 @@ class AsyncConnection:
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._notifications: deque[tuple[str, Any]] = deque(maxlen=NOTIFICATIONS_KEPT)
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
         self._broken: SandboxdError | None = None
         self._task = asyncio.get_running_loop().create_task(self._read(), name="sandboxd-answers")
 
@@ -59,7 +59,7 @@ class AsyncConnection:
         return self._broken is None
 
     async def call(self, method: str, params: Mapping[str, Any]) -> Any:
-        """Raises the error the answer carries, ConnectionLost, InvalidCommand."""
+        """Return the result of a request. Raises SandboxdError."""
         if self._broken is not None:
             raise ConnectionLost(self._broken.message, sent=False)
         self._last_id += 1
@@ -69,19 +69,19 @@ class AsyncConnection:
         self._waiting[number] = answer
         try:
             self._writer.write(frame)
-            with contextlib.suppress(OSError):  # what it means is seen where the answers are read
+            with contextlib.suppress(OSError):  # `_read` gets the cause
                 await self._writer.drain()
             return result_of(await answer)
         finally:
             self._waiting.pop(number, None)
 
     async def next_notification(self) -> tuple[str, Any]:
-        """The method and the parameters of the next notification. Raises ConnectionLost."""
+        """Return method and parameters of the next one. Raises ConnectionLost."""
         while not self._notifications:
             if self._broken is not None:
                 raise ConnectionLost(self._broken.message)
-            self._heard.clear()
-            await self._heard.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._notifications.popleft()
 
     async def aclose(self) -> None:
@@ -101,13 +101,13 @@ class AsyncConnection:
                 while (line := decoder.next_line()) is not None:
                     message = loads(line)
                     if not isinstance(message, dict):
-                        raise ConnectionLost("sandboxd sent a message that is no object")
+                        raise ConnectionLost("sandboxd sent a message that is not an object")
                     self._take(message)
             self._break(ConnectionLost())
         except OSError:
             self._break(ConnectionLost())
         except (FrameError, JsonTextError) as error:
-            self._break(ConnectionLost(f"sandboxd sent what is no message: {error.message}"))
+            self._break(ConnectionLost(f"sandboxd sent an invalid message: {error.message}"))
         except SandboxdError as error:
             self._break(error)
 
@@ -118,7 +118,7 @@ class AsyncConnection:
                 self._writer.write(refusal(message))
             else:
                 self._notifications.append((str(message["method"]), message.get("params")))
-                self._heard.set()
+                self._changed.set()
         elif number is None and "error" in message:  # about the connection as a whole
             raise error_of_reply(message["error"])
         elif number in self._waiting and not self._waiting[number].done():
@@ -128,14 +128,14 @@ class AsyncConnection:
         if self._broken is not None:
             return
         self._broken = reason
-        self._heard.set()
+        self._changed.set()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(reason)
 
 
 class AsyncConnector:
-    """Connects when it is needed and repeats what may be repeated, for one event loop."""
+    """The connection of a client on one event loop: connects, repeats requests."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None, *, autostart: bool, timeout: float | None, role: Role
@@ -150,7 +150,7 @@ class AsyncConnector:
 
     @property
     def socket(self) -> str:
-        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        """The path of the socket. Raises PermissionDenied."""
         if self.path is None:
             self.path = usable_path()
         return self.path
@@ -160,7 +160,7 @@ class AsyncConnector:
         await self._connected()
 
     async def close(self) -> None:
-        """Hang up. A later call connects anew."""
+        """Close the connection; a later call connects anew."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.aclose()
@@ -169,7 +169,7 @@ class AsyncConnector:
         """Do nothing: the outcome of a command is fetched when the command ends."""
 
     async def _connected(self) -> tuple[AsyncConnection, bool]:
-        """Return the connection, and whether it was made by this very call."""
+        """Return the connection, and whether this call made it."""
         async with self._lock:
             if self._connection is not None and self._connection.usable:
                 return self._connection, False
@@ -199,10 +199,10 @@ class AsyncConnector:
             return result_record(method, result)
 
     async def notifications(self, timeout: float | None) -> AsyncIterator[Notification]:  # noqa: ASYNC109
-        """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""
+        """Yield notifications until `timeout` passes. Raises ConnectionLost."""
         connection = self._connection
         if connection is None:
-            raise ConnectionLost("nothing was subscribed to", sent=False)
+            raise ConnectionLost("there is no subscription", sent=False)
         while True:
             try:
                 async with asyncio.timeout(timeout):

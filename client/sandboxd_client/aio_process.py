@@ -1,4 +1,4 @@
-"""A running command on an event loop, like asyncio.subprocess.Process, and its end."""
+"""A running command on an event loop, like asyncio.subprocess.Process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
-from sandboxd_client.override import launch_outside, question, told
+from sandboxd_client.override import launch_outside, question, with_answer
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
@@ -38,12 +38,15 @@ if TYPE_CHECKING:
 
 _AFTER_KILL_S = 2.0
 _CHUNK = 65536
-_BETWEEN_LOOKS_S = 0.005
+_POLL_S = 0.005
 
 
 class AsyncProcess:
-    """What `AsyncClient.spawn` returns: streams are asyncio's, of bytes. Signals reach the command itself, not the
-    sandbox around it. `wait` and `communicate` raise SandboxSetupError when nothing was run."""
+    """The result of `AsyncClient.spawn`, with asyncio's streams of bytes.
+
+    Signals reach the command itself, not the sandbox around it. `wait` and `communicate` raise SandboxSetupError when
+    the sandbox failed and no command ran.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class AsyncProcess:
         return self.launch.wrap
 
     async def violations(self) -> tuple[ViolationRecord, ...]:
-        """What was blocked; complete once the process has ended. Empty when the daemon is gone."""
+        """Return the violations; complete once the process has ended."""
         outcome = await self.outcome()
         return () if outcome is None else outcome.violations
 
@@ -110,7 +113,7 @@ class AsyncProcess:
         return output.stdout, output.stderr
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the command; to the sandbox while the command does not run yet."""
+        """Send a signal to the command, or to the sandbox before it starts."""
         if self._process.returncode is None:
             self._killed = self._killed or number == processes.SIGKILL
             processes.signal_command(self.pid, number, group=self._leads_group)
@@ -119,17 +122,17 @@ class AsyncProcess:
         self.send_signal(15)
 
     def kill(self) -> None:
-        """The whole tree, at once."""
+        """Kill the whole tree at once."""
         self.send_signal(processes.SIGKILL)
 
     async def stop(self, grace: float | None = None) -> int:
-        """SIGTERM, and SIGKILL to the whole tree when it has not ended `grace` seconds later."""
+        """Send SIGTERM, and after `grace` seconds SIGKILL to the whole tree."""
         await end(self, self._process.wait(), self.grace if grace is None else grace)
         self._abandon_relay()
         return self.returncode or 0
 
     async def outcome(self) -> WrapOutcomeResult | None:
-        """What the daemon knows of the command; None for a bare command, and when the daemon cannot be asked."""
+        """Return the outcome; None for a bare command or without a daemon."""
         if self.launch.wrap is None:
             return None
         if not self._asked:
@@ -150,9 +153,9 @@ class AsyncProcess:
         return status
 
     async def _drain(self) -> None:
-        """Wait until what the command wrote has been copied."""
-        while self._relay is not None and not self._relay.finish(0):  # noqa: ASYNC110 - to join cannot be cancelled
-            await asyncio.sleep(_BETWEEN_LOOKS_S)
+        """Wait until the relay has copied all output."""
+        while self._relay is not None and not self._relay.finish(0):  # noqa: ASYNC110 - a join cannot be cancelled
+            await asyncio.sleep(_POLL_S)
 
     def _abandon_relay(self) -> None:
         if self._relay is not None:
@@ -164,7 +167,7 @@ class AsyncProcess:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the end; after an exception (a cancellation, say) bring it about."""
+        """Wait for the end; after an exception end the command."""
         if kind is not None:
             await self.stop()
         await self._process.wait()
@@ -175,8 +178,7 @@ class AsyncProcess:
 
 
 class Output:
-    """Feeds the input and collects the output of a process. What has been collected is there at any time, also after
-    `complete` was cancelled."""
+    """Input and collected output of a process, readable after a cancellation."""
 
     def __init__(self, process: asyncio.subprocess.Process, input: bytes | None) -> None:
         self._process = process
@@ -203,7 +205,7 @@ class Output:
     async def _feed(self, stdin: asyncio.StreamWriter) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a command need not read its input
             if self._input:
-                data, self._input = self._input, None  # once written it is the transport's, also after a cancellation
+                data, self._input = self._input, None  # the transport keeps it after a cancellation
                 stdin.write(data)
             await stdin.drain()
         stdin.close()
@@ -219,10 +221,9 @@ async def start(
     options: SpawnOptions,
     ask_outcome: Callable[[str], Awaitable[WrapOutcomeResult]],
     *,
-    after: AsyncProcess | None = None,
+    after: AsyncProcess | None = None,  # an attempt that did not start
 ) -> AsyncProcess:
-    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError. `after` is the same command at an
-    attempt in which it did not start."""
+    """Spawn a launch. Raises SandboxSetupError, or OSError for a bare command."""
     arguments = spawn_arguments(options)
     relay = None
     if options.get("relay_stdio"):
@@ -251,7 +252,7 @@ async def start(
 
 
 async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> None:
-    """TERM, KILL after the grace; `ending` completes with the process. Also a second cancellation kills the tree."""
+    """Send TERM, and KILL after the grace or a second cancellation."""
     process.terminate()
     try:
         async with asyncio.timeout(grace):
@@ -265,8 +266,11 @@ async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> No
 
 
 async def complete(process: AsyncProcess, input: bytes | str | None, within_s: float | None) -> Completed:
-    """Wait for the end and collect the output. Raises TimeoutExpired with what there was of the output, after the whole
-    tree has ended; SandboxSetupError. A cancellation ends the command first."""
+    """Wait for the end and collect the output.
+
+    Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError. A cancellation
+    ends the command first.
+    """
     text = process.text
     output = Output(process._process, text.encode(input))
     try:
@@ -303,16 +307,16 @@ async def ask_to_run_outside(
     input: bytes | str | None,
     within_s: float | None,
 ) -> Completed:
-    """The result after the question of `on_violation="ask"`: that of a second run, or the first one as it was."""
+    """Return the result of a second run after a user's yes, else the first one."""
     try:
         answer = await client.permission_request("sandbox_override", **question(command, options, done))
     except SandboxdError as error:
-        return told(done, error)
+        return with_answer(done, error)
     launch = launch_outside(command, options, answer)
     if launch is None:
-        return told(done, answer)
+        return with_answer(done, answer)
     process = await start(launch, options, client.wrap_outcome)
-    return told(await complete(process, input, within_s), answer, inside=done)
+    return with_answer(await complete(process, input, within_s), answer, inside=done)
 
 
 async def _end_and_collect(process: AsyncProcess, output: Output) -> None:
@@ -325,13 +329,13 @@ async def _end_and_collect(process: AsyncProcess, output: Output) -> None:
 
 
 def check_streams(options: SpawnOptions) -> None:
-    """Refuse options that the streams of a process cannot follow."""
+    """Refuse options that streams of bytes cannot have."""
     if TextMode(options).wanted:
         raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
 
 
 async def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
-    """Ask the callback of the caller about a command; None where there is nothing to ask, or no callback."""
+    """Ask the caller's callback; None without a callback or a question."""
     if decision.behavior != "ask" or approve is None:
         return None
     answer = approve(decision)
@@ -339,7 +343,7 @@ async def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandb
 
 
 class TextMode:
-    """What `text`, `encoding`, `errors` and `universal_newlines` ask for, as subprocess understands them."""
+    """The mode of `text`, `encoding`, `errors` and `universal_newlines`."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.wanted = any(options.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))

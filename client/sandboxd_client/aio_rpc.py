@@ -1,4 +1,4 @@
-"""The methods of the RPC interface as methods of the client: arguments in, the record of the result out."""
+"""The RPC methods as methods of the client."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def opening(
     *,
     detach: bool,
 ) -> SessionOpenParams:
-    """The parameters of `session.open`. The directory is made absolute."""
+    """Return the parameters of `session.open`, with an absolute directory."""
     return SessionOpenParams(absolute(cwd), name, None if settings is None else dict(settings), permission_mode, detach)
 
 
 class AsyncRpcMethods:
-    """One method for each RPC method. `call` of the client sends them."""
+    """One method for each RPC method, sent by `call` of the client."""
 
     async def call(self, method: Method[P, R], params: P) -> R:
         raise NotImplementedError
@@ -132,12 +132,11 @@ class AsyncRpcMethods:
         return await self.call(methods.METRICS, MetricsParams())
 
     async def restart(self) -> RestartResult:
-        """Have the daemon execute itself anew, for example after an upgrade. Sessions, commands and this connection go
-        on; the next call is answered by the new program. Raises RpcError `restart_failed` when it would not start."""
+        """Re-execute the daemon; sessions, commands and connections continue."""
         return await self.call(methods.RESTART, RestartParams())
 
     async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
-        """Ask the daemon to end. It ends its sessions first; `starting.stop_daemon` also waits for that."""
+        """Ask the daemon to end; `starting.stop_daemon` also waits for that."""
         return await self.call(methods.SHUTDOWN, ShutdownParams(grace_s))
 
     async def session_open(
@@ -167,7 +166,7 @@ class AsyncRpcMethods:
         dangerously_disable_sandbox: bool = False,
         path: str | None = None,
     ) -> ShouldSandboxResult:
-        """`path` is the PATH that the command would be run with, by default that of this process."""
+        """Return the decision; `path` is the PATH of the command, by default $PATH."""
         if path is None:
             path = sendable_search_path(os.environ)
         params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox, path)
@@ -186,7 +185,7 @@ class AsyncRpcMethods:
         command_text: str | None = None,
         overrides: OverridesRecord | None = None,
     ) -> WrapResult:
-        """The argv and the changes of the environment to spawn yourself. It always wraps."""
+        """Return the launch spec of a command. It always wraps."""
         if (command is None) == (argv is None):
             raise InvalidCommand("command_empty", "give either a command (a shell line) or an argv (a list)")
         words = None if argv is None else tuple(os.fspath(word) for word in argv)
@@ -208,7 +207,7 @@ class AsyncRpcMethods:
         return await self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
 
     async def permission_subscribe(self) -> PermissionSubscribeResult:
-        """The questions that are open; later ones, and what becomes of each, come out of `notifications`."""
+        """Return the open prompts; `notifications` has later ones."""
         return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams())
 
     async def permission_respond(
@@ -220,8 +219,7 @@ class AsyncRpcMethods:
         ttl_s: float | None = None,
         confirm: bool = False,
     ) -> PermissionResponseResult:
-        """Answer a question. Raises RpcError `question_closed` when somebody else was first, or it has ended;
-        `confirmation_needed` for `always` to a `wide` one without `confirm`."""
+        """Answer a prompt. Raises RpcError `question_closed`, `confirmation_needed`."""
         params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None)
         return await self.call(methods.PERMISSION_RESPOND, params)
 
@@ -239,7 +237,7 @@ class AsyncRpcMethods:
         command_id: str | None = None,
         reason: str = "",
     ) -> PermissionRequestResult:
-        """Ask people, and wait as long as they take. Without anybody to ask the answer is deny, at once."""
+        """Ask the user, without a time limit; deny at once without a subscriber."""
         params = PermissionRequestParams(
             kind=kind,
             session_id=session_id,
@@ -255,25 +253,25 @@ class AsyncRpcMethods:
         return await self.call(methods.PERMISSION_REQUEST, params)
 
     async def permission_list(self, session_id: str | None = None) -> PermissionListResult:
-        """What people have granted and what they are being asked, in one session or in all."""
+        """Return the grants and open prompts of one session, or of all."""
         return await self.call(methods.PERMISSION_LIST, PermissionListParams(session_id))
 
     async def permission_revoke(self, session_id: str, grant_id: str) -> PermissionRevokeResult:
-        """Take a grant back; connections that stand on it are cut."""
+        """Revoke a grant; connections that depend on it are cut."""
         params = PermissionRevokeParams(session_id, grant_id)
         return await self.call(methods.PERMISSION_REVOKE, params)
 
     async def violation_list(
         self, *, session_id: str | None = None, command_id: str | None = None, since: str | None = None
     ) -> ViolationListResult:
-        """What was blocked, oldest first: in a session or in all, in one command, after a cursor."""
+        """Return violations of a session, a command or all, after a cursor."""
         params = ViolationListParams(session_id, command_id, since)
         return await self.call(methods.VIOLATION_LIST, params)
 
     async def violation_subscribe(
         self, *, session_id: str | None = None, since: str | None = None
     ) -> ViolationListResult:
-        """The same; what is blocked later comes out of `notifications`."""
+        """Return violations; `notifications` has later ones."""
         params = ViolationSubscribeParams(session_id, since)
         return await self.call(methods.VIOLATION_SUBSCRIBE, params)
 
@@ -284,12 +282,12 @@ class AsyncRpcMethods:
     async def violation_annotate(
         self, command_id: str, stderr: str, *, session_id: str | None = None
     ) -> ViolationAnnotateResult:
-        """The standard error of a command with a block of what was blocked in it, for a model to read."""
+        """Return a standard error with a block of the command's violations."""
         params = ViolationAnnotateParams(command_id, stderr, session_id)
         return await self.call(methods.VIOLATION_ANNOTATE, params)
 
     async def violation_strip(self, text: str) -> ViolationStripResult:
-        """The text without that block."""
+        """Return the text without that block."""
         return await self.call(methods.VIOLATION_STRIP, ViolationStripParams(text))
 
     async def settings_get(
@@ -309,8 +307,7 @@ class AsyncRpcMethods:
         confirm: bool = False,
         project: bool = False,
     ) -> SettingsUpdateResult:
-        """Change the user's local settings: all of the changes, or none. Raises RpcError `settings_locked` with the
-        reason where managed settings forbid it, `confirmation_needed` for a wide rule without `confirm`."""
+        """Change local settings, all or none. Raises RpcError `settings_locked`."""
         params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project)
         return await self.call(methods.SETTINGS_UPDATE, params)
 
@@ -330,8 +327,7 @@ class AsyncRpcMethods:
     async def settings_trust(
         self, action: TrustAction, path: Path | None = None, *, digests: Mapping[str, str] | None = None
     ) -> SettingsTrustResult:
-        """`list`, `show`, `trust` or `remove` trust in the settings files of a project. To trust them, `digests` are
-        those of the files as they were shown. Raises RpcError `trust_changed`, `trust_forbidden`."""
+        """List, show, trust or remove the settings files of a project."""
         params = SettingsTrustParams(action, absolute(path), dict(digests or {}))
         return await self.call(methods.SETTINGS_TRUST, params)
 
@@ -342,7 +338,7 @@ class AsyncRpcMethods:
     async def settings_subscribe(
         self, *, session_id: str | None = None, cwd: Path | None = None
     ) -> SettingsSubscribeResult:
-        """What holds now; later changes come out of `notifications`."""
+        """Return the values in effect; `notifications` has later ones."""
         params = SettingsSubscribeParams(session_id, absolute(cwd))
         return await self.call(methods.SETTINGS_SUBSCRIBE, params)
 
@@ -377,6 +373,6 @@ class AsyncRpcMethods:
         cwd: Path | None = None,
         exceptions: Mapping[str, str] | None = None,
     ) -> DescribeResult:
-        """The restrictions in words for a model. `exceptions` are commands that cannot work inside, each with why."""
+        """Return the restrictions in words for a model."""
         params = DescribeParams(session_id, absolute(cwd), None if exceptions is None else dict(exceptions))
         return await self.call(methods.POLICY_DESCRIBE, params)

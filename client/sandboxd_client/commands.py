@@ -1,5 +1,6 @@
-"""What a command, its environment and its directory must be before they can be sent. Imports next to nothing, being on
-the way of `sandboxd run`.
+"""Checks and conversions of a command, its environment and its directory.
+
+Imports next to nothing, as part of every `sandboxd run`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ Path = str | os.PathLike[str]
 
 
 def absolute(path: str | os.PathLike[str] | None) -> str:
-    """`path` seen from the current directory, which it is itself when None. Not normalised: behind a symbolic link `..`
-    is another directory than the text suggests."""
+    """Return `path` below the current directory, or that directory for None.
+
+    It is not normalised: behind a symbolic link `..` is another directory than the text suggests.
+    """
     try:
-        here = os.getcwd()
+        current = os.getcwd()
     except FileNotFoundError as error:
         if path is not None and os.path.isabs(path):
             return os.fspath(path)
-        raise InvalidCommand("cwd_missing", "the current directory has been removed", "change to another") from error
-    return here if path is None else os.path.join(here, path)
+        raise InvalidCommand("cwd_missing", "the current directory has been removed", "cd elsewhere") from error
+    return current if path is None else os.path.join(current, path)
 
 
 VARIABLES_READ = (
@@ -38,29 +41,30 @@ VARIABLES_READ = (
     "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
     "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
 )  # fmt: skip
-"""The variables whose values decide what the sandbox's environment is: extended, or removed because the socket they
-name cannot be used; and those that name a file which a command has to be able to read. The daemon is told these and no
-others, which may be secret and which it has no use for."""
+"""The only variables that the daemon gets: others may be secret.
+
+Their values decide which variables a sandbox extends, or removes with the socket that they name. Some name a file that
+a command has to read."""
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Of `VARIABLES_READ`, those that are set and have a UTF-8 form. The command inherits all from its client."""
+    """Return the variables of `VARIABLES_READ` that are set and UTF-8."""
     found = ((name, environment.get(name)) for name in VARIABLES_READ)
     return {name: value for name, value in found if value is not None and _is_text(value)}
 
 
 def sendable_search_path(environment: Mapping[str, str]) -> str:
-    """The entries of PATH that have a UTF-8 form."""
+    """Return the entries of PATH that have a UTF-8 form."""
     return ":".join(filter(_is_text, environment.get("PATH", "").split(":")))
 
 
 def check_command(command: str | None, argv: Sequence[str] | None) -> None:
-    """Raises InvalidCommand for what no program could be given."""
+    """Check that a program could receive the command. Raises InvalidCommand."""
     if argv is not None and (not argv or not argv[0]):
         raise InvalidCommand("command_empty", "the command is empty")
     for text in (command or "",) if argv is None else argv:
         if "\0" in text:
-            raise InvalidCommand("command_nul", "the command contains a NUL character", "no program can receive one")
+            raise InvalidCommand("command_nul", "the command contains a NUL character", "remove it")
 
 
 def _is_text(text: str) -> bool:

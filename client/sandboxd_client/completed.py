@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 class Completed(subprocess.CompletedProcess[Any]):
-    """`returncode` is the command's own, 128+N when it died of signal N. `sandboxed` is False only where a decision
-    (`decide=True`) or a person (`override`) let the command run bare. `outcome` is what the daemon said, or asks it."""
+    """The end of a command, like subprocess.CompletedProcess.
+
+    `returncode` is the command's own, 128+N for signal N. `sandboxed` is False only where a decision (`decide=True`) or
+    a user (`override`) let the command run bare. `outcome` is the daemon's outcome, or a function that asks for it.
+    """
 
     def __init__(
         self,
@@ -30,14 +33,12 @@ class Completed(subprocess.CompletedProcess[Any]):
         super().__init__(launch.args, returncode, stdout, stderr)
         self.wrap: WrapResult | None = launch.wrap
         self.decision: ShouldSandboxResult | None = launch.decision
-        self.override: Override | None = None
-        """With `on_violation="ask"` and something blocked: what became of the question."""
+        self.override: Override | None = None  # with `on_violation="ask"` and violations
         self._outcome = outcome
 
     @property
     def violations(self) -> tuple[ViolationRecord, ...]:
-        """What was blocked meanwhile. Asked for when it is first looked at, since most never look and the question is a
-        good part of what a short command costs; at the latest when the client closes."""
+        """The violations, fetched at the first look or when the client closes."""
         if callable(self._outcome):
             self._outcome = self._outcome()
         return () if self._outcome is None else self._outcome.violations
@@ -54,13 +55,13 @@ class Completed(subprocess.CompletedProcess[Any]):
         return f"Completed({', '.join(parts)})"
 
     def check_returncode(self) -> None:
-        """Raises CommandFailed (a subprocess.CalledProcessError) unless the status is 0."""
+        """Raise CommandFailed (a CalledProcessError) unless the status is 0."""
         if self.returncode:
             raise CommandFailed(self)
 
 
 class CommandFailed(subprocess.CalledProcessError):
-    """`check=True` and a status other than 0. `violations` often says why."""
+    """`check=True` and a status other than 0, with the violations."""
 
     def __init__(self, done: Completed) -> None:
         super().__init__(done.returncode, done.args, done.stdout, done.stderr)
@@ -76,11 +77,10 @@ class CommandFailed(subprocess.CalledProcessError):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What became of the question. `by` is who answered, `policy` when nobody was asked, None when nobody answered;
-    `text` is the answer in a sentence. `inside` is the run in the sandbox, when another one outside followed."""
+    """The answer to the prompt of `on_violation="ask"`."""
 
     allowed: bool
-    text: str
-    by: str | None = None
+    text: str  # the answer in a sentence
+    by: str | None = None  # the subscriber that answered, `policy` without a prompt, None without an answer
     hint: str = ""
-    inside: Completed | None = None
+    inside: Completed | None = None  # the first run, when a second one outside followed

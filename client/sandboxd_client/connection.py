@@ -1,8 +1,8 @@
-"""One blocking connection to the daemon, for one thread at a time. On the way of `sandboxd run`, so it uses `_socket`,
-the C module beneath `socket`: `import socket` costs 4 to 6 ms, more than the rest of the run path together.
+"""One blocking connection to the daemon, for one thread at a time.
 
-A message that is not an answer is passed over (notifications; see `on_notification`) or refused (requests: this side
-serves none).
+As part of every `sandboxd run` it uses `_socket`, the C module beneath `socket`: `import socket` costs 4 to 6 ms, more
+than the rest of the run path together. Notifications go to `on_notification`; requests of the daemon are refused, since
+a client serves no methods.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536
 DEFAULT_TIMEOUT_S = 60.0
-"""How long an answer may take, unless the caller says otherwise."""
+"""Default limit of an answer."""
 
 
 def open_connection(path: str) -> Connection:
-    """Connect to the daemon at `path`, after the checks of `location`. Raises DaemonNotRunning, PermissionDenied."""
+    """Connect to the daemon. Raises DaemonNotRunning, PermissionDenied."""
     try:
         if not location.check_place(path):
             raise DaemonNotRunning(path)
@@ -55,14 +55,14 @@ def open_connection(path: str) -> Connection:
 
 
 def encode(message: object) -> bytes:
-    """One frame of a request. Raises InvalidCommand when it has none: it comes from a caller's text."""
+    """Return the frame of a request. Raises InvalidCommand for a caller's text."""
     try:
         return encode_line(message)
     except NotUtf8 as error:
         raise InvalidCommand(
             "not_utf8",
             "the command or its directory contains bytes that are not UTF-8",
-            "such names cannot be sent to the daemon; rename the file, or let a script inside name it",
+            "rename the file, or name it in a script and run that",
         ) from error
     except LineTooLong as error:
         raise InvalidCommand(
@@ -73,25 +73,24 @@ def encode(message: object) -> bytes:
 
 
 def request(number: int, method: str, params: Mapping[str, Any]) -> bytes:
-    """One request as a frame."""
     return encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
 def refusal(message: Message) -> bytes:
-    """The answer to a request from the daemon."""
+    """Return the refusal of a request from the daemon."""
     error = {"code": -32601, "message": "this client serves no methods", "data": {"slug": "method_not_found"}}
     return encode({"jsonrpc": "2.0", "id": message.get("id"), "error": error})
 
 
 def result_of(message: Message) -> Any:
-    """The result of an answer; raises the error it carries."""
+    """Return the result of an answer, or raise its error."""
     if "error" in message:
         raise error_of_reply(message["error"])
     return message.get("result")
 
 
 class Connection:
-    """`on_notification(method, params)` hears what the daemon says unasked."""
+    """A connected socket; `on_notification(method, params)` gets the others."""
 
     def __init__(self, sock: _socket.socket) -> None:
         self._sock = sock
@@ -108,21 +107,21 @@ class Connection:
         self._sock.close()
 
     def shutdown(self) -> None:
-        """Wake a thread that waits in `receive`; it raises ConnectionLost."""
+        """Wake a thread in `receive`, which then raises ConnectionLost."""
         try:  # noqa: SIM105 (contextlib costs 2 ms to import)
             self._sock.shutdown(_socket.SHUT_RDWR)
         except OSError:
             pass
 
     def send(self, frame: bytes) -> None:
-        """Raises ConnectionLost. What the daemon wrote before it closed can still be received."""
+        """Send a frame. Raises ConnectionLost; earlier answers stay readable."""
         try:
             self._sock.sendall(frame)
         except OSError as error:
             raise ConnectionLost(sent=False) from error
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The next message. Raises ConnectionLost, TimeoutError."""
+        """Return the next message. Raises ConnectionLost, TimeoutError."""
         while True:
             try:
                 line = self._decoder.next_line()
@@ -130,13 +129,13 @@ class Connection:
                     message = loads(line)
                     if isinstance(message, dict):
                         return message
-                    raise ConnectionLost("sandboxd sent a message that is no object")
-                # The socket stays a blocking one: its time-out would hold for a thread that is sending as well.
+                    raise ConnectionLost("sandboxd sent a message that is not an object")
+                # No time-out of the socket: it would also apply to a thread that sends.
                 if timeout is not None and not self._poll.poll(timeout * 1000):
                     raise TimeoutError
                 data = self._sock.recv(_CHUNK)
             except (FrameError, JsonTextError) as error:
-                raise ConnectionLost(f"sandboxd sent what is no message: {error.message}") from error
+                raise ConnectionLost(f"sandboxd sent an invalid message: {error.message}") from error
             except TimeoutError:
                 raise
             except OSError as error:
@@ -146,7 +145,7 @@ class Connection:
             self._decoder.feed(data)
 
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None = None) -> Any:
-        """Ask and wait for the answer. Raises the error it carries, ConnectionLost, DaemonTimeout, InvalidCommand."""
+        """Return the result of a request. Raises SandboxdError."""
         self._last_id += 1
         number = self._last_id
         frame = request(number, method, params)
@@ -162,20 +161,19 @@ class Connection:
             except TimeoutError:
                 raise DaemonTimeout(method, timeout or 0) from None
             if "method" in message:
-                self.heard(message)
+                self.handle(message)
             elif message.get("id") == number or (message.get("id") is None and "error" in message):
                 return result_of(message)
 
-    def heard(self, message: Message) -> None:
-        """Deal with a message that is no answer."""
+    def handle(self, message: Message) -> None:
+        """Handle a message that is no answer."""
         if "id" in message:
             self.send(refusal(message))
         elif self.on_notification is not None:
             self.on_notification(str(message["method"]), message.get("params"))
 
     def raise_refusal(self) -> None:
-        """A daemon that refuses a caller says why and hangs up, perhaps before the first request was written. Raises
-        that reason, if there is one."""
+        """Raise the error of a daemon that refused this caller and hung up."""
         try:
             message = self.receive(0.001)
         except (ConnectionLost, TimeoutError):
@@ -185,7 +183,7 @@ class Connection:
 
 
 def usable_path(path: str | None = None) -> str:
-    """The socket's path, `path` when given. Raises PermissionDenied when it can be none."""
+    """Return the socket's path, or `path`. Raises PermissionDenied."""
     try:
         return location.socket_path() if path is None else location.check_path(path)
     except location.LocationError as error:

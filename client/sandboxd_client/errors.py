@@ -1,6 +1,6 @@
-"""What can go wrong between a program and the daemon, each with advice in `hint`. Imports nothing.
+"""Errors of the client, each with a `slug`, a `message` and a `hint`.
 
-`str(error)` is the message with the hint in brackets; `message`, `hint` and `slug` are there on their own.
+`str(error)` is the message with the hint in brackets. Imports nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SandboxdError(Exception):
-    """Base of every error of this package. `slug` is stable, `message` one line, `hint` what to do ("" if nothing)."""
+    """Base of every error: a stable `slug`, one line, and a hint or ""."""
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class SandboxdError(Exception):
 
 
 class DaemonNotRunning(SandboxdError):
-    """Nobody answers at the socket, and none was to be started."""
+    """No daemon answers at the socket, and none was to be started."""
 
     def __init__(self, path: str, message: str = "", hint: str = "start it with: sandboxd serve") -> None:
         super().__init__("daemon_not_running", message or f"sandboxd is not running: nothing answers at {path}", hint)
@@ -33,11 +33,11 @@ class DaemonNotRunning(SandboxdError):
 
 
 class DaemonStartFailed(DaemonNotRunning):
-    """A daemon was started and did not come up; the message is what it said."""
+    """A started daemon did not come up; the message is its own."""
 
 
 class PermissionDenied(SandboxdError):
-    """The socket or its directory belongs to somebody else, or the daemon refuses this caller."""
+    """An unsafe socket or directory, or a daemon that refuses this caller."""
 
 
 class WrongVersion(SandboxdError):
@@ -48,16 +48,15 @@ class WrongVersion(SandboxdError):
 
 
 class ConnectionLost(SandboxdError):
-    """The daemon went away before it answered, or sent what is no answer. `sent` is False when it never got the
-    request as a whole, so asking again cannot do anything twice."""
+    """The connection ended before the answer, or the daemon sent no valid one."""
 
     def __init__(
         self, message: str = "the connection to sandboxd ended before it answered", *, sent: bool = True
     ) -> None:
         super().__init__(
-            "connection_lost", message, "see whether it runs, and why not: sandboxd status, sandboxd service status"
+            "connection_lost", message, "check the daemon with: sandboxd status, sandboxd service status"
         )
-        self.sent = sent
+        self.sent = sent  # False: the daemon never got the whole request
 
 
 class DaemonTimeout(SandboxdError):
@@ -68,7 +67,7 @@ class DaemonTimeout(SandboxdError):
 
 
 class RpcError(SandboxdError):
-    """The daemon answered with an error. `number` is the JSON-RPC number, `data` what else it said."""
+    """An error reply of the daemon, with JSON-RPC `number` and further `data`."""
 
     def __init__(
         self, slug: str, message: str, hint: str = "", number: int = 0, data: Mapping[str, Any] | None = None
@@ -79,32 +78,32 @@ class RpcError(SandboxdError):
 
 
 class InvalidCommand(SandboxdError, ValueError):
-    """The command cannot be sent: empty, a NUL character, bytes that are not UTF-8, longer than a message may be."""
+    """A command that cannot be sent: empty, NUL, not UTF-8, or too long."""
 
 
 class SandboxSetupError(SandboxdError):
-    """The sandbox could not be set up, and nothing was run."""
+    """The sandbox could not be set up, and no command ran."""
 
     def __init__(self, message: str, hint: str = "", slug: str = "sandbox_setup_failed") -> None:
         super().__init__(slug, message, hint)
 
 
 class WrapOutdated(SandboxSetupError):
-    """Nothing was run, since files of the sandbox have changed between the wrap of the command and its start."""
+    """No command ran: files of the sandbox changed after the wrap."""
 
     def __init__(self, message: str, hint: str = "run the command again", slug: str = "files_changed") -> None:
         super().__init__(message, hint, slug)
 
 
 class SettingsChanged(WrapOutdated):
-    """Nothing was run, since the settings have changed between the wrap of the command and its start."""
+    """No command ran: the settings changed after the wrap."""
 
     def __init__(self, message: str, hint: str = "run the command again") -> None:
         super().__init__(message, hint, "settings_changed")
 
 
 class CommandRefused(SandboxdError):
-    """`decide=True`: the decision was to run nothing. `decision` is the result of `should_sandbox`."""
+    """`decide=True`: the `decision` of `should_sandbox` was to run nothing."""
 
     def __init__(self, slug: str, message: str, hint: str, decision: object) -> None:
         super().__init__(slug, message, hint)
@@ -116,15 +115,15 @@ class CommandDenied(CommandRefused):
 
 
 class ApprovalRequired(CommandRefused):
-    """The command may only run when somebody approves, and nobody was there to, or they did not."""
+    """The command needs an approval that it did not get."""
 
 
 def error_of_reply(error: object) -> SandboxdError:
-    """The exception for the `error` member of a reply."""
+    """Return the exception for the `error` member of a reply."""
     from sandboxd_client.wire import codes
 
     if not isinstance(error, dict):
-        return ConnectionLost("sandboxd sent an error without its parts")
+        return ConnectionLost("sandboxd sent a malformed error")
     number = error.get("code")
     number = number if isinstance(number, int) else codes.INTERNAL_ERROR
     data = error.get("data")

@@ -1,5 +1,6 @@
-"""What `run` and `spawn` of both clients have in common and needs no I/O: the keywords they take, how these become the
-arguments of a spawn, and what an exit status means.
+"""Options of `run` and `spawn`, arguments of the spawn, and exit statuses.
+
+Both clients use it. No I/O.
 """
 
 from __future__ import annotations
@@ -29,38 +30,32 @@ Command = str | Sequence[Path]
 Stream = int | IO[Any] | None
 
 DEFAULT_GRACE_S = 1.0
-SUSPICIOUS = frozenset((1, 125))  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
+SUSPICIOUS = frozenset((1, 125))  # of bubblewrap and the helper, or of the command: only the daemon can tell
 WRAPS_TRIED = 3
-"""Times that `run` has a command wrapped while settings or files change between that and its start."""
+"""Wraps of one `run`, while settings or files change between the wrap and the start."""
 _BARE_SHELLS = ("/bin/bash", "/bin/sh")  # the order in which the daemon chooses one
 
 
 class WrapOptions(TypedDict, total=False):
-    """`cwd`, `env` (the whole environment, as in subprocess) and what `wrap` takes beside them. `shell` is the path of
-    the shell for a command line. `publish` are ports of servers inside that the host is to reach, `[HOST:]PORT[:INNER]`
-    each; they join those of `overrides`."""
+    """The keywords of `wrap`."""
 
     cwd: Path | None
-    env: Mapping[str, str] | None
-    shell: str | bool | None
+    env: Mapping[str, str] | None  # the whole environment, as in subprocess
+    shell: str | bool | None  # the path of the shell for a command line
     session_id: str | None
     command_id: str | None
     command_text: str | None
     overrides: OverridesRecord | Mapping[str, Any] | None
-    publish: Sequence[str | int] | None
+    publish: Sequence[str | int] | None  # `[HOST:]PORT[:INNER]`, in addition to those of `overrides`
 
 
 class SpawnOptions(WrapOptions, total=False):
-    """The keywords of subprocess.Popen that make sense here, and: `decide` asks `should_sandbox` first and follows it,
-    `dangerously_disable_sandbox` is the wish then sent along, `approve` is called with the decision when it is "ask".
-    `start_new_session` defaults to True unless the command is given the terminal: a command in the caller's process
-    group could signal the caller. `relay_stdio` passes pipes in place of network sockets among the streams, and copies
-    the bytes until the command has ended."""
+    """The supported keywords of subprocess.Popen, and further ones."""
 
     stdin: Stream
     stdout: Stream
     stderr: Stream
-    relay_stdio: bool
+    relay_stdio: bool  # pipes in place of network sockets, copied until the command has ended
     bufsize: int
     text: bool | None
     universal_newlines: bool | None
@@ -68,29 +63,27 @@ class SpawnOptions(WrapOptions, total=False):
     errors: str | None
     umask: int
     pipesize: int
-    start_new_session: bool | None
+    start_new_session: bool | None  # default: True without the terminal, since a command can signal its process group
     process_group: int | None
-    decide: bool
-    dangerously_disable_sandbox: bool
-    approve: Callable[[ShouldSandboxResult], Any] | None
-    grace: float
+    decide: bool  # ask `should_sandbox` first, and follow it
+    dangerously_disable_sandbox: bool  # sent along with that query
+    approve: Callable[[ShouldSandboxResult], Any] | None  # called with a decision that is "ask"
+    grace: float  # seconds between TERM and KILL
 
 
 class RunOptions(SpawnOptions, total=False):
-    """The further keywords of subprocess.run. After `timeout` the command gets SIGTERM, and `grace` seconds later its
-    whole tree SIGKILL. `on_violation="ask"` asks people, after a run in which something was blocked, whether the
-    command may run once more, outside the sandbox."""
+    """The further keywords of subprocess.run, and `on_violation`."""
 
     input: bytes | str | None
     capture_output: bool
-    timeout: float | None
+    timeout: float | None  # seconds until TERM; after `grace` the whole tree gets KILL
     check: bool
-    on_violation: Literal["ask"] | None
+    on_violation: Literal["ask"] | None  # ask the user for a second run outside the sandbox
 
 
 def check_options(options: Mapping[str, Any], allowed: type, function: str) -> None:
-    """Raises TypeError for a keyword that `function` does not take, as Python does for a parameter list."""
-    known = allowed.__annotations__  # includes those of the bases: a TypedDict collects them
+    """Refuse unknown keywords with TypeError, as Python does."""
+    known = allowed.__annotations__  # a TypedDict collects those of its bases
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -100,7 +93,7 @@ def check_options(options: Mapping[str, Any], allowed: type, function: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is to be spawned. `wrap` is None for a command that the decision lets run bare."""
+    """A command to spawn; `wrap` is None for one that may run bare."""
 
     args: Command
     argv: tuple[str, ...]
@@ -111,7 +104,7 @@ class Launch:
 
 
 def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `wrap` for a command and its options. Raises InvalidCommand."""
+    """Return the keyword arguments of `wrap`. Raises InvalidCommand."""
     given: dict[str, Any] = {
         name: options[name]
         for name in ("cwd", "env", "session_id", "command_id", "command_text")
@@ -130,7 +123,7 @@ def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, An
 
 
 def overrides_of(overrides: OverridesRecord | Mapping[str, Any], publish: Sequence[str | int] = ()) -> OverridesRecord:
-    """Raises TypeError for a single text or number where several are meant."""
+    """Return the overrides as a record. Raises TypeError for a wrong `publish`."""
     if isinstance(overrides, OverridesRecord):
         record = overrides
     else:
@@ -149,7 +142,7 @@ def _shell(command: Command, shell: str | bool | None) -> str | None:
     if isinstance(shell, str):
         if isinstance(command, str):
             return shell
-        raise InvalidCommand("shell_unknown", "shell= is for a command given as one string; this one is a list")
+        raise InvalidCommand("shell_unknown", "shell= needs the command as a string; this one is a list")
     if shell is False and not isinstance(command, str):
         return None
     wanted = "a string" if shell else "a list"
@@ -161,12 +154,12 @@ def _shell(command: Command, shell: str | bool | None) -> str | None:
 
 
 def command_line(command: Command) -> str:
-    """The command as one shell line, for a decision."""
+    """Return the command as one shell line, for a decision."""
     return command if isinstance(command, str) else shlex.join(os.fspath(word) for word in command)
 
 
 def search_path(options: Mapping[str, Any]) -> str:
-    """The PATH that a command without a sandbox would be run with."""
+    """Return the PATH of a command without a sandbox."""
     env = options.get("env")
     return sendable_search_path(os.environ if env is None else env)
 
@@ -178,7 +171,7 @@ def wrapped_launch(
 
 
 def changed_environment(env: Mapping[str, str] | None, wrap: WrapResult) -> dict[str, str]:
-    """The environment to spawn with: the caller's, with the changes the daemon asked for."""
+    """Return the caller's environment with the changes of the daemon."""
     merged = dict(os.environ if env is None else env)
     merged.update(wrap.env.set)
     for name in wrap.env.unset:
@@ -187,14 +180,14 @@ def changed_environment(env: Mapping[str, str] | None, wrap: WrapResult) -> dict
 
 
 def bare_launch(command: Command, options: Mapping[str, Any], cwd: str, decision: ShouldSandboxResult) -> Launch:
-    """Without a sandbox. Only for a decision that says so."""
+    """Return a launch without a sandbox, for a decision that allows it."""
     if decision.sandboxed or decision.behavior == "deny":
         raise AssertionError("a bare launch without a decision for it")
     return _bare(command, options, cwd, decision.env, decision)
 
 
 def approved_launch(command: Command, options: Mapping[str, Any], cwd: str, variables: Mapping[str, str]) -> Launch:
-    """Without a sandbox. Only for a command that a person has allowed to run so (`override.launch_outside`)."""
+    """Return a launch without a sandbox, for a command that a user allowed."""
     return _bare(command, options, cwd, variables, None)
 
 
@@ -202,10 +195,9 @@ def _bare(
     command: Command,
     options: Mapping[str, Any],
     cwd: str,
-    variables: Mapping[str, str],
+    variables: Mapping[str, str],  # of the session: its commands share temporary files
     decision: ShouldSandboxResult | None,
 ) -> Launch:
-    """`variables` are those of the session, so that the command shares temporary files with the sandboxed ones."""
     argv: tuple[str, ...]
     if isinstance(command, str):
         shell = _shell(command, options.get("shell")) or next(filter(os.path.exists, _BARE_SHELLS))
@@ -217,23 +209,22 @@ def _bare(
 
 
 def check_decision(decision: ShouldSandboxResult, approved: bool | None) -> None:
-    """Raises CommandDenied or ApprovalRequired unless the command may run. `approved` is the answer of whoever was
-    asked, None when there was nobody."""
+    """Raise CommandDenied or ApprovalRequired unless the command may run."""
     if decision.behavior == "allow" or (decision.behavior == "ask" and approved):
         return
     if decision.behavior == "ask":
-        how = "nobody was there to approve it" if approved is None else "it was not approved"
+        how = "there is no approve callback" if approved is None else "it was not approved"
         raise ApprovalRequired(
             "approval_required",
             f"the command needs approval, and {how}: {decision.reason.text}",
-            decision.hint or ("pass approve=, a function that gets the decision" if approved is None else ""),
+            decision.hint or ("pass approve=, a function of the decision" if approved is None else ""),
             decision,
         )
     raise CommandDenied("command_denied", f"the command is denied: {decision.reason.text}", decision.hint, decision)
 
 
 def has_terminal(stdin: Stream) -> bool:
-    """Whether a command spawned with this `stdin` gets the terminal of this process."""
+    """Return whether a command with this `stdin` gets this process's terminal."""
     if stdin is not None:
         return False
     try:
@@ -243,7 +234,7 @@ def has_terminal(stdin: Stream) -> bool:
 
 
 def spawn_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments for the spawn itself, without those about text."""
+    """Return the keyword arguments of the spawn, without those about text."""
     given = {
         name: options[name]
         for name in ("stdin", "stdout", "stderr", "bufsize", "umask", "pipesize", "process_group")
@@ -260,30 +251,29 @@ def leads_group(arguments: Mapping[str, Any]) -> bool:
 
 
 def shell_status(code: int | None) -> int | None:
-    """subprocess's return code as an exit status: -N (killed by signal N) becomes 128+N, which is also what comes out
-    of a sandbox whose command was killed."""
+    """Return subprocess's code as a shell's status: 128+N for signal N."""
     return 128 - code if code is not None and code < 0 else code
 
 
 def setup_error(outcome: WrapOutcomeResult, stderr: bytes | str | None = None) -> SandboxSetupError:
-    """The error for a command that was never started. `stderr`, where captured, has what bubblewrap said."""
+    """Return the error for a command that never started."""
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr or ""
     lines = (line.strip().removeprefix("sandboxd: ") for line in text.splitlines())
-    said = [] if outcome.settings_changed else [line for line in lines if line and not line.startswith("hint: ")]
+    messages = [] if outcome.settings_changed else [line for line in lines if line and not line.startswith("hint: ")]
     reason = outcome.reason or "the sandbox ended before the command started"
-    if said and said[-1] not in reason:
-        reason = f"{reason}: {said[-1]}"
+    if messages and messages[-1] not in reason:
+        reason = f"{reason}: {messages[-1]}"
     kind = SettingsChanged if outcome.settings_changed else WrapOutdated if outcome.outdated else SandboxSetupError
     return kind(f"the sandbox could not be set up, nothing was run: {reason}", outcome.hint or "see: sandboxd check")
 
 
 def spawn_error(launch: Launch, error: OSError) -> SandboxSetupError:
-    """The error for a wrapped argv that could not even be spawned."""
+    """Return the error for a wrapped argv that could not be spawned."""
     if error.filename == launch.cwd:
-        return SandboxSetupError(f"cannot run in {launch.cwd}: {error.strerror}", "give another cwd", "cwd_missing")
+        return SandboxSetupError(f"cannot run in {launch.cwd}: {error.strerror}", "pass an existing cwd", "cwd_missing")
     if error.errno == errno.E2BIG:
         return SandboxSetupError(
-            "the command and its environment are longer than the system lets a program receive",
+            "the command and its environment are longer than the system permits",
             "put the command into a file and run that",
             "command_too_long",
         )
@@ -293,8 +283,7 @@ def spawn_error(launch: Launch, error: OSError) -> SandboxSetupError:
 
 
 def run_arguments(options: RunOptions) -> tuple[bytes | str | None, float | None, bool, SpawnOptions]:
-    """The parts of a run: input, time-out, whether to check the status, and the options of the spawn. Raises ValueError
-    for contradictions, as subprocess.run does."""
+    """Return input, time-out, check and spawn options. Raises ValueError."""
     spawning: Any = dict(options)
     input = spawning.pop("input", None)
     timeout = spawning.pop("timeout", None)

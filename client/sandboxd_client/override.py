@@ -1,5 +1,6 @@
-"""`run(..., on_violation="ask")`: after a run in which something was blocked, people are asked whether the command may
-run once outside the sandbox. Nothing but a person's yes makes it run there. No I/O; both clients use it.
+"""`on_violation="ask"`: a second run outside the sandbox after a user's yes.
+
+Both clients use it. No I/O.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def wants_question(options: Mapping[str, Any]) -> bool:
-    """Whether `run` is to ask. Raises ValueError for a value it does not know, and where the command could not be run
-    a second time."""
+    """Return whether `run` asks. Raises ValueError where it cannot."""
     value = options.get("on_violation")
     if value is None:
         return False
@@ -31,8 +31,8 @@ def wants_question(options: Mapping[str, Any]) -> bool:
 
 
 def question(command: Command, options: Mapping[str, Any], done: Completed) -> dict[str, Any]:
-    """The keyword arguments of `permission_request`, beside its kind."""
-    assert done.wrap is not None, "without a sandbox nothing is blocked"
+    """Return the keyword arguments of `permission_request`, without its kind."""
+    assert done.wrap is not None, "there are no violations without a sandbox"
     return {
         "session_id": options.get("session_id"),
         "cwd": absolute(options.get("cwd")),
@@ -43,19 +43,18 @@ def question(command: Command, options: Mapping[str, Any], done: Completed) -> d
 
 
 def launch_outside(command: Command, options: Mapping[str, Any], answer: PermissionRequestResult) -> Launch | None:
-    """What to spawn after a yes of a person; None after every other answer. A yes that is said to be the policy's is
-    none: policy does not give it."""
-    if answer.behavior != "allow" or answer.by in (None, "policy"):
+    """Return the bare launch after a user's yes, else None."""
+    if answer.behavior != "allow" or answer.by in (None, "policy"):  # policy gives no such yes
         return None
     return approved_launch(command, options, absolute(options.get("cwd")), answer.env)
 
 
-def told(
+def with_answer(
     done: Completed, answer: PermissionRequestResult | SandboxdError, inside: Completed | None = None
 ) -> Completed:
-    """`done`, which is the result, with what became of the question."""
+    """Return `done` with the answer to the prompt."""
     if isinstance(answer, SandboxdError):
-        done.override = Override(False, f"nobody could be asked: {answer.message}", hint=answer.hint)
+        done.override = Override(False, f"the prompt failed: {answer.message}", hint=answer.hint)
     else:
         done.override = Override(inside is not None, answer.text, answer.by, answer.hint, inside)
     return done

@@ -1,4 +1,4 @@
-"""A running command, like subprocess.Popen; its end, like subprocess.CompletedProcess."""
+"""A running command, like subprocess.Popen; its end, like CompletedProcess."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
-from sandboxd_client.override import launch_outside, question, told
+from sandboxd_client.override import launch_outside, question, with_answer
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
@@ -36,8 +36,11 @@ _AFTER_KILL_S = 2.0
 
 
 class Process:
-    """What `Client.spawn` returns. Signals reach the command itself, not the sandbox around it. `wait` and
-    `communicate` raise SandboxSetupError when the sandbox could not be set up and nothing was run."""
+    """The result of `Client.spawn`.
+
+    Signals reach the command itself, not the sandbox around it. `wait` and `communicate` raise SandboxSetupError when
+    the sandbox failed and no command ran.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The spawned process: the sandbox around the command, and the leader of its tree as seen from here."""
+        """The spawned process: the sandbox around the command."""
         return self._popen.pid
 
     @property
@@ -87,7 +90,7 @@ class Process:
 
     @property
     def violations(self) -> tuple[ViolationRecord, ...]:
-        """What was blocked; complete once the process has ended. Empty when the daemon is gone."""
+        """The violations; complete once the process has ended."""
         outcome = self.outcome()
         return () if outcome is None else outcome.violations
 
@@ -111,7 +114,7 @@ class Process:
         return stdout, stderr
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the command; to the sandbox while the command does not run yet."""
+        """Send a signal to the command, or to the sandbox before it starts."""
         if self._popen.poll() is None:
             self._killed = self._killed or number == processes.SIGKILL
             processes.signal_command(self.pid, number, group=self._leads_group)
@@ -120,11 +123,11 @@ class Process:
         self.send_signal(15)
 
     def kill(self) -> None:
-        """The whole tree, at once."""
+        """Kill the whole tree at once."""
         self.send_signal(processes.SIGKILL)
 
     def stop(self, grace: float | None = None) -> int:
-        """SIGTERM, and SIGKILL to the whole tree when it has not ended `grace` seconds later."""
+        """Send SIGTERM, and after `grace` seconds SIGKILL to the whole tree."""
         self.terminate()
         try:
             self._popen.wait(self.grace if grace is None else grace)
@@ -135,7 +138,7 @@ class Process:
         return self.returncode or 0
 
     def outcome(self) -> WrapOutcomeResult | None:
-        """What the daemon knows of the command; None for a bare command, and when the daemon cannot be asked."""
+        """Return the outcome; None for a bare command or without a daemon."""
         if self.launch.wrap is None:
             return None
         if not self._asked:
@@ -156,7 +159,7 @@ class Process:
         return status
 
     def _drain(self, deadline: float | None) -> None:
-        """Wait until what the command wrote has been copied. Raises TimeoutExpired."""
+        """Wait until the relay has copied all output. Raises TimeoutExpired."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if self._relay is not None and not self._relay.finish(left):
             raise subprocess.TimeoutExpired(self.args, left or 0.0)
@@ -171,7 +174,7 @@ class Process:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the streams and wait, as subprocess.Popen does."""
+        """Close the streams and wait, like subprocess.Popen."""
         self._popen.__exit__(kind, error, trace)
         self._drain(None)
 
@@ -180,8 +183,10 @@ class Process:
 
 
 def complete(process: Process, input: Any, timeout: float | None) -> Completed:
-    """Wait for the end and collect the output, as subprocess.run does. Raises TimeoutExpired with what there was of
-    the output, after the whole tree has ended; SandboxSetupError."""
+    """Wait for the end and collect the output, like subprocess.run.
+
+    Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError.
+    """
     popen = process._popen
     deadline = _deadline(timeout)
     with popen:
@@ -216,8 +221,10 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 def _end_and_collect(process: Process) -> tuple[Any, Any]:
-    """TERM, KILL after the grace, and what was written until then. The output can stay open after the end only where
-    there is no pid namespace, and a process escaped from its group; it is not waited for."""
+    """Send TERM, KILL after the grace, and return the output until then.
+
+    Without a pid namespace a process that escaped from its group can keep the output open. It is not waited for.
+    """
     process.terminate()
     try:
         return process._popen.communicate(timeout=process.grace)
@@ -244,10 +251,9 @@ def start(
     options: SpawnOptions,
     ask_outcome: Callable[[str], WrapOutcomeResult],
     *,
-    after: Process | None = None,
+    after: Process | None = None,  # an attempt that did not start
 ) -> Process:
-    """Spawn it. Raises SandboxSetupError when that fails; of a bare command OSError, as subprocess does. `after` is the
-    same command at an attempt in which it did not start."""
+    """Spawn a launch. Raises SandboxSetupError, or OSError for a bare command."""
     arguments = spawn_arguments(options)
     text: Any = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
     relay = None
@@ -282,19 +288,19 @@ def check_streams(options: SpawnOptions) -> None:
 
 
 def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:
-    """Ask the callback of the caller about a command; None where there is nothing to ask, or no callback."""
+    """Ask the caller's callback; None without a callback or a question."""
     return bool(approve(decision)) if decision.behavior == "ask" and approve is not None else None
 
 
 def ask_to_run_outside(
     client: RpcMethods, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
 ) -> Completed:
-    """The result after the question of `on_violation="ask"`: that of a second run, or the first one as it was."""
+    """Return the result of a second run after a user's yes, else the first one."""
     try:
         answer = client.permission_request("sandbox_override", **question(command, options, done))
     except SandboxdError as error:
-        return told(done, error)
+        return with_answer(done, error)
     launch = launch_outside(command, options, answer)
     if launch is None:
-        return told(done, answer)
-    return told(complete(start(launch, options, client.wrap_outcome), input, timeout), answer, inside=done)
+        return with_answer(done, answer)
+    return with_answer(complete(start(launch, options, client.wrap_outcome), input, timeout), answer, inside=done)

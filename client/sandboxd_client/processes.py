@@ -1,12 +1,12 @@
 """Signals to a sandboxed command from outside.
 
-The process that was spawned is bubblewrap, which passes no signals on; a signal to it takes the sandbox down without
-the command having heard. The one to signal is the sandbox's process 1, a child of it: it hands signals from outside to
-the command. It is found through /proc and pinned with a descriptor before it is signalled, so that its pid cannot mean
-another process by then. While it does not exist, or does not listen to the signal yet (the kernel drops those for a
-process 1, pid_namespaces(7)), nothing has been run, and the spawned process is signalled itself.
+The spawned process is bubblewrap, which passes no signals on: a signal to it would end the sandbox before the command
+gets it. The target is process 1 of the sandbox, a child of bubblewrap, which passes signals on to the command. It is
+found through /proc and pinned with a descriptor before the signal, so that its pid cannot mean another process. Before
+process 1 exists or handles the signal (the kernel drops those for a process 1, pid_namespaces(7)), no command runs, and
+the spawned process gets the signal.
 
-The spawned process must not have been waited for by the time of the call: its pid is then still its own.
+The caller must not have waited for the spawned process yet: its pid is then still valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Iterator
 else:
-    import _signal  # what `signal` wraps in enums, 4 ms cheaper to import
+    import _signal  # 4 ms cheaper than `signal`, which wraps it in enums
 
 SIGSTOP = int(_signal.SIGSTOP)
 SIGCONT = int(_signal.SIGCONT)
@@ -26,12 +26,15 @@ SIGKILL = int(_signal.SIGKILL)
 
 
 def signal_command(pid: int, number: int, *, group: bool = False) -> None:
-    """Send a signal to the command that runs under the spawned process `pid`. `group`: the process leads a group of its
-    own, which is signalled where there is no pid namespace. A process that is gone is no error."""
+    """Send a signal to the command below the spawned process `pid`.
+
+    `group`: the process leads a process group, which gets the signal where there is no pid namespace. A process that is
+    gone is no error.
+    """
     init = _find_init(pid, number)
     if init is None:
         _kill(pid, number, group)
-    elif number in (SIGSTOP, SIGCONT):  # stopping process 1 would stop nobody else
+    elif number in (SIGSTOP, SIGCONT):  # a stop of process 1 would not reach its children
         for child in _children(init):
             _send(child, init, number)
     else:
@@ -39,22 +42,22 @@ def signal_command(pid: int, number: int, *, group: bool = False) -> None:
 
 
 def kill_command(pid: int, *, group: bool = False) -> None:
-    """Kill the whole tree: with process 1 its pid namespace goes. The spawned process ends by itself after that."""
+    """Kill the whole tree: its pid namespace ends with process 1."""
     signal_command(pid, SIGKILL, group=group)
 
 
 def kill_group(leader: int) -> None:
-    """Kill what is left of the group that `leader` led. Its id is not given to others while a member lives."""
+    """Kill the rest of a group; its id stays reserved while a member lives."""
     _kill(leader, SIGKILL, True)
 
 
 def in_own_namespace(pid: int) -> bool | None:
-    """Whether `pid` is in the pid namespace of this process; None when that cannot be told (it is gone)."""
+    """Return whether `pid` is in this process's pid namespace, None if unknown."""
     status = _status(pid)
-    own = _status(os.getpid())
-    if status is None or own is None or "NSpid" not in status:
+    current = _status(os.getpid())
+    if status is None or current is None or "NSpid" not in status:
         return None
-    return len(status["NSpid"]) == len(own["NSpid"])
+    return len(status["NSpid"]) == len(current["NSpid"])
 
 
 def _kill(pid: int, number: int, group: bool) -> None:
@@ -63,7 +66,7 @@ def _kill(pid: int, number: int, group: bool) -> None:
             os.killpg(pid, number)
         else:
             os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # macOS says EPERM of a group of zombies
+    except (ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
         pass
 
 
@@ -89,8 +92,8 @@ def _find_init(pid: int, number: int) -> int | None:
             continue
         names = status.get("NSpid", [])
         if len(names) > 1 and names[-1] == "1":
-            heeds = _has(status, "SigCgt", number) or _has(status, "SigBlk", number)
-            return child if heeds or number in (SIGKILL, SIGSTOP, SIGCONT) else None
+            handled = _has(status, "SigCgt", number) or _has(status, "SigBlk", number)
+            return child if handled or number in (SIGKILL, SIGSTOP, SIGCONT) else None
     return None
 
 
@@ -99,7 +102,7 @@ def _has(status: dict[str, list[str]], mask: str, number: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, list[str]] | None:
-    """The fields of /proc/PID/status, see proc_pid_status(5)."""
+    """Return the fields of /proc/PID/status, see proc_pid_status(5)."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             lines = file.read().splitlines()

@@ -1,11 +1,10 @@
-"""Programs and code of the host, taken only from places that no sandboxed command of this user can write.
+"""Programs and code of the host that no command of this user can write.
 
-The environment of a caller is no ground for trust: an activated virtual environment or `npm run` puts directories of a
+The environment of a caller is no basis for trust: an activated virtual environment or `npm run` puts directories of a
 project at the head of PATH, and the project's commands write there. Two kinds of places are safe:
 
-- what belongs to root (or to a user that this user namespace does not know), physically, with every directory and link
-  on the way, and cannot be written by this user. For root itself that says nothing, so it has to lie in a tree of the
-  system as well;
+- places that belong to root (or to a user that this user namespace does not know), with every directory and link on
+  the way, and that this user cannot write. For root itself they must also be below a tree of the system;
 - the trees of a home directory that are protected paths of every sandbox (`HOME_TREES`, rows of
   `sandboxd.policy.paths.protected_names`).
 """
@@ -27,28 +26,28 @@ SYSTEM_DIRECTORIES: tuple[str, ...] = (
     "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
     "/run/current-system/sw/bin", "/run/current-system/profile/bin", "/nix/var/nix/profiles/default/bin",
 )  # fmt: skip
-"""Looked through first, whatever PATH says; the last three are those of NixOS, Guix System and a Nix for all users."""
+"""Searched before PATH; the last three are those of NixOS, Guix System and a Nix for all users."""
 
 SYSTEM_TREES = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/gnu", "/var/guix",
     "/run/current-system", "/System", "/Library",
 )  # fmt: skip
-"""Where root's own programs may come from."""
+"""Trees for root's programs."""
 
 HOME_TREES = (
     ".local/bin", "bin", ".cargo/bin", ".local/share/uv/tools", ".local/share/uv/python", ".local/share/pipx",
     ".local/pipx", ".pyenv",
 )  # fmt: skip
-"""Below the home directory: protected in every sandbox."""
+"""Trees below the home directory that every sandbox protects."""
 
 OPENED_RECORD = ".local/state/sandboxd/trust/opened"
-"""Below the home directory: what commands could write, as `sandboxd.settings.files.trust` records it."""
+"""Record of directories that commands could write, below the home directory (`sandboxd.settings.files.trust`)."""
 
-_MOST_LINKS = 40
-_MOST_RECORDED = 4 * 1024 * 1024
+_MAX_LINKS = 40
+_MAX_RECORD = 4 * 1024 * 1024
 _OVERFLOW_UID = 65534
 _LIBRARY_PATHS = frozenset({"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH"})
-_LOADED = frozenset({"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"})
+_PRELOADED = frozenset({"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"})
 _CODE_PREFIXES = ("PYTHON", "LD_", "DYLD_")
 _CODE_NAMES = frozenset(
     """GCONV_PATH GETCONF_DIR LOCPATH MALLOC_TRACE NLSPATH GLIBC_TUNABLES OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES
@@ -58,17 +57,19 @@ _CODE_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What came of looking for a program: its `path`, else the first file of that name that is not taken (`refused`)
-    and `why`."""
+    """The result of the search for a program."""
 
     path: str | None
-    refused: str = ""
-    why: str = ""
+    refused: str = ""  # the first file of that name that commands could write
+    why: str = ""  # the reason of the refusal
 
 
 def find(name: str, search_path: str = "", writable: Iterable[str] = ()) -> Search:
-    """Look for an executable file in the directories of the system, then in those of `search_path`, and take the first
-    that commands cannot write. `writable` are directories that commands are known to write."""
+    """Return the first executable file of this name that commands cannot write.
+
+    The directories of the system come before those of `search_path`. `writable` are directories that commands are known
+    to write.
+    """
     refused = why = ""
     seen = set[str]()
     entries = (entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry))
@@ -90,7 +91,7 @@ def find(name: str, search_path: str = "", writable: Iterable[str] = ()) -> Sear
 
 
 def _real_path(path: str) -> str:
-    """Where links lead, as far as this process may follow them: a link below /proc may be another process's."""
+    """Return the target of links, as far as this process may follow them."""
     try:
         return os.path.realpath(path)
     except OSError:
@@ -98,33 +99,33 @@ def _real_path(path: str) -> str:
 
 
 def why_writable(path: str, writable: Iterable[str] = ()) -> str:
-    """Why commands could have written what is at an absolute path; empty when they could not."""
+    """Return why commands could have written an absolute path, or ""."""
     trees = home_trees()
     opened = tuple(map(_real_path, writable))
     try:
         for place, state in places_on(path):
             tree = next((tree for tree in trees if is_in(place, tree)), "")
             if not tree and any(is_in(tree, place) for tree in trees):
-                continue  # on the way to what is protected, which is kept in its place
+                continue  # a parent of a protected tree: the sandbox keeps it in place
             if any(is_in(place, directory) and (not tree or is_in(directory, tree)) for directory in opened):
                 return f"commands may write {place}"
             if tree:
                 continue
-            reason = _why_open(place, state)
+            reason = _why_writable_place(place, state)
             if reason:
                 return reason
     except OSError as error:
         return f"{error.filename or path}: {error.strerror}"
-    if os.geteuid() == 0 and not _of_the_system(path, trees):
-        return f"{path} is in no directory of the system, and everything else may be a project of root"
+    if os.geteuid() == 0 and not _is_system_path(path, trees):
+        return f"{path} is outside the directories of the system, and root's projects may have written it"
     return ""
 
 
 def opened_place(paths: Iterable[str], homes: Iterable[str] | None = None) -> str:
-    """The recorded directory, one that commands could write, that holds one of these paths.
+    """Return the recorded directory, writable by commands, above a path.
 
-    Empty when there is none, the root where a record cannot be read. `homes` are those with a record: by default $HOME
-    and that of the user.
+    Empty without one, the root where a record cannot be read. `homes` are those with a record: by default $HOME and
+    that of the user.
     """
     real = [_real_path(path) for path in paths if path]
     for home in dict.fromkeys((os.environ.get("HOME", ""), home_of_the_user()) if homes is None else homes):
@@ -135,23 +136,23 @@ def opened_place(paths: Iterable[str], homes: Iterable[str] | None = None) -> st
 
 
 def _opened(record: str) -> list[str]:
-    import json  # only where a daemon is started
+    import json  # needed only to start a daemon
 
     try:
         with open(os.open(record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            lines = file.read(_MOST_RECORDED + 1)
+            lines = file.read(_MAX_RECORD + 1)
     except FileNotFoundError:
         return []
     except OSError:
         return ["/"]
-    if len(lines) > _MOST_RECORDED:
+    if len(lines) > _MAX_RECORD:
         return ["/"]
     found = []
     for line in lines.splitlines():
         if line.startswith(b'"'):
             try:
                 found.append(str(json.loads(line)))
-            except ValueError:  # it was cut off
+            except ValueError:  # truncated
                 continue
     return found
 
@@ -163,10 +164,10 @@ def home_of_the_user() -> str:
         return ""
 
 
-def _why_open(place: str, state: os.stat_result) -> str:
+def _why_writable_place(place: str, state: os.stat_result) -> str:
     if state.st_uid not in (0, _OVERFLOW_UID) or (state.st_uid == _OVERFLOW_UID == os.geteuid()):
         return f"{place} does not belong to root"
-    if stat.S_ISLNK(state.st_mode) or state.st_mode & stat.S_ISVTX:  # the directories decide; each entry on its own
+    if stat.S_ISLNK(state.st_mode) or state.st_mode & stat.S_ISVTX:  # the directories and the entries decide
         return ""
     by_others = bool(state.st_mode & stat.S_IWOTH)
     if by_others or (os.geteuid() != 0 and os.access(place, os.W_OK)):
@@ -174,14 +175,14 @@ def _why_open(place: str, state: os.stat_result) -> str:
     return ""
 
 
-def _of_the_system(path: str, trees: tuple[str, ...]) -> bool:
+def _is_system_path(path: str, trees: tuple[str, ...]) -> bool:
     real = os.path.realpath(path)
     allowed = (*SYSTEM_TREES, *SYSTEM_DIRECTORIES, *trees)
     return any(is_in(path, tree) for tree in allowed) and any(is_in(real, tree) for tree in allowed)
 
 
 def places_on(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every directory and link that an absolute path leads through, as they really lie, and its end. Raises OSError."""
+    """Yield each physical place on an absolute path. Raises OSError."""
     waiting = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     at, links = "/", 0
     yield at, os.lstat(at)
@@ -190,23 +191,25 @@ def places_on(path: str) -> Iterator[tuple[str, os.stat_result]]:
         if part == "..":
             at = os.path.dirname(at)
             continue
-        here = os.path.join(at, part)
-        state = os.lstat(here)
-        yield here, state
+        place = os.path.join(at, part)
+        state = os.lstat(place)
+        yield place, state
         if not stat.S_ISLNK(state.st_mode):
-            at = here
+            at = place
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        target = os.readlink(here)
+        target = os.readlink(place)
         at = "/" if target.startswith("/") else at
         waiting.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
 
 
 def home_trees() -> tuple[str, ...]:
-    """The protected trees of the home that the user database names: $HOME may be what a project wants it to be, and a
-    daemon with another home protects other ones."""
+    """Return the protected trees of the home that the user database names.
+
+    A project can set $HOME, and a daemon with another home protects other trees.
+    """
     try:
         home = pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -222,12 +225,15 @@ def is_in(path: str, directory: str) -> bool:
 
 
 def without_code(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the variables by which an interpreter, the dynamic linker, the C library or OpenSSL loads
-    code (ld.so(8), python(1), openssl-env(7)). What the dynamic linker is told stays where commands cannot write it."""
+    """Return the environment without variables that load code.
+
+    Interpreters, the dynamic linker, the C library and OpenSSL read them (ld.so(8), python(1), openssl-env(7)). Entries
+    for the linker that commands cannot write stay.
+    """
     kept = dict(environment)
     for name, value in environment.items():
-        if name in _LIBRARY_PATHS or name in _LOADED:
-            rest = _safe_entries(value, loaded=name in _LOADED)
+        if name in _LIBRARY_PATHS or name in _PRELOADED:
+            rest = _safe_entries(value, loaded=name in _PRELOADED)
             if rest:
                 kept[name] = rest
             else:
@@ -238,8 +244,11 @@ def without_code(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _safe_entries(value: str, *, loaded: bool) -> str:
-    """The absolute entries that commands cannot write. The linker separates by colons, and what it loads by spaces too;
-    a name without a slash is looked for in directories that have passed."""
+    """Return the absolute entries that commands cannot write.
+
+    The linker separates entries by colons, and preloaded names by spaces too. It searches a name without a slash in
+    directories that have passed.
+    """
     entries = value.replace(" ", ":").split(":") if loaded else value.replace(";", ":").split(":")
     kept = (
         entry
@@ -252,17 +261,19 @@ def _safe_entries(value: str, *, loaded: bool) -> str:
 
 
 def isolated_path() -> list[str]:
-    """The directories that this interpreter imports from when it is started with -I: not those of PYTHONPATH, of the
-    script and of the user site, except where a .pth file names them too (site.py)."""
+    """Return the import path of this interpreter under -I.
+
+    It lacks PYTHONPATH, the script's directory and the user site, except where a .pth file names them (site.py).
+    """
     left_out = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     if not sys.flags.safe_path and sys.path:
         left_out.add(sys.path[0])
     user = getattr(sys.modules.get("site"), "USER_SITE", None) or ""
     kept = [entry for entry in sys.path if os.path.isabs(entry) and entry not in left_out and entry != user]
-    return kept + [entry for entry in _added(kept) if entry in left_out]
+    return kept + [entry for entry in _pth_entries(kept) if entry in left_out]
 
 
-def _added(directories: Iterable[str]) -> Iterator[str]:
+def _pth_entries(directories: Iterable[str]) -> Iterator[str]:
     for directory in directories:
         if os.path.basename(directory) not in ("site-packages", "dist-packages") or not os.path.isdir(directory):
             continue

@@ -1,11 +1,11 @@
-"""Sockets as standard streams of a command: bytes copied between them and pipes.
+"""Sockets as standard streams of a command, copied to and from pipes.
 
-A network socket takes its network with it: whoever holds it can connect it anew. So a sandboxed command gets a pipe in
-its place, and this process copies. Sockets that need no relay (connected Unix streams), and those that carry no bytes
-(listening, unconnected, netlink), are passed as they are: the sandbox decides about them.
+A network socket takes its network with it: its holder can connect it anew. So a sandboxed command gets a pipe in its
+place, and this process copies. Sockets that need no relay (connected Unix streams), and those that carry no bytes
+(listening, unconnected, netlink), are passed unchanged: the sandbox decides about them.
 
-Nothing is changed at the socket itself, which others may share: no flag is set, and no direction is shut down. Its
-peer sees the end when its last holder has closed it, as without a relay.
+The socket itself, which other processes may share, keeps its flags and directions. Its peer sees the end when its last
+holder closes it, as without a relay.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ _STANDARD_INPUT = 0
 
 
 class Relay:
-    """`streams` are the descriptors that a command is to have as 0, 1 and 2; `passed` are those to give it instead. A
-    stream of another kind (None, or a negative number that means something to subprocess) stays what it is.
+    """The copies between the standard streams of a command and pipes.
 
-    Spawn with `passed`, then `start`, or `abandon` where the spawn failed; and `finish` when the command has ended.
-    `after` is the relay of a command that did not start: what it has read comes first."""
+    `streams` are the descriptors for 0, 1 and 2 of the command, `passed` those to give it. A stream of another kind
+    (None, or a negative number of subprocess) stays unchanged. Spawn with `passed`, then call `start`, or `abandon`
+    when the spawn failed; call `finish` when the command has ended. `after` is the relay of a command that did not
+    start: the bytes that it has read come first.
+    """
 
     def __init__(self, streams: Sequence[int | None], after: Relay | None = None) -> None:
         self.passed = list(streams)
-        self._commands: list[int] = []  # the command's ends of the pipes
+        self._command_ends: list[int] = []
         self._inward: list[_Direction] = []
         self._outward: list[_Direction] = []
-        self._input = -1  # the command's end of the pipe for its input, for what nobody has read of it
+        self._input = -1  # the command's end of its input pipe, for unread bytes
         self._unread: bytes = b"" if after is None else after._unread
         self._ended = False
         self._abandoned = False
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # of the next two, which the thread closes
+        self._lock = threading.Lock()  # for the next two, which the thread closes
         self._woken, self._wake = os.pipe()
         try:
             for number, descriptor in enumerate(streams):
@@ -56,27 +58,27 @@ class Relay:
     def _relay(self, number: int, descriptor: int) -> None:
         for one in self._outward:
             if number != _STANDARD_INPUT and os.path.sameopenfile(one.socket.fileno(), descriptor):
-                self.passed[number] = self._commands[-1]  # what is written to both stays in its order
+                self.passed[number] = self._command_ends[-1]  # one pipe keeps the order of writes to both
                 return
         reader, writer = os.pipe()
         inward = number == _STANDARD_INPUT
-        mine, commands = (writer, reader) if inward else (reader, writer)
-        os.set_blocking(mine, False)
-        self.passed[number] = commands
-        self._commands.append(commands)
-        direction = _Direction(mine, _duplicate(descriptor))
+        own_end, command_end = (writer, reader) if inward else (reader, writer)
+        os.set_blocking(own_end, False)
+        self.passed[number] = command_end
+        self._command_ends.append(command_end)
+        direction = _Direction(own_end, _duplicate(descriptor))
         if inward:
-            self._input = os.dup(commands)
+            self._input = os.dup(command_end)
             direction.held = memoryview(self._unread)
         (self._inward if inward else self._outward).append(direction)
 
     def start(self) -> None:
-        """The command has its ends now; copy."""
-        self._close_commands()
+        """Start to copy, after the spawn of the command."""
+        self._close_command_ends()
         if not self._inward and not self._outward:
             self._close()
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for other threads
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # other threads take signals
         try:
             self._thread = threading.Thread(target=self._copy, name="relay of standard streams", daemon=True)
             self._thread.start()
@@ -84,7 +86,7 @@ class Relay:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def finish(self, timeout: float | None = None) -> bool:
-        """The command has ended: wait until all that it wrote is where it belongs. False after `timeout` seconds."""
+        """Wait until all output of the ended command is copied; False on time-out."""
         if self._thread is not None:
             self._ended = True
             self._notify()
@@ -93,9 +95,9 @@ class Relay:
         return True
 
     def abandon(self) -> None:
-        """Stop copying, at once."""
+        """Stop copying at once."""
         self._abandoned = True
-        self._close_commands()
+        self._close_command_ends()
         if self._thread is None:
             self._close()
         else:
@@ -106,9 +108,9 @@ class Relay:
             if self._wake >= 0:
                 os.write(self._wake, b"x")
 
-    def _close_commands(self) -> None:
-        while self._commands:
-            os.close(self._commands.pop())
+    def _close_command_ends(self) -> None:
+        while self._command_ends:
+            os.close(self._command_ends.pop())
 
     def _close(self) -> None:
         for one in (*self._inward, *self._outward):
@@ -125,14 +127,14 @@ class Relay:
 
     def _copy(self) -> None:
         try:
-            # After the end of the input too: until the command has ended, what is in the pipe is the command's.
+            # Also after the end of the input: the command may read the pipe until it ends.
             while not self._abandoned and (self._outward or (self._input >= 0 and not self._ended)):
-                self._turn()
+                self._step()
         finally:
-            self._unread = self._left_in_pipe() + b"".join(one.held for one in self._inward)
+            self._unread = self._unread_in_pipe() + b"".join(one.held for one in self._inward)
             self._close()
 
-    def _left_in_pipe(self) -> bytes:
+    def _unread_in_pipe(self) -> bytes:
         parts = []
         poll = select.poll()
         if self._input >= 0:
@@ -141,7 +143,7 @@ class Relay:
             parts.append(os.read(self._input, _CHUNK))
         return b"".join(parts)
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         wanted: dict[int, int] = {}
@@ -161,7 +163,7 @@ class Relay:
 
 
 def relay_streams(arguments: dict[str, Any], after: Relay | None = None) -> Relay:
-    """For the keyword arguments of a spawn, as of subprocess.Popen: its streams are replaced in them."""
+    """Return a relay for the keyword arguments of a spawn, and change them."""
     names = ("stdin", "stdout", "stderr")
     given = [arguments.get(name) for name in names]
     streams = [
@@ -178,7 +180,7 @@ def relay_streams(arguments: dict[str, Any], after: Relay | None = None) -> Rela
 
 
 class _Direction:
-    """From a socket to a pipe, or the other way. `held` has been read and not yet written."""
+    """One copy direction; `held` has been read and not yet written."""
 
     def __init__(self, pipe: int, end: socket.socket) -> None:
         self.pipe = pipe
@@ -191,7 +193,7 @@ class _Direction:
         self.socket.close()
 
     def moves_inward(self, ready: dict[int, int]) -> bool:
-        """Whether this goes on; otherwise it has been closed."""
+        """Return whether the direction stays open."""
         try:
             if not self.held and self.socket.fileno() in ready:
                 self.held = memoryview(self.socket.recv(_CHUNK, socket.MSG_DONTWAIT))
@@ -202,7 +204,7 @@ class _Direction:
                 self.held = self.held[os.write(self.pipe, self.held) :]
         except BlockingIOError:
             pass
-        except OSError:  # one of them is gone: then the command reads the end, or does not read
+        except OSError:  # an end is gone: the command reads the end, or nothing
             self.close()
             return False
         return True
@@ -218,7 +220,7 @@ class _Direction:
                 self.held = self.held[self.socket.send(self.held, socket.MSG_DONTWAIT) :]
         except BlockingIOError:
             pass
-        except OSError:  # the peer is gone: the command hears of it as of any pipe without a reader
+        except OSError:  # the peer is gone: the command gets EPIPE
             self.close()
             return False
         return True
@@ -229,7 +231,10 @@ def _duplicate(descriptor: int) -> socket.socket:
 
 
 def _needs_relay(descriptor: int) -> bool:
-    """Whether this is a socket with a peer that is no Unix stream. One whose peer has gone counts as well."""
+    """Return whether this is a socket with a peer that is no Unix stream.
+
+    A socket whose peer has gone counts as well.
+    """
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False

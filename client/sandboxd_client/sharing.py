@@ -1,8 +1,7 @@
-"""One connection used by many threads at once: requests are pipelined, answers are handed to whoever waits for them.
+"""One connection for many threads at once, with pipelined requests.
 
-There is no reader thread. Of the threads that wait for an answer one reads for all of them; when it has its own,
-another takes over. So a program that only now and then runs a command pays for no thread, and nothing is left after a
-fork.
+There is no reader thread. Of the waiting threads one reads for all of them; when it has its answer, another takes over.
+So a program that seldom runs a command needs no thread, and nothing is left after a fork.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 NOTIFICATIONS_KEPT: Final = 1024
-"""Of those that nobody has taken yet; the oldest ones go. Only who subscribed is sent any."""
+"""Most notifications that wait for the caller; older ones are dropped."""
 
 
 class SharedConnection:
-    """Owns `connection`. Once broken it stays so; every call then raises the reason."""
+    """Owner of a connection. Once it is broken, every call raises the reason."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -45,24 +44,24 @@ class SharedConnection:
         self._last_id = 0
         self._waiting: dict[int, Message | None] = {}
         self._notifications: deque[tuple[str, Any]] = deque(maxlen=NOTIFICATIONS_KEPT)
-        self._someone_reads = False
+        self._has_reader = False
         self._closed = False
         self._broken: SandboxdError | None = None
 
     def close(self) -> None:
-        """Threads that wait are woken with ConnectionLost."""
+        """Close the connection; waiting threads get ConnectionLost."""
         self._break(ConnectionLost("the client was closed"))
         with self._changed:
             self._closed = True
-            if not self._someone_reads:
+            if not self._has_reader:
                 self._connection.close()
 
     def abandon(self) -> None:
-        """After a fork: give up this process's copy of the descriptor, and leave the parent's conversation alone."""
+        """Close this process's copy of the descriptor after a fork."""
         self._connection.close()
 
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
-        """Raises the error the answer carries, ConnectionLost, DaemonTimeout, InvalidCommand."""
+        """Return the result of a request. Raises SandboxdError."""
         with self._changed:
             if self._broken is not None:
                 raise ConnectionLost(self._broken.message, sent=False)
@@ -74,7 +73,7 @@ class SharedConnection:
         deadline = None if timeout is None else time.monotonic() + timeout
         sent = self._send(frame)
         try:
-            # Also when it could not be sent: a daemon that refuses a caller says why before it hangs up.
+            # Also after a failed send: a daemon that refuses a caller sends the reason before it hangs up.
             return result_of(self._wait(lambda: self._waiting.get(number), deadline))
         except TimeoutError:
             raise DaemonTimeout(method, timeout or 0) from None
@@ -93,12 +92,12 @@ class SharedConnection:
         return True
 
     def next_notification(self, timeout: float | None) -> tuple[str, Any]:
-        """The method and the parameters of the next notification. Raises ConnectionLost, TimeoutError."""
+        """Return method and parameters. Raises ConnectionLost, TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         return self._wait(lambda: self._notifications.popleft() if self._notifications else None, deadline)
 
     def _wait(self, find: Callable[[], T | None], deadline: float | None) -> T:
-        """What `find` finds once it finds something. It is called with the lock held, after each message."""
+        """Return the first result of `find`, called under the lock per message."""
         while True:
             with self._changed:
                 while True:
@@ -107,8 +106,8 @@ class SharedConnection:
                         return found
                     if self._broken is not None:
                         raise self._broken
-                    if not self._someone_reads:
-                        self._someone_reads = True
+                    if not self._has_reader:
+                        self._has_reader = True
                         break
                     if not self._changed.wait(_left(deadline)):
                         raise TimeoutError
@@ -119,7 +118,7 @@ class SharedConnection:
                 raise
             finally:
                 with self._changed:
-                    self._someone_reads = False
+                    self._has_reader = False
                     self._changed.notify_all()
                     if self._closed:
                         self._connection.close()
@@ -129,7 +128,7 @@ class SharedConnection:
         if "method" in message:
             if "id" in message:
                 with self._sending, contextlib.suppress(ConnectionLost):
-                    self._connection.heard(message)
+                    self._connection.handle(message)
                 return
             with self._changed:
                 self._notifications.append((str(message["method"]), message.get("params")))
@@ -158,7 +157,7 @@ def _left(deadline: float | None) -> float | None:
 
 
 class SharedConnector:
-    """Connects when it is needed and repeats what may be repeated, for all threads of a process."""
+    """The connection of a client for all threads: connects, repeats requests."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None, *, autostart: bool, timeout: float | None, role: Role
@@ -175,7 +174,7 @@ class SharedConnector:
 
     @property
     def socket(self) -> str:
-        """The path of the socket. Raises PermissionDenied when the environment names an impossible one."""
+        """The path of the socket. Raises PermissionDenied."""
         if self.path is None:
             self.path = usable_path()
         return self.path
@@ -185,14 +184,14 @@ class SharedConnector:
         self._connected()
 
     def remember(self, done: Completed) -> None:
-        """Fetch the outcome of a command at the latest when the connection is closed."""
+        """Fetch the outcome of a command before the connection closes."""
         self._unasked.add(done)
 
     def close(self) -> None:
-        """Hang up. A later call connects anew."""
+        """Close the connection; a later call connects anew."""
         self._autostart, autostart = False, self._autostart
         try:
-            for done in tuple(self._unasked):  # a caller that still holds one may look at its violations later
+            for done in tuple(self._unasked):  # the caller may look at the violations later
                 _ = done.violations
         finally:
             self._autostart = autostart
@@ -203,8 +202,8 @@ class SharedConnector:
             shared.close()
 
     def _connected(self) -> tuple[SharedConnection, bool]:
-        """Return the connection, and whether it was made by this very call."""
-        if self._owner != os.getpid():  # a child must not talk into its parent's conversation
+        """Return the connection, and whether this call made it."""
+        if self._owner != os.getpid():  # a child must not use its parent's connection
             self._lock = threading.Lock()
             inherited, self._shared, self._owner = self._shared, None, os.getpid()
             if inherited is not None:
@@ -237,11 +236,11 @@ class SharedConnector:
             return result_record(method, result)
 
     def notifications(self, timeout: float | None) -> Iterator[Notification]:
-        """Yield notifications until none came for `timeout` seconds. Raises ConnectionLost."""
+        """Yield notifications until `timeout` passes. Raises ConnectionLost."""
         with self._lock:
             shared = self._shared
         if shared is None:
-            raise ConnectionLost("nothing was subscribed to", sent=False)
+            raise ConnectionLost("there is no subscription", sent=False)
         while True:
             try:
                 method, params = shared.next_notification(timeout)

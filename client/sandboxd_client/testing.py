@@ -1,11 +1,13 @@
-"""A fake daemon for tests of programs that use this client. It sandboxes NOTHING: its `wrap` returns the bare command.
+"""A fake daemon for tests of programs that use this client.
+
+It sandboxes NOTHING: its `wrap` returns the bare command.
 
     with FakeDaemon() as daemon, Client(daemon.socket, autostart=False) as box:
         daemon.answer("check", {"ok": False, "steps": [], "layers": []})
         …
         assert daemon.calls[-1].method == "check"
 
-It speaks the real protocol over a real socket and checks parameters as the daemon does, from threads of its own.
+It speaks the protocol over a real socket, with its own threads, and checks parameters as the daemon does.
 """
 
 from __future__ import annotations
@@ -36,28 +38,31 @@ Answer = Any  # a result (an object or a record of `wire.messages`), an exceptio
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """One request: its method and the parameters as they came."""
+class Request:
+    """One request: its method and its raw parameters."""
 
     method: str
     params: Mapping[str, Any]
 
 
 class FakeDaemon:
-    """A context manager. `socket` is where it listens (a private temporary directory unless given), `calls` what it was
-    asked, `argv` the function that `wrap` uses."""
+    """A fake daemon as a context manager.
+
+    `socket` is its path (in a private temporary directory by default), `calls` its requests, `argv` the function behind
+    `wrap`.
+    """
 
     def __init__(self, socket_path: str | None = None) -> None:
         self._lock_file: TextIO | None = None
         self._directory = None if socket_path else tempfile.TemporaryDirectory(prefix="sandboxd-fake-")
         self.socket = socket_path or os.path.join(self._directory.name if self._directory else "", "sandboxd.sock")
-        self.calls: list[Heard] = []
+        self.calls: list[Request] = []
         self.argv: Callable[[Mapping[str, Any]], list[str]] = _bare_argv
         self.layers: tuple[str, ...] = ("fake",)
         self._answers: dict[str, Answer] = {}
         self._started_at = time.time()
         self._lock = threading.Lock()
-        self._heard = threading.Condition(self._lock)
+        self._arrived = threading.Condition(self._lock)
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -65,15 +70,14 @@ class FakeDaemon:
         self._stopping: int | None = None
         self._stopped = threading.Event()
 
-    # what a test says to it
+    # for tests
 
     def answer(self, method: str, answer: Answer) -> None:
-        """Answer `method` with this from now on: a result, an exception to raise (RpcError for an error of choice), or
-        a function that takes the parameters and returns or raises it."""
+        """Answer with a result, an exception to raise, or a function of parameters."""
         self._answers[method] = answer
 
     def not_started(self, reason: str = "bubblewrap failed", hint: str = "") -> None:
-        """From now on say of every wrap that its sandbox could not be set up."""
+        """Report a failed sandbox for every wrap from now on."""
         self.answer(
             "wrap.outcome",
             {"started": False, "exited": True, "status": None, "reason": reason, "violations": [], "hint": hint},
@@ -84,31 +88,31 @@ class FakeDaemon:
         self._broadcast({"jsonrpc": "2.0", "method": method, "params": params})
 
     def ask(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a request to every connected client; their answers appear in `calls` as `answer`."""
+        """Send a request to every client; `calls` has their answers as `answer`."""
         self._broadcast({"jsonrpc": "2.0", "id": "fake", "method": method, "params": params})
 
     def disconnect(self) -> None:
-        """Hang up on every client, as a daemon does that is stopped."""
+        """Close every connection, as a stopped daemon does."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def wait_for_call(self, method: str, timeout: float = 10.0) -> Heard:
-        """The first request of this method, waiting for it if there was none yet. Raises TimeoutError."""
+    def wait_for_call(self, method: str, timeout: float = 10.0) -> Request:
+        """Return the first request of this method. Raises TimeoutError."""
 
-        def found() -> Heard | None:
-            return next((heard for heard in self.calls if heard.method == method), None)
+        def found() -> Request | None:
+            return next((request for request in self.calls if request.method == method), None)
 
-        with self._heard:
-            heard = self._heard.wait_for(found, timeout)
-        if heard is None:
-            raise TimeoutError(f"nobody called {method}")
-        return heard
+        with self._arrived:
+            request = self._arrived.wait_for(found, timeout)
+        if request is None:
+            raise TimeoutError(f"no client called {method}")
+        return request
 
     def wait_until_stopped(self) -> None:
-        """Wait until a client has asked for `shutdown`: for a fake daemon in a process of its own."""
+        """Wait for a `shutdown` request, as a separate process."""
         self._stopped.wait()
 
     # life
@@ -118,7 +122,7 @@ class FakeDaemon:
         listener.bind(self.socket)
         listener.listen(64)
         self._listener = listener
-        self._show_that_it_runs()
+        self._create_lock_file()
         self._thread(self._accept, listener)
         return self
 
@@ -127,8 +131,8 @@ class FakeDaemon:
     ) -> None:
         self.close()
 
-    def _show_that_it_runs(self) -> None:
-        """The lock file of a daemon (`activation`): without it this is a service manager that waits for connections."""
+    def _create_lock_file(self) -> None:
+        """Create a daemon's lock file: without it this is a service manager."""
         lock = os.path.join(os.path.dirname(self.socket), LOCK_NAME)
         with contextlib.suppress(FileExistsError):
             self._lock_file = open(lock, "x", encoding="ascii")  # noqa: SIM115 (until the end)
@@ -136,7 +140,7 @@ class FakeDaemon:
             self._lock_file.flush()
 
     def close(self) -> None:
-        """Stop listening, hang up, and remove the socket."""
+        """Stop listening, close all connections, and remove the socket."""
         if self._listener is None:
             return
         self._stop()
@@ -184,7 +188,7 @@ class FakeDaemon:
                     reply = self._reply(line)
                     if reply is not None:
                         connection.sendall(encode_line(reply))
-                if self._stopping == threading.get_ident():  # another thread would hang up before the answer is sent
+                if self._stopping == threading.get_ident():  # another thread would close before the answer
                     self._stop()
         except (OSError, FrameError):
             pass
@@ -197,7 +201,7 @@ class FakeDaemon:
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            with contextlib.suppress(OSError):  # one that was hung up on is in the list until its thread has noticed
+            with contextlib.suppress(OSError):  # a closed one stays in the list until its thread ends
                 connection.sendall(encode_line(message))
 
     # dispatch
@@ -211,9 +215,9 @@ class FakeDaemon:
             number = message.get("id")
             method = message.get("method", "answer")
             params = message.get("params") or {}
-            with self._heard:
-                self.calls.append(Heard(method, params))
-                self._heard.notify_all()
+            with self._arrived:
+                self.calls.append(Request(method, params))
+                self._arrived.notify_all()
             if method == "answer" or number is None:
                 return None
             return {"jsonrpc": "2.0", "id": number, "result": self._result(method, params)}
@@ -309,7 +313,7 @@ class FakeDaemon:
         return {"behavior": params["behavior"], "scope": params.get("scope", "once"), "warnings": []}
 
     def _permission_request(self, params: Mapping[str, Any]) -> Answer:
-        return {"behavior": "deny", "scope": None, "by": None, "text": "nobody was asked: this is a fake"}
+        return {"behavior": "deny", "scope": None, "by": None, "text": "no user was asked: this is a fake daemon"}
 
     def _permission_list(self, params: Mapping[str, Any]) -> Answer:
         return {"grants": [], "open": [], "subscribers": 0}
@@ -338,7 +342,7 @@ class FakeDaemon:
         return {"generation": 1, "changed": False}
 
     def _settings_update(self, params: Mapping[str, Any]) -> Answer:
-        return {"generation": 2, "file": "/home/somebody/.claude/settings.local.json", "written": True}
+        return {"generation": 2, "file": "/home/user/.claude/settings.local.json", "written": True}
 
     _settings_exclude_command = _settings_update
 

@@ -207,7 +207,7 @@ def test_a_file_instead_of_a_socket_is_refused_and_nothing_is_started(tmp_path: 
 def test_the_package_imports_what_is_asked_for_only() -> None:
     import sandboxd_client
 
-    assert set(sandboxd_client.__all__) == set(sandboxd_client._HOME_OF)
+    assert set(sandboxd_client.__all__) == set(sandboxd_client._MODULE_OF)
     for name in sandboxd_client.__all__:
         assert getattr(sandboxd_client, name) is not None
     assert set(sandboxd_client.__all__) <= set(dir(sandboxd_client))

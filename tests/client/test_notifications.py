@@ -73,7 +73,7 @@ def test_what_a_newer_daemon_says_is_passed_over(box: Client, fake: FakeDaemon) 
 
 def test_a_lost_connection_ends_it(box: Client, fake: FakeDaemon) -> None:
     with pytest.raises(ConnectionLost):
-        next(box.notifications())  # nothing was subscribed to
+        next(box.notifications())  # there is no subscription to
     box.settings_subscribe()
     fake.disconnect()
     with pytest.raises(ConnectionLost):

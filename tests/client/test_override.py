@@ -83,7 +83,7 @@ async def test_a_question_that_cannot_be_put_leaves_the_result(box: Client, fake
     fake.answer("permission.request", RpcError("question_invalid", "too long", "shorten it"))
     done = await run(box, "exit 3", use_async)
     assert done.returncode == 3 and done.override is not None
-    assert (done.override.allowed, done.override.text) == (False, "nobody could be asked: too long")
+    assert (done.override.allowed, done.override.text) == (False, "the prompt failed: too long")
     assert done.override.hint == "shorten it"
 
 

@@ -155,7 +155,7 @@ def test_a_daemon_that_crashes_at_start(path: str, serve: Serve) -> None:
     assert "no module named x" in caught.value.message
     assert "daemon.log" in caught.value.hint
     serve("import os; os._exit(3)")
-    with pytest.raises(DaemonStartFailed, match="without a word"):
+    with pytest.raises(DaemonStartFailed, match="without a message"):
         Client(path).status()
 
 

@@ -49,10 +49,7 @@ class LineDecoder:
         self._buffer += data
 
     def next_line(self) -> str | None:
-        """Return the next complete line without its newline, or None.
-
-        Blank lines are skipped. Raises LineTooLong as soon as the limit is passed, NotUtf8.
-        """
+        """Return the next line that is not blank, or None. Raises FrameError."""
         while True:
             end = self._buffer.find(b"\n", self._scanned)
             if self._dropping:

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 class JsonTextError(ValueError):
-    """Text that is not JSON, or a value that JSON cannot express.
-
-    `slug` is `parse_error` or `not_encodable`.
-    """
+    """Text that is not JSON, or a value that JSON cannot express."""
 
     def __init__(self, slug: str, message: str) -> None:
         super().__init__(message)
@@ -86,10 +83,7 @@ except (ImportError, AttributeError, TypeError, ValueError):  # another interpre
 
 
 def dumps(value: object) -> str:
-    """Return compact JSON on one line, not escaped to ASCII.
-
-    Raises JsonTextError.
-    """
+    """Return compact JSON on one line. Raises JsonTextError."""
     try:
         return _dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -97,10 +91,7 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> object:
-    """Return the value of a JSON text; refuse NaN and Infinity (RFC 8259).
-
-    Raises JsonTextError.
-    """
+    """Return the value of strict JSON (RFC 8259). Raises JsonTextError."""
     try:
         return _loads(text)
     except (ValueError, RecursionError) as error:

@@ -20,10 +20,7 @@ _MAX_PATH = 103 if sys.platform == "darwin" else 107  # sun_path of unix(7), wit
 
 
 class LocationError(Exception):
-    """Error of a socket path or its directory.
-
-    `slug`: socket_path_invalid, directory_foreign, directory_not_private, directory_unusable or socket_path_occupied.
-    """
+    """Error of a socket path or its directory."""
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -99,7 +96,7 @@ def check_place(path: str, *, uid: int | None = None) -> bool:
             f"{directory} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
             f"run: chmod 700 {directory}"
             if os.path.basename(directory).startswith("sandboxd")
-            else "give the socket a directory of its own with $SANDBOXD_SOCKET, and chmod 700 it",
+            else "set SANDBOXD_SOCKET to a path in a private directory (chmod 700)",
         )
     if at_path is not None and at_path.st_uid != uid:
         raise LocationError(

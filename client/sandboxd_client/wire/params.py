@@ -22,10 +22,7 @@ _SHOWN = 40
 
 
 class ParamsError(ValueError):
-    """Error of one parameter.
-
-    `name` is its path (`overrides.allow_write[2]`), empty for the parameters as a whole.
-    """
+    """Error of one parameter; `name` is its path, such as `a.b[2]`, or ""."""
 
     slug = "invalid_params"
 
