@@ -213,9 +213,7 @@ def test_a_rule(cli: CommandLine, fake: FakeDaemon, lists: Any, arguments: list[
     assert sent(fake) == changes and LOCAL in done.stdout
 
 
-def test_paths_become_absolute_and_names_with_special_characters_mean_themselves(
-    cli: CommandLine, fake: FakeDaemon, lists: Any, tmp_path: Path
-) -> None:
+def test_paths_become_absolute_and_escaped(cli: CommandLine, fake: FakeDaemon, lists: Any, tmp_path: Path) -> None:
     explains(fake, "allow")
     (tmp_path / "[a]").mkdir()
     for given, meant in (

@@ -129,9 +129,7 @@ def test_the_command_starts_with_an_empty_mask_and_default_signals(cli: CommandL
     assert done.stdout == "y\n141\n"
 
 
-def test_the_commands_tree_ends_with_a_killed_client_where_the_helper_sees_to_it(
-    cli: CommandLine, fake: FakeDaemon
-) -> None:
+def test_a_killed_client_ends_the_commands_tree(cli: CommandLine, fake: FakeDaemon) -> None:
     """The bare fake has no helper; what is shown is that nothing in between keeps the tree alive: no session of its
     own, and the command's parent is the client itself."""
     with begun(cli, f"trap 'exit 5' TERM; {LOOP}") as process:

@@ -102,7 +102,7 @@ def test_what_the_policy_opens_is_refused_everywhere(home: Path) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can make what belongs to root")
-def test_what_belongs_to_root_is_safe_for_others_and_for_root_only_in_the_system(
+def test_root_owned_programs_are_safe_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = Path("/opt/sandboxd-test-programs")

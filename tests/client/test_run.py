@@ -326,7 +326,7 @@ def test_an_exception_in_the_caller_ends_the_command(
     wait_until(lambda: {process.pid for process in processes.descendants()} <= before, "the command has ended")
 
 
-def test_the_command_cannot_signal_its_caller_unless_it_has_the_terminal(box: Client) -> None:
+def test_a_command_without_terminal_cannot_signal_its_caller(box: Client) -> None:
     """`kill 0` reaches the sender's process group: the caller must not be in it."""
     done = box.run("kill -TERM 0", stdin=subprocess.DEVNULL)
     assert done.returncode == 143
@@ -364,7 +364,7 @@ def test_a_decision_for_the_sandbox_is_followed(box: Client, fake: FakeDaemon, t
     assert methods(fake) == ["should_sandbox", "wrap"]
 
 
-def test_violations_are_asked_for_when_somebody_looks_and_at_the_latest_at_the_end(fake: FakeDaemon) -> None:
+def test_violations_are_fetched_when_needed(fake: FakeDaemon) -> None:
     with Client(fake.socket) as box:
         looked = box.run(["true"])
         kept = box.run(["true"])

@@ -176,7 +176,7 @@ def test_a_program_that_cannot_be_run(path: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["daemon.log", "starting"])
-def test_what_is_no_file_in_the_place_of_one_is_named_and_not_waited_for(path: str, serve: Serve, name: str) -> None:
+def test_what_is_no_file_is_named_and_not_waited_for(path: str, serve: Serve, name: str) -> None:
     place = Path(path).with_name(name)
     place.parent.mkdir(mode=0o700)
     place.mkdir()
@@ -230,7 +230,7 @@ def test_a_dead_socket_is_no_obstacle(path: str, serve: Serve) -> None:
         assert box.status().pid != pid
 
 
-def test_a_socket_unit_at_which_nobody_listens_after_all_is_no_obstacle(
+def test_a_socket_unit_without_a_listener_is_no_obstacle(
     path: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can fail between the look and the connection, and the look can have seen that of another mount namespace."""

@@ -303,7 +303,7 @@ async def test_answers_that_a_client_has_not_taken_are_whole() -> None:
             assert all("schema" in answer["result"] for answer in answers)
 
 
-async def test_what_stood_for_absent_names_goes_with_the_last_command_that_needs_it() -> None:
+async def test_placeholders_go_with_the_last_command() -> None:
     async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
         process = await spawn(daemons, client, ["sh", "-c", "echo up; read line"])
         assert await line_of(process) == "up"
@@ -320,7 +320,7 @@ mkdir .vscode 2>/dev/null && echo planted || echo refused
 """
 
 
-async def test_a_start_that_fails_half_way_leaves_no_command_without_its_protection(
+async def test_a_failed_start_leaves_commands_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The disk is full, say, after the placeholders have been taken over and before the sessions."""
@@ -339,7 +339,7 @@ async def test_a_start_that_fails_half_way_leaves_no_command_without_its_protect
         assert not (daemons.around.project / ".vscode").exists()
 
 
-async def test_a_hand_over_that_fails_half_way_leaves_no_command_without_its_protection(
+async def test_a_failed_hand_over_leaves_commands_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some are handed over by then, and some are not: nobody can go on with either."""
@@ -380,7 +380,7 @@ async def ended(process: asyncio.subprocess.Process) -> str:
     return await line_of(process) or "nothing more was said"
 
 
-async def test_what_a_program_of_another_user_has_left_in_a_temporary_directory_ends_no_daemon(
+async def test_foreign_leftovers_end_no_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A container, for example, that was given $TMPDIR of a session."""

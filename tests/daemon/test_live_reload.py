@@ -199,7 +199,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-async def test_a_file_that_breaks_is_told_with_its_place_and_changes_nothing(
+async def test_a_broken_file_is_reported_and_changes_nothing(
     listener: Listener, running: RunningDaemon, kind: str
 ) -> None:
     wrap = {"command": "x", "cwd": str(running.around.project)}

@@ -79,7 +79,7 @@ def test_each_different_policy_has_its_own_generation(world: World) -> None:
     assert policies.generation == max(seen)
 
 
-def test_the_same_rules_elsewhere_in_the_file_make_a_new_policy_and_no_changed_key(world: World) -> None:
+def test_moved_rules_change_the_policy_and_no_key(world: World) -> None:
     world.write("user", allowing("a.test"))
     policies = world.policies()
     before = policies.own.now.policy
@@ -189,7 +189,7 @@ def test_managed_denials_stand_above_overrides(world: World) -> None:
     assert [rule.pattern.text for rule in policy.network.denied] == ["a.test"]
 
 
-def test_an_overrides_file_that_breaks_while_in_use_leaves_its_last_good_rules(world: World) -> None:
+def test_a_broken_overrides_file_keeps_its_last_rules(world: World) -> None:
     """A running command asks for its policy again whenever something changes."""
     file = world.home / "extra.json"
     file.write_text(json.dumps(allowing("a.test")))

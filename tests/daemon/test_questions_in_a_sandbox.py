@@ -51,7 +51,7 @@ async def test_a_program_in_a_sandbox_waits_for_the_answer() -> None:
                 assert [v["outcome"] for v in found["violations"]] == ["promptDenied"]
 
 
-async def test_a_program_that_knows_no_proxy_looks_the_name_up_and_waits_for_the_answer() -> None:
+async def test_a_program_without_proxy_waits_for_the_answer() -> None:
     """The look-up asks nobody: the connection does, with its port. Where nobody can be asked there is no such name."""
     with serve_origin() as origin:
         async with running_daemon(settings=SETTINGS, resolve={"ask.test": "127.0.0.1"}) as running:

@@ -78,9 +78,7 @@ PATTERNS = ("./**/key", "./s*/d/k?y", "./l*k/key", "./lnk/k*", "./*.key")
 @pytest.mark.parametrize(("closing", "mode"), [("sub", "000"), ("sub", "444"), ("sub/d", "000"), ("sub/d", "444"),
                                                ("sub/d", "300")])  # fmt: skip
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_a_pattern_denies_is_denied_when_its_directory_was_closed(
-    lab: Lab, pattern: str, closing: str, mode: str
-) -> None:
+def test_a_pattern_holds_in_a_closed_directory(lab: Lab, pattern: str, closing: str, mode: str) -> None:
     """One command closes the directory, and the next one opens it up and reads."""
     lab.host(f"mkdir -p sub/d free; printf {SECRET} > sub/d/key; echo ok > free/f")
     lab.host("ln -s sub/d lnk; ln -s sub/d/key x.key")
@@ -118,7 +116,7 @@ def test_a_protected_name_that_leads_into_a_closed_directory(lab: Lab) -> None:
     assert (lab.workspace / "free").exists() and os.listdir(lab.workspace / "store" / "editor") == []
 
 
-def test_a_directory_that_is_opened_up_on_the_host_is_open_for_the_next_command(lab: Lab) -> None:
+def test_a_directory_opened_on_the_host_opens_for_the_next(lab: Lab) -> None:
     """Also what lies in it, which was out of reach together with it."""
     lab.host("mkdir -p sub/d; chmod 444 sub")
     lab.run("true")
@@ -152,7 +150,7 @@ def test_a_working_directory_that_its_owner_has_closed(lab: Lab) -> None:
     assert any("chmod u+w" in text for text in done.warnings) is bool(lab.identity.uid), done
 
 
-def test_a_working_directory_that_the_sandbox_replaces_is_refused_whatever_the_rules(lab: Lab) -> None:
+def test_a_replaced_working_directory_is_refused(lab: Lab) -> None:
     done = lab.run("true", cwd=Path("/dev/shm"), deny_read=["./secret"])
     assert done.error == "cwd_special", done
 
@@ -160,9 +158,7 @@ def test_a_working_directory_that_the_sandbox_replaces_is_refused_whatever_the_r
 @pytest.mark.parametrize("mode", ["000", "444", "300"])
 @pytest.mark.parametrize("closing", ["d", "d/e"])
 @pytest.mark.parametrize("entry", [".vscode/tasks.json", ".git/hooks/pre-commit", ".mcp.json"])
-def test_a_directory_with_protected_names_that_is_closed_after_it_was_searched(
-    lab: Lab, entry: str, closing: str, mode: str
-) -> None:
+def test_a_searched_directory_that_is_closed_later(lab: Lab, entry: str, closing: str, mode: str) -> None:
     protected = lab.identity.write(lab.workspace / "d" / "e" / entry, "old")
     if entry.startswith(".git/"):
         lab.host("git init -q d/e")

@@ -99,7 +99,7 @@ async def test_what_was_checked_is_what_is_dialled() -> None:
         assert dialled == [("192.0.2.7", 80)] * 2 and names.asked == 4
 
 
-async def test_a_listed_literal_may_be_reached_and_private_ranges_are_by_choice() -> None:
+async def test_listed_literals_open_and_private_ranges_are_optional() -> None:
     """A listed literal may be reached and private ranges are by choice."""
     async with scripted_origin(answer) as origin:
         async with running_proxies("ok.test", f"127.0.0.1:{origin.port}", pinned=()) as proxies:

@@ -135,7 +135,7 @@ def test_a_planted_program_before_the_excluded_one_runs_inside(around: Around) -
         assert f"{wrapper} is " in why
 
 
-def test_what_an_excluded_program_starts_is_not_found_where_commands_write(around: Around) -> None:
+def test_an_excluded_programs_path_omits_writable_places(around: Around) -> None:
     tool = around.base / "tools/mytool"
     tool.write_text(f"#!/bin/sh\nhelper\necho $PATH > {around.canary}\n")
     before = ["mkdir -p bin", around.plant("bin/helper"), around.plant("helper")]

@@ -223,9 +223,7 @@ print(json.dumps([done.returncode, done.stdout]))
 """
 
 
-def test_a_ticket_that_outlives_its_daemon_is_good_for_the_same_settings(
-    daemon: DaemonProcess, identity: Identity
-) -> None:
+def test_a_ticket_outlives_its_daemon_under_equal_settings(daemon: DaemonProcess, identity: Identity) -> None:
     work = identity.workspace
     identity.write(work / "a", "there")
     denied = json.dumps({"sandbox": {"filesystem": {"denyRead": [f"{work}/a"]}}})
@@ -435,8 +433,9 @@ def watches(pid: int) -> int:
             count += path.read_text().count("\ninotify ")
     return count
 
+
 @pytest.mark.parametrize("how", ["denied there", "denied inside", "searched"])
-def test_a_name_that_was_kept_absent_for_another_project_is_closed_when_it_is_filled(
+def test_a_filled_placeholder_of_another_project_is_closed(
     start_daemon: StartDaemon, identity: Identity, how: str
 ) -> None:
     """Nothing is at the name but what a command of the other project needs there, and that command goes on."""
@@ -473,9 +472,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_command_that_keeps_everything_locked_keeps_no_setting_from_being_written(
-    daemon: DaemonProcess, identity: Identity
-) -> None:
+def test_locks_of_a_command_delay_no_settings(daemon: DaemonProcess, identity: Identity) -> None:
     config = identity.home / ".claude"
     for name in ("settings.json", "settings.local.json"):
         identity.write(config / name, "{}")

@@ -27,7 +27,7 @@ def daemon(shared_daemon: DaemonProcess) -> DaemonProcess:
     return shared_daemon
 
 
-def test_the_loader_of_bubblewrap_does_not_obey_the_environment_of_the_command(daemon: DaemonProcess) -> None:
+def test_the_loader_ignores_the_commands_environment(daemon: DaemonProcess) -> None:
     """With LD_PRELOAD bubblewrap would run any code on the host; LD_DEBUG_OUTPUT shows whether its loader
     listens."""
     home = daemon.identity.home

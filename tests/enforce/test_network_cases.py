@@ -112,9 +112,7 @@ Path("said").write_text(repr(said))
 """
 
 
-def test_tunnels_stay_when_settings_change_and_nothing_is_open_when_the_proxies_are_gone(
-    start_daemon: StartDaemon, identity: Identity, origin: Origin
-) -> None:
+def test_tunnels_survive_changed_settings(start_daemon: StartDaemon, identity: Identity, origin: Origin) -> None:
     network = {"allowedDomains": ["ok.test"]}
     daemon = start_daemon(settings={"sandbox": {"network": network}}, resolve={"ok.test": "127.0.0.1"})
     script = identity.write(identity.workspace / "inside.py", INSIDE)

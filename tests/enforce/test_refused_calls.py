@@ -83,7 +83,7 @@ with Client(autostart=False) as box:
 """
 
 
-def test_a_number_of_a_process_that_comes_again_is_not_the_old_command(daemon: DaemonProcess) -> None:
+def test_a_reused_pid_is_not_the_old_command(daemon: DaemonProcess) -> None:
     """The processes of every command have the same numbers; what each is refused is still its own."""
     done = daemon.python(TWICE, cwd=daemon.identity.workspace)
     (first, one), (second, two) = map(json.loads, done.stdout.splitlines())

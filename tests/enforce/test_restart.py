@@ -138,9 +138,7 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
 @pytest.mark.parametrize(
     "when", ["it leaves", "the loop turns no more", "it has left", "it has left, but for a thread"]
 )
-def test_an_end_that_is_asked_for_while_it_is_restarted_comes_after_the_restart(
-    start_daemon: StartDaemon, identity: Identity, when: str
-) -> None:
+def test_a_stop_during_a_restart_follows_it(start_daemon: StartDaemon, identity: Identity, when: str) -> None:
     script = Path(identity.write(identity.base / "signals" / "sitecustomize.py", SIGNALLING))
     daemon = start_daemon(env={"SANDBOXD_TEST_SITE": str(script.parent), "WHEN": when})
     command = daemon.popen("run", "--", "sleep", "60")
@@ -176,7 +174,7 @@ if not {"SANDBOXD_HANDOVER", "SANDBOXD_TRIAL"} & os.environ.keys():
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_when_the_program_cannot_be_replaced_the_process_goes_on_with_everything(
+def test_a_failed_exec_goes_on_with_everything(
     start_daemon: StartDaemon, identity: Identity, origin: Origin, ends: bool
 ) -> None:
     script = Path(identity.write(identity.base / "refused" / "sitecustomize.py", REFUSED))

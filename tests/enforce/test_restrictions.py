@@ -170,7 +170,7 @@ def test_an_override_that_does_not_count_is_told_each_time(start_daemon: StartDa
     ],
     ids=json.dumps,
 )
-def test_a_restriction_that_is_misspelt_or_misplaced_lets_no_command_run(
+def test_a_misspelt_restriction_lets_no_command_run(
     start_daemon: StartDaemon, identity: Identity, settings: Any
 ) -> None:
     identity.write(identity.workspace / "secret", "s\n")
@@ -203,9 +203,7 @@ _NO_WRITING = ["Edit(.env)", "Write(/.env)", "MultiEdit(./.env)", "NotebookEdit(
 
 
 @pytest.mark.parametrize("kind", ["deny", "ask"])
-def test_rules_for_files_close_by_each_tool_and_form(
-    start_daemon: StartDaemon, identity: Identity, kind: str
-) -> None:
+def test_rules_for_files_close_by_each_tool_and_form(start_daemon: StartDaemon, identity: Identity, kind: str) -> None:
     """A command that runs cannot be asked about each file, so `ask` closes too."""
     daemon = start_daemon()
     for name in (".env", "env"):
@@ -255,9 +253,7 @@ def test_a_rule_that_is_not_enforced_keeps_commands_from_running(
         assert done.returncode == 0 and "not enforced" in done.stderr and repr(rule) in done.stderr, done
 
 
-def test_rules_about_other_tools_say_nothing_and_allow_nothing(
-    start_daemon: StartDaemon, identity: Identity
-) -> None:
+def test_rules_about_other_tools_say_nothing_and_allow_nothing(start_daemon: StartDaemon, identity: Identity) -> None:
     outside = identity.write(identity.home / "outside" / "file", "mine\n")
     others = ["mcp__*", "mcp__a__b", "WebSearch", "Task(x)", "Agent(model:opus)", "TodoWrite", "Monitor"]
     daemon = start_daemon(settings={"permissions": {"deny": others, "ask": others}})

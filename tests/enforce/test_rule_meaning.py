@@ -71,9 +71,7 @@ def test_an_allow_with_a_slash_opens_the_project_and_nothing_else(
     assert writes(daemon, named)
 
 
-def test_a_bare_name_is_denied_at_every_depth_and_a_path_where_it_says(
-    start_daemon: StartDaemon, identity: Identity
-) -> None:
+def test_a_name_is_denied_at_every_depth_a_path_at_one(start_daemon: StartDaemon, identity: Identity) -> None:
     for name in (".env", "a/b/.env", "a/secrets/k", "x/y.key", "x/sub/y.key", "./dot", "x/dot"):
         identity.write(identity.workspace / name, "secret\n")
     deny = ["Read(.env)", "Read(secrets/**)", "Read(x/*.key)", "Read(./dot)"]
@@ -92,7 +90,7 @@ def test_a_denied_look_is_a_denied_read(start_daemon: StartDaemon, identity: Ide
 
 
 @pytest.mark.parametrize("form", ["denyRead", "rule"])
-def test_a_pattern_without_a_beginning_holds_wherever_something_is_open(
+def test_an_unanchored_pattern_holds_in_every_opened_place(
     start_daemon: StartDaemon, identity: Identity, form: str
 ) -> None:
     """In the project, in other writable directories, in what allowRead opens again, in the directory of one command

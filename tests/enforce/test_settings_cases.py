@@ -55,9 +55,7 @@ with Client(autostart=False) as box:
 # --- rules ---
 
 
-def test_a_web_rule_opens_its_host_only_and_f125_denies_hold_on_every_port(
-    start_daemon: StartDaemon, origin: Origin
-) -> None:
+def test_a_web_rule_opens_one_host_and_denials_every_port(start_daemon: StartDaemon, origin: Origin) -> None:
     """A web rule opens its host only, and denies hold on every port."""
     permissions = {"allow": ["WebFetch(domain:ok.test)", "WebFetch(domain:*)"], "deny": ["WebFetch(domain:*.no.test)"]}
     daemon = start_daemon(resolve=RESOLVE, settings={"permissions": {"allow": permissions["allow"][:1]}})
@@ -156,9 +154,7 @@ def test_run_may_allow_more_for_one_command_unless_somebody_said_no(start_daemon
 # --- excluded commands ---
 
 
-def test_an_excluded_command_has_the_callers_own_environment(
-    start_daemon: StartDaemon, identity: Identity
-) -> None:
+def test_an_excluded_command_has_the_callers_own_environment(start_daemon: StartDaemon, identity: Identity) -> None:
     """An excluded command has the callers own environment."""
     daemon = start_daemon(settings=sandbox(excludedCommands=["cat"]))
     code = """

@@ -99,7 +99,7 @@ class Newer:
     added: int = 7
 
 
-def test_a_field_that_was_added_takes_its_default_and_one_that_is_unknown_is_passed_over() -> None:
+def test_new_fields_default_and_unknown_ones_are_ignored() -> None:
     body, numbers = write_record(Inner(b"x", Descriptor(3)))
     assert read_record(Newer, body, numbers) == Newer(b"x", Descriptor(3), 7)
     body, numbers = write_record(Newer(b"x", Descriptor(3), 9))
@@ -138,7 +138,7 @@ def document(**changes: Any) -> bytes:
     return json.dumps({"format": FORMAT, "parts": [part]}).encode()
 
 
-def test_a_document_has_its_parts_again_under_the_numbers_of_the_reader() -> None:
+def test_a_document_gives_its_parts_new_descriptors() -> None:
     outgoing = Outgoing()
     outgoing.add("bridge", Inner(b"x", Descriptor(11)), "n", ends=[11])
     outgoing.cut = 2
@@ -163,7 +163,7 @@ def test_a_part_that_cannot_be_read_can_still_be_ended(changes: dict[str, Any], 
     assert (reason, part.descriptors, part.ends) == (said, (11, 12), (12,))
 
 
-def test_a_part_whose_descriptor_was_lost_is_refused_with_what_is_left() -> None:
+def test_a_part_without_its_descriptor_is_refused() -> None:
     incoming = read_document(document(), {12: 7})
     assert incoming.take("bridge", Inner) == []
     ((part, reason),) = incoming.rest()

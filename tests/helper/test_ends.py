@@ -281,9 +281,7 @@ class TestStay:
         assert sandbox.process.wait() == 3
 
     @pytest.mark.parametrize("last", [b"", GO, HARMLESS + KILL, HARMLESS + bytes(9)])
-    def test_an_end_that_was_not_looked_at_does_not_look_like_one_that_was(
-        self, launch: Launcher, last: bytes
-    ) -> None:
+    def test_an_unconfirmed_look_does_not_look_like_success(self, launch: Launcher, last: bytes) -> None:
         sandbox = launch.connect(stderr=subprocess.PIPE)
         sandbox.send(self.PLAIN)
         sandbox.expect(Descriptors(0), Started(), Exited(3, 0))

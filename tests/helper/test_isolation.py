@@ -116,7 +116,7 @@ def test_nobody_else_is_there(launch: Launcher) -> None:
     assert (status, out) == (0, "1\n2\n1\n")
 
 
-def test_the_host_sees_no_name_of_the_sandbox_helper_that_holds_a_secret(launch: Launcher) -> None:
+def test_the_helpers_name_on_the_host_holds_no_secret(launch: Launcher) -> None:
     sandbox = launch(["sleep", "1000"])
     names = [process.command for process in processes.descendants(sandbox.process.pid)]
     assert ("/proc/self/fd/4", "init") in names

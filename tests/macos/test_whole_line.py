@@ -124,7 +124,7 @@ sys.stdin.readline()
 """
 
 
-async def test_nobody_else_gets_through_a_command_s_proxy_and_nobody_after_it(line: Line, origin: Origin) -> None:
+async def test_a_commands_proxy_serves_it_alone(line: Line, origin: Origin) -> None:
     code = (
         "import sys; from sandboxd.cli.main import main; "
         f"sys.argv[1:] = ['run', '--', sys.executable, '-c', {PROXY!r}]; sys.exit(main())"

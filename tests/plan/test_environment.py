@@ -64,7 +64,7 @@ def test_java_options_of_the_caller_are_kept(own: str, kept: str) -> None:
     assert value.count("proxyHost") == 2 and "corp.test" not in value
 
 
-def test_no_proxy_of_the_host_is_left_for_programs_that_have_a_variable_of_their_own() -> None:
+def test_special_proxy_variables_are_replaced() -> None:
     """It could not be reached, and its URL may hold a password."""
     for changed in (change(), change(http_port=None)):
         assert set(FOREIGN_NAMES) <= set(changed.unset) and not set(FOREIGN_NAMES) & set(changed.set)

@@ -342,7 +342,7 @@ def test_a_session_in_a_system_directory_does_not_write_there(directory: str) ->
 
 
 @pytest.mark.parametrize("directory", [*SYSTEM, "/usr/src/app", "/opt/app", "/srv/www", "/var/lib/jenkins/workspace"])
-def test_a_directory_that_a_rule_opens_or_that_is_a_project_is_writable(directory: str) -> None:
+def test_an_opened_directory_or_project_is_writable(directory: str) -> None:
     host = FakeHost({f"{directory}/file": ""})
     files = FilePolicy(allow_write=rules(directory)) if directory in SYSTEM else FilePolicy()
     found = layout(host, files, cwd=directory, project_root=directory)

@@ -461,7 +461,7 @@ async def test_a_kept_connection_that_the_origin_closed_is_replaced() -> None:
         await finish(writer)
 
 
-async def test_a_kept_connection_that_ends_with_the_next_request_is_replaced_once() -> None:
+async def test_a_closed_kept_connection_is_replaced_once() -> None:
     seen = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -756,7 +756,7 @@ async def test_a_question_ends_with_the_client_that_waits(kind: str, half_closed
 
 @pytest.mark.parametrize("kind", WAITING)
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_who_has_half_closed_while_people_are_asked_gets_the_whole_answer_once(kind: str, allowed: bool) -> None:
+async def test_a_half_closed_client_gets_the_whole_answer(kind: str, allowed: bool) -> None:
     reached = asyncio.Event()
     verdict = Decision(Behavior.ALLOW if allowed else Behavior.DENY, Reason.GRANTED, "so it is")
 

@@ -385,9 +385,7 @@ async def test_a_subscriber_that_does_not_read_is_cut_off(door: Door, playground
         assert await good.result("echo", {"word": "still here"})
 
 
-async def test_a_subscriber_that_is_always_late_costs_no_more_than_it_is_late(
-    door: Door, playground: Playground
-) -> None:
+async def test_a_late_subscriber_costs_a_bounded_amount(door: Door, playground: Playground) -> None:
     text, late, many = "x" * 100_000, 20, 300
     async with door.client() as client:
         await client.result("subscribe", {"word": "x"})
@@ -491,7 +489,7 @@ async def test_a_blocking_client_of_a_few_lines(door: Door) -> None:
     assert await asyncio.to_thread(ask) == {"jsonrpc": "2.0", "id": 7, "result": {"word": "hi"}}
 
 
-async def test_out_of_descriptors_who_connects_waits_and_who_is_connected_is_served(door: Door) -> None:
+async def test_without_descriptors_new_connections_wait(door: Door) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:

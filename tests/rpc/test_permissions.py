@@ -158,7 +158,7 @@ def denied(answer: bytes, reason: str) -> bool:
 # yes, and how far it reaches
 
 
-async def test_nothing_leaves_before_the_answer_and_then_the_waiting_connection_goes_on(
+async def test_nothing_leaves_before_the_answer(
     person: Person, command: Sandboxed, origin: Origin, session_id: str, running: RunningDaemon
 ) -> None:
     waiting = asyncio.create_task(command.get(origin.url("ask.test")))
@@ -225,7 +225,7 @@ async def test_scopes(
     assert rules == ([f"ask.test:{origin.port}"] if scope == "always" else [])
 
 
-async def test_a_yes_for_one_command_is_not_one_for_another_that_waits_beside_it(
+async def test_a_yes_for_one_command_is_none_for_another(
     client: RawClient, machine: FakeMachine, person: Person, command: Sandboxed, origin: Origin, session_id: str
 ) -> None:
     first = asyncio.create_task(command.get(origin.url("ask.test")))
@@ -501,7 +501,7 @@ async def ask(client: RawClient, person: Person, query: Any, behavior: str, **mo
     return question, await asking
 
 
-async def test_a_command_outside_the_sandbox_is_never_allowed_without_a_person(
+async def test_no_command_runs_outside_without_a_person(
     client: RawClient, running: RunningDaemon, session_id: str
 ) -> None:
     query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}

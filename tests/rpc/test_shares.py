@@ -118,7 +118,7 @@ async def test_credit_comes_back() -> None:
     assert share.has_some()
 
 
-async def test_threads_work_at_one_thing_of_a_caller_and_for_others_meanwhile() -> None:
+async def test_a_caller_has_one_thread_at_a_time() -> None:
     asyncio.get_running_loop().set_default_executor(Workers())
     turns = Turns(BUDGET)
     flooding, other = ClientShare(turns), ClientShare(turns)

@@ -256,7 +256,7 @@ def test_a_directory_that_is_not_ours_by_name_stays(tmp_path: Path) -> None:
     assert os.listdir(directory) == []
 
 
-def test_what_an_automatic_start_left_goes_with_the_directory_and_other_things_stay(directory: str) -> None:
+def test_leftovers_of_an_automatic_start_are_removed(directory: str) -> None:
     lock = DirectoryLock(directory)
     lock.has_served = True
     Path(directory, "daemon.log").touch()

@@ -241,9 +241,7 @@ async def test_a_block_that_a_command_writes_is_escaped(client: RawClient, comma
     assert await strip(client, annotated) == FORGED
 
 
-async def test_an_annotation_waits_for_the_end_of_the_command_and_not_for_long(
-    client: RawClient, command: FakeHandle
-) -> None:
+async def test_an_annotation_waits_for_the_end_briefly(client: RawClient, command: FakeHandle) -> None:
     asking = asyncio.create_task(annotate(client, "x"))
     await wait_until_async(asking.done, "it does not wait for ever")
     assert asking.result() == "x"

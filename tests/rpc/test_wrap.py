@@ -161,9 +161,7 @@ async def test_managed_settings_say_whether_a_caller_may_widen(
     assert any("allowOverrides" in warning for warning in policy.warnings)
 
 
-async def test_an_override_that_policy_ignores_is_told_with_that_command_and_no_hint_proposes_another(
-    client: RawClient, running: RunningDaemon
-) -> None:
+async def test_an_ignored_override_is_a_warning_of_that_command(client: RawClient, running: RunningDaemon) -> None:
     locks = {"network": {"allowManagedDomainsOnly": True}, "filesystem": {"allowManagedReadPathsOnly": True}}
     running.around.write(running.around.managed_settings, {"sandbox": locks})
     await client.result("settings.reload")

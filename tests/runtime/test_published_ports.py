@@ -91,7 +91,7 @@ async def test_a_server_on_either_loopback_address_is_found(address: IPAddress) 
         assert inside.tried == ["127.0.0.1", "::1"][: address.version // 3]
 
 
-async def test_before_the_sandbox_and_without_a_server_connections_are_closed_and_do_not_hang() -> None:
+async def test_connections_without_a_server_are_closed() -> None:
     async with published(Publication(V4, 0, closed_port())) as ports:
         assert await is_hung_up_on(ports), "there is no sandbox yet"
         inside = FakeInside()

@@ -72,7 +72,7 @@ async def gate(host: FakeHost, *listed: str, seen: Seen | None = None, known: bo
     return SocketGate(lambda: network, planner.resolve, attribution, own, inside)
 
 
-async def test_a_listed_link_counts_where_it_leads_unless_the_command_can_change_it() -> None:
+async def test_a_listed_link_counts_unless_commands_can_change_it() -> None:
     host = FakeHost({"/srv/agent": "-> /srv/deep/agent.1", "/srv/deep/agent.1": "", "/srv/other.sock": ""})
     host.put("/home/u/work/server.sock", "-> /srv/other.sock")
     made = await gate(host, "/srv/agent", "/home/u/work/server.sock")

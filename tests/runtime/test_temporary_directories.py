@@ -51,7 +51,7 @@ async def test_the_mask_cannot_be_read(tmp_path: Path) -> None:
         assert os.path.getsize(root.mask) == 0
 
 
-async def test_something_else_in_the_place_of_a_session_directory_is_refused(tmp_path: Path) -> None:
+async def test_a_replaced_session_directory_is_refused(tmp_path: Path) -> None:
     async with TemporaryRoot(str(tmp_path / "base")) as root:
         path = Path(root.session("s-1"))
         path.rmdir()
@@ -61,7 +61,7 @@ async def test_something_else_in_the_place_of_a_session_directory_is_refused(tmp
         assert refused.value.slug == "temporary_directory"
 
 
-async def test_what_a_killed_daemon_left_is_removed_and_a_living_one_keeps_its_own(tmp_path: Path) -> None:
+async def test_leftovers_of_killed_daemons_only_are_removed(tmp_path: Path) -> None:
     base = str(tmp_path / "base")
     command = [sys.executable, "-c", KILLED_DAEMON, base]
     with subprocess.Popen([*command, "live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
@@ -87,7 +87,7 @@ async def test_two_daemons_share_a_base(tmp_path: Path) -> None:
     assert not base.exists()
 
 
-async def test_the_name_of_an_ended_session_is_used_again_and_nothing_else_of_it(tmp_path: Path) -> None:
+async def test_only_the_name_of_an_ended_session_is_reused(tmp_path: Path) -> None:
     async with TemporaryRoot(str(tmp_path / "base")) as root:
         first, second = root.session("s-1"), root.session("s-2")
         Path(first, "secret").write_text("x")

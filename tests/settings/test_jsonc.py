@@ -155,7 +155,7 @@ def test_reads_what_the_standard_library_writes(tree: Any, ascii_only: bool, ind
 
 
 @given(st.text('{}[]",:/*\\ \n\ta1-e.tfu') | st.binary(max_size=60))
-def test_arbitrary_text_is_read_or_refused_with_a_place_and_what_json_accepts_is_read_alike(text: str | bytes) -> None:
+def test_any_text_is_read_as_json_or_refused_with_its_place(text: str | bytes) -> None:
     try:
         value = parse_jsonc(text).root.value
     except JsoncError as error:

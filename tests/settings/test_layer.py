@@ -133,7 +133,7 @@ def test_what_people_write_is_fine(data: bytes) -> None:
     assert not layer.problems and "sandbox.enabled" in layer.values
 
 
-def test_bad_rules_are_errors_and_only_those_that_allow_can_be_left_out() -> None:
+def test_bad_rules_are_errors_unless_they_only_allow() -> None:
     layer = parse_layer('{"permissions": {"allow": ["Bash(ls)", "Bash(", "WebFetch(a.test)"]}}', Source.USER, "/s.json")
     assert [entry.value for entry in layer.values["permissions.allow"]] == ["Bash(ls)"]  # type: ignore[union-attr]
     assert [(p.severity, p.fatal, p.origin.column) for p in layer.problems] == [
@@ -230,7 +230,7 @@ def test_a_file_full_of_keys_takes_no_more_time_than_it_is_long() -> None:
         assert long < 2.5 * short
 
 
-def test_no_more_problems_are_told_than_anybody_reads_and_none_that_counts_is_left_out() -> None:
+def test_problems_are_bounded_and_errors_come_first() -> None:
     keys = ", ".join(f'"k{number}": 1' for number in range(MOST_PROBLEMS + 50))
     listed = parse_layer(f'{{{keys}, "permissions": {{"deny": ["Read("]}}}}', Source.PROJECT, "/s.json")
     assert listed.broken and len(listed.problems) == MOST_PROBLEMS + 1
@@ -260,7 +260,7 @@ def test_no_more_problems_are_told_than_anybody_reads_and_none_that_counts_is_le
         {"strictAllowlist": True},
     ],
 )
-def test_a_key_that_restricts_and_is_not_known_is_an_error_that_names_it(tree: Any) -> None:
+def test_an_unknown_restricting_key_is_a_named_error(tree: Any) -> None:
     for source in (Source.USER, Source.PROJECT, Source.MANAGED):
         layer = parse_layer(json.dumps(tree), source, "/s.json")
         found = [problem for problem in layer.problems if problem.slug == "restriction_unknown"]
@@ -286,7 +286,7 @@ def test_a_key_that_restricts_nothing_or_no_commands_is_not(tree: Any) -> None:
     assert "restriction_unknown" not in {problem.slug for problem in layer.problems}
 
 
-def test_a_misspelt_restriction_says_what_is_meant_and_is_not_lost_among_others() -> None:
+def test_a_misspelt_restriction_is_named_with_a_hint() -> None:
     (found,) = problems('{"sandbox": {"filesystem": {"denyReed": ["~/x"]}}}')
     assert found.startswith("/s.json:1:29: error: ") and "(did you mean sandbox.filesystem.denyRead?)" in found
     keys = {f"k{number}": 1 for number in range(MOST_PROBLEMS + 50)} | {"sandbox": {"denyX": 1}}
@@ -369,7 +369,7 @@ _PUBLISHED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("key", _PUBLISHED)
-def test_each_published_key_that_restricts_is_enforced_refused_or_foreign(key: str) -> None:
+def test_each_published_restriction_has_a_meaning(key: str) -> None:
     """https://code.claude.com/docs/en/settings-reference"""
     value, expected = _PUBLISHED[key]
     tree: Any = value

@@ -280,7 +280,7 @@ def test_lists_that_are_one_value_are_replaced_as_a_whole() -> None:
     assert value(settings, key) == high
 
 
-def test_where_strictness_means_nothing_the_last_file_counts_whatever_is_read_first() -> None:
+def test_the_last_file_counts_without_strictness() -> None:
     key = "sandbox.network.httpProxyPort"
     layers = [layer(Source.MANAGED, (key, 1000), file="/10"), layer(Source.MANAGED, (key, 2000), file="/20")]
     assert value(merge(layers), key) == value(merge(layers[::-1]), key) == 2000
@@ -549,9 +549,7 @@ def assert_no_wider(narrow: Settings, wide: Settings) -> None:
         ("audit.onFull", "drop", "block"),
     ],
 )
-def test_managed_settings_that_switch_the_audit_log_on_are_alone_to_say_how_it_is_kept(
-    key: str, wanted: object, default: object
-) -> None:
+def test_managed_audit_settings_stand_alone(key: str, wanted: object, default: object) -> None:
     mine = layer(Source.USER, ("audit.enabled", True), (key, wanted))
     assert value(merge([mine]), key) == wanted
     settings = merge([mine, layer(Source.MANAGED, ("audit.enabled", True))])

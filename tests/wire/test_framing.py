@@ -72,7 +72,7 @@ def test_blank_lines_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("newline", [b"", b"\n"])
-def test_a_line_over_the_limit_is_an_error_once_and_the_next_line_is_read(newline: bytes) -> None:
+def test_a_too_long_line_is_one_error(newline: bytes) -> None:
     decoder = LineDecoder(limit=8)
     decoder.feed(b"123456789" + newline)
     with pytest.raises(LineTooLong) as caught:

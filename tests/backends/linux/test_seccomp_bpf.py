@@ -46,7 +46,7 @@ def test_the_bytes_are_those_of_sock_filter() -> None:
     assert program == struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
-def test_equal_code_is_written_once_and_a_test_without_a_choice_not_at_all() -> None:
+def test_equal_code_is_written_once() -> None:
     builder = ProgramBuilder()
     one = builder.returning(1)
     assert builder.returning(1) == one

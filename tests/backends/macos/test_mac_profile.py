@@ -161,7 +161,7 @@ def test_profiles_begin_with_a_refusal_of_everything() -> None:
     assert problems(PLAIN) == []
 
 
-def test_looking_up_launch_services_is_allowed_and_opening_with_it_is_not() -> None:
+def test_launch_services_can_be_looked_up_not_used() -> None:
     """Wants no look-up at all. The list of what a working profile needs has it, so the design wins; what it was
     about is closed by the operation: opening a program is `lsopen`."""
     assert PLAIN.allows(mach("com.apple.coreservices.launchservicesd"))

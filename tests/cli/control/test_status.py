@@ -46,7 +46,7 @@ def status(**changes: Any) -> StatusResult:
     return StatusResult(**values)
 
 
-def test_what_needs_attention_comes_first_and_busy_sessions_before_others() -> None:
+def test_status_lists_what_needs_attention_first() -> None:
     sessions = tuple(session(number, number == 40) for number in range(50))
     rows = _rows(status(warnings=("broken", "odd"), sessions=sessions, commands=1))
     assert [label for label, _ in rows[:3]] == ["running", "warnings", ""]

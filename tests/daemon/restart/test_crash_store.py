@@ -108,7 +108,7 @@ def ended(key: str) -> RunEnded:
     return RunEnded(key, key, "s-1", True, 0, None)
 
 
-async def test_kept_while_it_runs_written_anew_when_it_changes_and_removed_at_its_end() -> None:
+async def test_an_entry_follows_its_command() -> None:
     store, runs = List(100, ("sandboxd-kept-0f",)), Runs()
     crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
     reader, writer = os.pipe()
@@ -205,7 +205,7 @@ async def test_without_a_store_nothing_is_ever_done() -> None:
     await crash_store.close()
 
 
-async def test_a_manager_that_goes_away_is_said_and_everything_stored_again_when_it_is_back() -> None:
+async def test_a_returning_manager_gets_everything_again() -> None:
     store, runs = List(100), Runs()
     crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
     runs.running["a"] = ["a", 0]

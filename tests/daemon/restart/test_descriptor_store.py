@@ -68,7 +68,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
         os.close(number)
 
 
-def test_everything_is_there_before_it_returns_and_gone_when_it_is_asked(manager: Manager) -> None:
+def test_entries_exist_until_they_are_released(manager: Manager) -> None:
     reader, writer = os.pipe()
     outgoing = Outgoing()
     outgoing.add("bridge", Held("x", Descriptor(writer)), "n", ends=[writer])
@@ -82,7 +82,7 @@ def test_everything_is_there_before_it_returns_and_gone_when_it_is_asked(manager
     empty(manager.address, tuple(manager.kept))
 
 
-def test_a_manager_that_is_not_there_is_an_error_when_something_is_kept_only() -> None:
+def test_a_missing_manager_is_an_error_only_when_storing() -> None:
     empty("/no/such/socket", ("a",))
     with pytest.raises(OSError, match=r"."):
         keep("/no/such/socket", Outgoing())

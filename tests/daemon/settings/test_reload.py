@@ -114,7 +114,7 @@ async def test_a_new_project_is_watched_as_well(world: World) -> None:
         assert len(watcher.locations) == len(set(watcher.locations))
 
 
-async def test_many_projects_cost_no_more_each_than_the_first_and_are_forgotten_again(world: World) -> None:
+async def test_many_projects_cost_equally_and_are_forgotten(world: World) -> None:
     async with world.reloading().following():
         watcher = world.watchers[0]
         gc.disable()  # when it would run by itself is no matter of ours
@@ -218,7 +218,7 @@ async def test_a_fault_of_ours_does_not_end_the_following(world: World, monkeypa
         await wait_until_async(lambda: world.enabled)
 
 
-async def test_trust_that_another_daemon_takes_back_ends_before_the_next_command(tmp_path: Path) -> None:
+async def test_revoked_trust_ends_before_the_next_command(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     path = project / ".claude" / "settings.json"

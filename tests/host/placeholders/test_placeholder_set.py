@@ -56,7 +56,7 @@ def test_the_last_user_removes_them(work: Path, placeholders: Placeholders) -> N
     assert not (work / "a").exists()
 
 
-def test_one_that_was_removed_is_there_for_the_next_and_gone_in_the_end(work: Path, placeholders: Placeholders) -> None:
+def test_a_removed_placeholder_comes_back_for_the_next(work: Path, placeholders: Placeholders) -> None:
     """`git clean -d` outside, while a command runs."""
     names = (f"{work}/a/", f"{work}/b/", f"{work}/b/c/", f"{work}/f")
     first = placeholders.hold(names)
@@ -331,9 +331,7 @@ def test_a_damaged_journal_keeps_no_daemon_from_starting(work: Path, tmp_path: P
     assert shared.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_what_a_daemon_of_another_pid_namespace_left_is_not_taken_from_what_runs_there(
-    work: Path, tmp_path: Path
-) -> None:
+def test_another_pid_namespaces_commands_keep_their_entries(work: Path, tmp_path: Path) -> None:
     """A container that shares the directories: from here nobody can see whether a command still needs it."""
     journal = str(tmp_path / "journal")
     dies = _DIES.replace(
@@ -414,7 +412,7 @@ os._exit(1)
 """
 
 
-def test_a_daemon_killed_while_it_recovers_leaves_the_rest_to_the_next(work: Path, tmp_path: Path) -> None:
+def test_recovery_goes_on_after_a_kill(work: Path, tmp_path: Path) -> None:
     journal, paths = str(tmp_path / "journal"), (f"{work}/a/", f"{work}/b/")
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", _DIES, journal, *paths], env=environment)

@@ -219,7 +219,7 @@ def test_a_closing_rule_with_a_path_matches_by_text_and_by_file(
         assert answer is (by_rule if denied else Behavior.ASK if asked else Behavior.ALLOW), kind
 
 
-def test_a_line_with_very_many_programs_is_asked_about_and_looks_up_few() -> None:
+def test_a_line_of_many_programs_is_asked_about() -> None:
     asked: list[str] = []
 
     def resolve(path: str) -> Lead:
@@ -284,7 +284,7 @@ def test_what_cannot_be_read_is_asked_about_where_rules_exist() -> None:
 
 
 @pytest.mark.parametrize("text", ["$X x", "${X:-rm} x", "{rm,x}", "/bin/r? x", "r$@m x", "`echo`rm x", 'sh -c "$X"'])
-def test_a_program_whose_name_is_not_known_is_asked_about_where_rules_exist(text: str) -> None:
+def test_an_unknown_program_name_is_asked_about(text: str) -> None:
     """It could be the one that a rule denies."""
     policy = replace(ON, commands=CommandPolicy(deny=rules("rm:*")))
     assert told(decide_command(policy, text)) == (True, "ask", "rule")
@@ -342,7 +342,7 @@ def test_a_switch_that_decided_is_named_with_its_place() -> None:
         assert answer.decision.origin == place and (answer.decision.rule or "").startswith("sandbox.")
 
 
-def test_without_a_sandbox_it_is_closed_unless_somebody_chose_otherwise() -> None:
+def test_without_a_sandbox_it_is_closed_by_default() -> None:
     """Without a sandbox it is closed unless somebody chose otherwise."""
     default = decide_command(ON, "ls", unavailable="bubblewrap is not installed")
     assert default.behavior is Behavior.DENY

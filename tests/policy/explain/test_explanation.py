@@ -80,7 +80,7 @@ def test_a_command_with_the_sandbox_on() -> None:
     assert answer.sandboxed and "'curl x' is not an excluded command" in answer.decision.text
 
 
-def test_a_command_with_the_sandbox_off_is_explained_as_it_would_be_run_and_says_so() -> None:
+def test_explain_says_that_the_sandbox_is_off() -> None:
     where = Origin(Source.USER, "sandbox.enabled", "/u.json", 2, 3)
     policy = Policy(enabled_origin=where, commands=CommandPolicy(excluded=(CommandRule("docker:*", ORIGIN),)))
     answer = explain_command(policy, "docker ps && curl x")

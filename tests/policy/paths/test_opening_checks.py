@@ -79,7 +79,7 @@ def test_an_opening_that_a_denial_takes_back_is_told(allowed: str, denied: str, 
     assert slugs == (["path_covered"] if covered else [])
 
 
-def test_lint_names_each_rule_that_looks_absolute_and_commands_are_not_bothered() -> None:
+def test_lint_names_rules_that_look_absolute() -> None:
     tree = {"permissions": {"allow": ["Edit(/src/**)"], "deny": ["Read(/.env)", "Read(//x)", "Read(./y)", "Bash(/z)"]}}
     settings = merge([layer_from_values(tree, Source.USER)])
     ambiguous = [problem for problem in check_settings(settings, SCOPE) if problem.slug == "path_ambiguous"]

@@ -90,7 +90,7 @@ def test_patterns(text: str, path: str) -> None:
     assert expand_rule_path(text, SCOPE) == RulePath(path, True)
 
 
-def test_special_characters_of_a_directory_mean_themselves_inside_a_pattern() -> None:
+def test_special_characters_of_a_directory_are_literal() -> None:
     scope = PathScope("/home/[u]", "/p/a*b")
     assert expand_rule_path("~/x?", scope).path == "/home/[[]u]/x?"
     assert expand_rule_path("*.c", scope).path == "/p/a[*]b/*.c"
@@ -180,9 +180,7 @@ USER = "/home/u/.claude"
         ("$A_1/y", ["/x/y"], ["/x/y"]),
     ],
 )
-def test_a_permission_rule_means_what_its_format_says_and_denies_what_it_could_mean(
-    text: str, allowed: list[str], denied: list[str]
-) -> None:
+def test_a_permission_rule_denies_every_reading(text: str, allowed: list[str], denied: list[str]) -> None:
     def read(denies: bool) -> list[str]:
         found = expand_permission_path(text, SCOPE, denies=denies, settings_directory=USER)
         assert not found[0].second
@@ -209,7 +207,7 @@ def test_a_pattern_that_begins_in_no_directory(text: str, pattern: str) -> None:
 
 
 @given(st.text(alphabet="/.*~$[]a b", max_size=12), st.booleans())
-def test_every_reading_of_a_permission_rule_is_a_path_and_an_allow_stays_where_it_says(text: str, denies: bool) -> None:
+def test_an_allow_rule_has_one_reading(text: str, denies: bool) -> None:
     try:
         readings = expand_permission_path(text, SCOPE, denies=denies, settings_directory=USER)
     except RulePathError:

@@ -215,7 +215,7 @@ def test_what_is_no_look_up_is_refused(kind: int, class_: int) -> None:
     assert Lab("*").look_up("ok.test", kind, class_) == DnsAnswer(Code.REFUSED)
 
 
-def test_when_no_address_is_left_the_answer_is_an_error_and_never_a_wrong_one() -> None:
+def test_without_a_free_address_the_answer_is_an_error() -> None:
     lab = Lab("*")
     before = [lab.look_up(f"n{number}.test").addresses for number in range(3)]
     assert lab.look_up("n3.test").code is Code.SERVFAIL

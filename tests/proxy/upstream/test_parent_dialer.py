@@ -263,7 +263,7 @@ async def test_a_login_that_the_proxy_wants_is_not_asked_of_the_client() -> None
         assert b"Proxy-Authenticate" not in answer
 
 
-async def test_a_denial_cuts_what_goes_through_the_proxy_and_a_new_proxy_counts_for_the_next_request() -> None:
+async def test_a_denial_cuts_and_a_new_proxy_counts_next() -> None:
     parent = Parent()
     async with through(parent.http) as (proxies, first), scripted_origin(Parent().http) as second:
         tunnel = await proxies.tunnel(f"{FAR}:443")

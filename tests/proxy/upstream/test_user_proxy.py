@@ -19,7 +19,7 @@ def right(user: bytes, password: bytes) -> bool:
 LOGIN = b"Proxy-Authorization: Basic " + base64.b64encode(b"me:secret") + b"\r\n"
 
 
-async def test_the_bytes_go_there_and_back_as_they_are_and_ours_decides_nothing() -> None:
+async def test_bytes_pass_unchanged_and_undecided() -> None:
     seen: list[bytes] = []
 
     async def own(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +61,7 @@ async def test_when_it_is_gone_so_is_the_way_out(with_check: bool) -> None:
         await finish(writer)
 
 
-async def test_where_others_reach_the_listener_the_password_is_asked_for_and_kept() -> None:
+async def test_a_reachable_listener_asks_for_the_password() -> None:
     """macOS"""
     seen: list[bytes] = []
 

@@ -61,7 +61,7 @@ async def desk() -> Desk:
     return Desk()
 
 
-async def test_while_a_rule_is_written_nobody_else_answers_and_nothing_ends_it(desk: Desk) -> None:
+async def test_a_rule_being_written_blocks_other_answers(desk: Desk) -> None:
     desk.prompts.timeout_s = 0.01
     desk.writing.clear()
     asking = desk.ask()
@@ -82,9 +82,7 @@ async def test_while_a_rule_is_written_nobody_else_answers_and_nothing_ends_it(d
 
 
 @pytest.mark.parametrize(("late", "outcome"), [(False, Outcome.NO_SUBSCRIBER), (True, Outcome.TIMED_OUT)])
-async def test_a_rule_that_cannot_be_written_lets_the_question_end_as_it_would_have(
-    desk: Desk, late: bool, outcome: Outcome
-) -> None:
+async def test_an_unwritable_rule_leaves_the_question_open(desk: Desk, late: bool, outcome: Outcome) -> None:
     desk.writing.clear()
     desk.fault = SettingsError("settings_unwritable", "no")
     asking = desk.ask()

@@ -178,7 +178,7 @@ def write_in_place(path: Path, number: int) -> None:
 @pytest.mark.parametrize("save", [rename_over, write_in_place])
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("exchange", [True, False])
-def test_an_editor_that_saves_in_between_loses_nothing_and_neither_do_we(
+def test_a_save_in_between_loses_no_change(
     tmp_path: Path, save: Callable[[Path, int], None], exists: bool, exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:  # a file system without RENAME_EXCHANGE

@@ -62,7 +62,7 @@ async def test_once_process_1_has_spoken_its_end_is_awaited(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("sender", ["nobody known", "bubblewrap"])
-async def test_where_nobody_has_spoken_as_process_1_it_is_the_end_of_bubblewrap(pair: Pair, sender: str) -> None:
+async def test_without_a_helper_the_end_is_bubblewraps(pair: Pair, sender: str) -> None:
     pair.processes.heard_from(0 if sender == "nobody known" else pair.bubblewrap.pid)
     assert pair.processes.init is None
     pair.await_end()

@@ -40,7 +40,7 @@ def test_the_layer_is_there_when_calls_are_looked_at(supervision: Supervision) -
 
 
 @pytest.mark.parametrize("supervision", EVERY)
-def test_without_a_listener_nothing_is_looked_at_and_each_loss_is_said(supervision: Supervision) -> None:
+def test_without_a_listener_losses_are_said(supervision: Supervision) -> None:
     remaining, missing = without_notification(supervision, "of a reason")
     assert not needs_listener(remaining)
     assert (remaining.unix_sockets is UnixSockets.ALL) == (supervision.unix_sockets is UnixSockets.ALL)
