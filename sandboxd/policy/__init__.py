@@ -1,1 +1,1 @@
-"""Policy: what is allowed, and every decision that follows from it. Pure: no I/O, clock, environment or file system."""
+"""The policy, and pure decisions on commands, hosts, paths and sockets."""

@@ -1,8 +1,8 @@
-"""From merged settings to a Policy: every path absolute, every host and command pattern parsed, or no policy at all.
+"""Construction of a Policy from merged settings.
 
-How entries are read, and what becomes of those that cannot be understood, is `settings_reader`; the network is
-`build_network`, files are `build_files`. Relative paths refer to the project directory, whichever file they stand in.
-Pure.
+Every path becomes absolute, and every host and command pattern is parsed, or there is no policy. `settings_reader`
+reads entries; `build_network` and `build_files` make their parts. Relative paths refer to the project directory,
+whichever file they stand in.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ RUNS_ANYTHING = "exclusion_runs_anything"
 
 
 def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> Policy:
-    """The policy these settings mean in this scope.
+    """Build the policy of these settings in this scope.
 
-    Raises `SettingsError` with the place of the first fault that makes them unusable: a file that could not be read or
-    parsed, a value of the wrong type, an entry that closes something and cannot be understood. `data["problems"]` has
-    all of them as text.
+    Raises `SettingsError` with the place of the first fatal fault: a file that could not be read or parsed, a value of
+    the wrong type, an entry that closes something and cannot be understood. `data["problems"]` has all of them.
     """
     policy, problems = evaluate(settings, scope)
     fatal = first_fatal(problems)
@@ -52,13 +51,13 @@ def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> P
 
 
 def check_settings(settings: Settings, scope: PathScope) -> tuple[Problem, ...]:
-    """Everything that is wrong or doubtful in these settings, files and rules alike, in order of file and line."""
+    """List all problems of these settings, in order of file and line."""
     _, problems = evaluate(settings, scope)
     return tuple(sorted(problems, key=lambda p: (p.origin.file or "", p.origin.line or 0, p.origin.column or 0)))
 
 
 def evaluate(settings: Settings, scope: PathScope) -> tuple[Policy, tuple[Problem, ...]]:
-    """The policy and all problems. The policy must not be used when one of the problems is fatal."""
+    """Return the policy and all problems; with a fatal one it must not be used."""
     reader = SettingsReader(settings, scope)
     policy = _Builder(reader).policy()
     return policy, tuple(reader.problems)
@@ -102,7 +101,7 @@ class _Builder:
         return (*self._reader.texts("sandbox.environment.remove"), *named)
 
     def warnings(self) -> Iterator[str]:
-        """What a person should know about a policy that is in force."""
+        """Sentences on the problems of a policy in force."""
         for problem in self._reader.problems:
             if problem.slug != AMBIGUOUS and (problem.severity is Severity.WARNING or not problem.fatal):
                 yield str(problem)

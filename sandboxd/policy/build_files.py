@@ -1,4 +1,4 @@
-"""The file part of a Policy: paths that settings, permission rules and presets open and close. Pure."""
+"""The file part of a Policy: paths that settings open and close."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from sandboxd.settings.tools import Feeds, RuleList
 _F = "sandbox.filesystem."
 _HOMES_AND_VOLUMES = ("/home", "/root", "/Users", "/mnt", "/media", "/run/media", "/Volumes")
 AMBIGUOUS = "path_ambiguous"
-"""Of a rule that means what it should to whoever knows the format: told by lint, and not with commands."""
+"""Slug of a rule that is easily misread: lint reports it, commands do not."""
 
 
 class FileBuilder:
-    """Problems go to the reader."""
+    """Builder of the file part; problems go to the reader."""
 
     def __init__(self, reader: SettingsReader) -> None:
         self._reader = reader
@@ -73,13 +73,13 @@ class FileBuilder:
         )
 
     def closed_by_rules(self, feeds: Feeds) -> Iterator[PathRule]:
-        """Of permission rules that deny, and of those that ask: nobody can be asked about each file."""
+        """Deny rules, and ask rules: a question for each file is not possible."""
         for kind in (RuleList.DENY, RuleList.ASK):
             rules = tuple(self._reader.rules(kind, feeds))
             yield from chain.from_iterable(self._reader.collect(rules, self.denied_paths, opens=False))
 
     def outside_working_directories(self) -> Iterator[PathRule]:
-        """Home directories and mounted volumes. Working directories, which may be written, re-open their part."""
+        """Close homes and mounted volumes; working directories re-open their part."""
         key = "permissions.blockReadsOutsideWorkingDirectories"
         if self._reader.value(key):
             scope, origin = self._reader.scope, self._reader.origin(key)
@@ -88,7 +88,7 @@ class FileBuilder:
                     yield PathRule(path, origin, text=key, missing=Missing.UNMEANT)
 
     def files_with_passwords(self) -> Iterator[PathRule]:
-        """Settings files in which the password of a parent proxy stands: no command may read one."""
+        """Close settings files that hold the password of a parent proxy."""
         for layer in self._reader.settings.layers:
             placed = layer.values.get("sandbox.network.parentProxy")
             if layer.file is None or not isinstance(placed, Placed) or not layer.may_widen:
@@ -103,7 +103,7 @@ class FileBuilder:
         for entry in self._reader.entries("sandbox.presets"):
             preset = PRESETS.get(entry.value)
             if preset is None:
-                if feeds is Feeds.ALLOW_WRITE:  # once is enough
+                if feeds is Feeds.ALLOW_WRITE:  # one report is enough
                     known = ", ".join(sorted(PRESETS))
                     message = f"unknown preset {entry.value!r}"
                     self._reader.problems.append(
@@ -133,7 +133,7 @@ class FileBuilder:
         return rule
 
     def allowed_path(self, text: str, origin: Origin) -> PathRule:
-        """The path of a permission rule."""
+        """Return the path of a permission rule that allows."""
         scope = self._reader.scope_that_opens(text, origin)
         (reading,) = expand_permission_path(text, scope, denies=False)
         self.warn_of_doubt(text, origin)
@@ -146,8 +146,7 @@ class FileBuilder:
         yield from chain.from_iterable(self._reader.collect(tuple(entries), self.denied_path, opens=False))
 
     def denied_path(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
-        """A pattern that begins in no directory holds below all that are opened, unless a project says it: that has no
-        say in other places."""
+        """Return the rules for a denied path; unanchored ones not from a project."""
 
         def read(scope: PathScope) -> PathRule:
             rule = expand_rule_path(text, scope)
@@ -162,7 +161,7 @@ class FileBuilder:
         return tuple(dict.fromkeys(map(read, self._reader.scopes_that_close(text))))
 
     def denied_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
-        """The paths of a permission rule."""
+        """Return the paths of a permission rule that denies."""
         named = (Source.USER, Source.LOCAL, Source.FLAG, Source.CLI)
         own = posixpath.dirname(origin.file or "") if origin.source in named else ""
         if own == posixpath.join(self._reader.scope.project, ".claude"):

@@ -1,4 +1,4 @@
-"""The network part of a Policy: hosts, addresses, ports and sockets that settings and permission rules name. Pure."""
+"""The network part of a Policy: hosts, addresses, ports and sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REASON = 500
 
 
 class NetworkBuilder:
-    """Problems go to the reader."""
+    """Builder of the network part; problems go to the reader."""
 
     def __init__(self, reader: SettingsReader) -> None:
         self._reader = reader
@@ -62,7 +62,7 @@ class NetworkBuilder:
             strict_allowlist=no_questions
             or value(_N + "strictAllowlist")
             or value(_N + "onUnlisted") == "deny"
-            or value(_N + "allowManagedDomainsOnly"),  # nobody can be asked for what only managed settings may allow
+            or value(_N + "allowManagedDomainsOnly"),  # a user cannot grant what only managed settings may allow
             managed_domains_only=value(_N + "allowManagedDomainsOnly"),
             denied_addresses=tuple(
                 self._reader.collect(self._reader.entries(_N + "deniedResolvedAddresses"), _network, opens=False)

@@ -1,4 +1,4 @@
-"""The one shape of an answer: what was decided, why in a fixed word, and which rule of which file says so."""
+"""Decision: a behavior, a reason in a fixed word, a rule and its origin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sandboxd.settings.origins import Origin
 
 
 class Behavior(StrEnum):
-    """What happens to the thing asked about."""
+    """The answer of a decision."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -17,7 +17,7 @@ class Behavior(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why. A fixed list: used in replies, logs, violations and tests, so a name here never changes its meaning."""
+    """Reasons of decisions; they are in replies and logs, so no meaning changes."""
 
     # commands
     SANDBOX_DISABLED = "sandboxDisabled"
@@ -60,14 +60,17 @@ class Reason(StrEnum):
     SOCKET_BROUGHT = "socketBrought"
 
 
-ONLY_MANAGED = "only managed settings can allow it: ask whoever administers this machine"
-"""The hint of a decision that no rule of the user's can change. No other hint stands above it."""
+ONLY_MANAGED = "only managed settings can allow it: ask the administrator of this machine"
+"""Hint of a decision that no rule of the user can change; it comes before all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`text` is one sentence for people. `rule` is the rule as its author wrote it, `origin` where it stands; both are
-    None when a default decided. `hint` says what to change to get the other answer."""
+    """The answer to a request, with its reason.
+
+    `text` is one sentence for display. `rule` is the rule as its author wrote it, with its `origin`; both are None when
+    a default decided. `hint` names the change that gives the other answer.
+    """
 
     behavior: Behavior
     reason: Reason

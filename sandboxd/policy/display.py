@@ -1,7 +1,7 @@
-"""Text that came from inside a sandbox, made safe to show: it is data, never instructions to a terminal.
+"""Display of untrusted text: as data, never as instructions to a terminal.
 
-Control characters could move the cursor or set the clipboard (OSC 52), bidirectional marks could reorder what a person
-reads, and tag characters (U+E0000…) are invisible to people and visible to models. Each becomes a visible escape.
+Control characters could move the cursor or set the clipboard (OSC 52), bidirectional marks could reorder a line, and
+tag characters (U+E0000…) are invisible. Each becomes a visible escape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def neutralise(text: str, longest: int = LONGEST) -> str:
-    """`text` with every character that is not plainly visible replaced by its escape, cut to `longest` characters."""
+    """Replace each character that is not plainly visible by its escape, and cut."""
     if len(text) > longest:
         text = text[:longest] + "…"
     if text.isascii() and text.isprintable():
@@ -27,8 +27,7 @@ def neutralise(text: str, longest: int = LONGEST) -> str:
 
 
 def quoted(text: str, longest: int = LONGEST_TARGET) -> str:
-    """One name in a line for people and models, cut to `longest` characters. It stands between quotes where it holds a
-    space or punctuation, so that words in a name are not read as the line's own."""
+    """Return a name for a line of text, in quotes where it could be misread."""
     if len(text) > longest:
         text = text[:longest] + "…"
     return text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'

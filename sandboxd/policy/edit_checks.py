@@ -1,4 +1,4 @@
-"""Whether a change of settings makes sense as policy: its own entry, and what it does beside other rules. Pure."""
+"""Checks of a change of settings: its entry, and its effect on other rules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from sandboxd.settings.problems import Severity
 
 
 def wide_changes(change: Change, scope: PathScope, real_path: Callable[[str], str] = str) -> tuple[str, ...]:
-    """A sentence for each rule of a change that gives very much away, and so needs to be confirmed. `real_path` tells
-    where links lead."""
+    """Return a sentence for each rule of a change that has to be confirmed."""
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()
     layer = _layer_of(change)
@@ -34,10 +33,11 @@ def _layer_of(change: Change) -> Layer:
 
 
 def check_rule_change(settings: Settings, change: Change, scope: PathScope) -> tuple[str, ...]:
-    """Refuse a change that is locked, unknown, of the wrong type, or whose rule cannot be used; return what a person
-    should know about one that can: it is dangerous, or another rule makes it pointless.
+    """Refuse a change that cannot take effect; return warnings about one that can.
 
-    Raises `CallerError`."""
+    Raises `CallerError` for a key that is locked or unknown, a value of the wrong type, or a rule that cannot be used.
+    Warnings are about rules that are dangerous, or that another rule makes pointless.
+    """
     check_change(settings, change)
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()
@@ -45,7 +45,7 @@ def check_rule_change(settings: Settings, change: Change, scope: PathScope) -> t
     _, alone = evaluate(merge([layer]), scope)
     for problem in alone:
         if problem.slug == RUNS_ANYTHING:
-            continue  # told by `wide_changes`, and confirmed
+            continue  # `wide_changes` reports it
         if problem.severity is Severity.ERROR or problem.slug == "path_variable_unset":
             raise CallerError(problem.slug, problem.message, hint=problem.hint, data={"key": change.key})
     _, together = evaluate(merge([*settings.layers, layer]), scope)

@@ -1,7 +1,7 @@
-"""Which violations somebody has decided not to see (`sandbox.ignoreViolations`). Pure. Enforcement is not touched.
+"""Violations that settings hide (`sandbox.ignoreViolations`), still enforced.
 
-A key is `*`, or the beginning of a command by whole words (`git push`). A value is a part of what is shown: of the
-target, or of the operation and the target (`file-read-data /private/x`); `*` in it stands for anything.
+A key is `*`, or the first words of a command (`git push`). A value is a part of the target, or of operation and target
+(`file-read-data /private/x`); `*` in it stands for any text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Rules = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def is_ignored(rules: Rules, command: str, operation: str, target: str) -> bool:
-    """Whether a violation of this command is hidden."""
+    """Return whether a violation of this command is hidden."""
     shown = f"{operation} {target}"
     return any(
         _pattern(pattern).search(shown) is not None

@@ -1,8 +1,7 @@
-"""The Policy: everything that was decided about what a sandbox may do, valid by construction.
+"""The Policy: all that a sandbox may do, valid by construction.
 
-A `Policy` that exists is complete: every path is absolute and normalised, every host pattern parsed, every variable
-expanded. Nobody edits one; a reload makes a new one with the next generation number. It is built by
-`policy.build.build_policy` from merged settings, and by tests directly.
+Every path is absolute and normalised, every host pattern parsed, every variable expanded. A policy never changes; a
+reload makes a new one with the next generation number. `policy.build.build_policy` builds it from merged settings.
 """
 
 from __future__ import annotations
@@ -17,25 +16,27 @@ from sandboxd.settings.problems import Problem
 
 
 class Missing(StrEnum):
-    """What a rule means for a path that does not exist. A denial keeps such a path from being made, unless it says
-    `UNMEANT`."""
+    """The effect of a rule for a path that does not exist."""
 
     TELL = "tell"
-    """It opens nothing, and people are told."""
+    """It opens nothing, and a warning says so."""
     IGNORE = "ignore"
     """It opens nothing."""
     MAKE = "make"
-    """It is a directory, and there for as long as a command runs. It stays when something has been put into it."""
+    """It is a directory, made while a command runs. It stays when a command put something into it."""
     UNMEANT = "unmeant"
     """It denies nothing: the path is a second reading of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """One path of a file list. `path` is absolute and normalised, without a trailing slash (`/` itself excepted), its
-    symlinks *not* resolved (that needs the host). With `glob` it is a pattern over absolute paths. `text` is the rule
-    as its author wrote it. `unanchored`: a denial that begins in no directory; this pattern holds below every directory
-    that the rules of a place open (`plan.host_queries.files_in`)."""
+    """One path of a file list.
+
+    `path` is absolute and normalised, without a trailing slash (except `/`), its symlinks *not* resolved. With `glob`
+    it is a pattern over absolute paths. `text` is the rule as its author wrote it. `unanchored`, the pattern of a
+    denial that begins in no directory, holds below every directory that the rules of a place open
+    (`plan.host_queries.files_in`).
+    """
 
     path: str
     origin: Origin
@@ -44,7 +45,7 @@ class PathRule:
     missing: Missing = Missing.TELL
     unanchored: str = ""
     bounded: str = ""
-    """The directory of a preset below which such a denial is looked for, within a budget."""
+    """Directory of a preset: such a denial is searched below it, within a budget."""
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
@@ -53,8 +54,7 @@ class PathRule:
 
 @dataclass(frozen=True, slots=True)
 class FilePolicy:
-    """The four lists of paths that settings open and close. The working directory and the session's temporary directory
-    are not in them: they belong to a command, and are added when it is planned."""
+    """The four lists of paths that settings open and close, for all commands."""
 
     allow_write: tuple[PathRule, ...] = ()
     deny_write: tuple[PathRule, ...] = ()
@@ -63,9 +63,9 @@ class FilePolicy:
     allow_git_config: bool = False
     protected_search_depth: int = 3
     settings_files: tuple[str, ...] = ()
-    """Every settings file that is read, or would be if it existed: protected in every writable root."""
+    """Every settings file that is or would be read: protected in every writable root."""
     managed_reads_only: bool = False
-    """`allow_read` is for managed settings alone to say."""
+    """Only managed settings may set `allow_read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +94,18 @@ class NetworkPolicy:
     allowed: tuple[HostRule, ...] = ()
     denied: tuple[HostRule, ...] = ()
     asked: tuple[HostRule, ...] = ()
-    """A person is asked about these although `allowed` has them."""
+    """Hosts that need a prompt although `allowed` has them."""
     denied_reasons: tuple[tuple[HostPattern, str], ...] = ()
     strict_allowlist: bool = False
-    """Never ask about a host that is on no list: deny it."""
+    """A host on no list is denied, without a prompt."""
     managed_domains_only: bool = False
-    """`allowed` is for managed settings alone to say."""
+    """Only managed settings may set `allowed`."""
     denied_addresses: tuple[str, ...] = ()
-    """Networks in CIDR form that an allowed *name* must not resolve to, beside the built-in ones."""
+    """Networks in CIDR form, beside the built-in ones, that an allowed *name* must not resolve to."""
     allow_unix_sockets: tuple[SocketRule, ...] = ()
     allow_all_unix_sockets: bool = False
     control_sockets: tuple[str, ...] = ()
-    """Sockets that variables of the daemon's environment name (agents, buses): closed unless they are listed."""
+    """Sockets named by the daemon's environment (agents, buses): closed unless listed."""
     allow_local_binding: bool = False
     allow_local_ports: tuple[PortRange, ...] = ()
     allow_mach_lookup: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class NetworkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CommandRule:
-    """A `Bash(…)` rule or an excluded-command pattern: the text between the parentheses, and where it stands."""
+    """A `Bash(…)` rule or an excluded-command pattern, with its origin."""
 
     pattern: str
     origin: Origin
@@ -132,9 +132,9 @@ class CommandPolicy:
     allow_unsandboxed: bool = True
     allow_unsandboxed_origin: Origin = BUILT_IN
     open_mode: bool = True
-    """A session may skip the question that is asked because nothing allows a command."""
+    """A session may skip the prompt for commands that no rule allows."""
     deny_instead_of_asking: bool = False
-    """What a person would be asked about is denied."""
+    """Prompts become denials."""
     excluded: tuple[CommandRule, ...] = ()
     allow: tuple[CommandRule, ...] = ()
     ask: tuple[CommandRule, ...] = ()
@@ -143,7 +143,7 @@ class CommandPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlatformPolicy:
-    """Switches that weaken or shape a back end, each off unless a person turned it on."""
+    """Switches that weaken or shape a back end, off by default."""
 
     weaker_nested_sandbox: bool = False
     weaker_network_isolation: bool = False
@@ -154,7 +154,7 @@ class PlatformPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AuditPolicy:
-    """The audit log. `path` None means the default place; `on_full` is `block` or `drop`."""
+    """The audit log; `path` None is the default, `on_full` is `block` or `drop`."""
 
     enabled: bool = False
     path: str | None = None
@@ -165,8 +165,11 @@ class AuditPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`enabled` answers `should_sandbox` only: `wrap` always sandboxes. `warnings` are sentences about rules that are
-    accepted and dangerous, or ignored for a stated reason."""
+    """All that a sandbox may do.
+
+    `enabled` is for `should_sandbox` only: `wrap` always sandboxes. `warnings` are sentences about rules that are
+    accepted and dangerous, or ignored for a stated reason.
+    """
 
     generation: int = 0
     enabled: bool = False
@@ -182,19 +185,18 @@ class Policy:
     environment_remove: tuple[str, ...] = ()
     """Names of variables that commands do not get; `*` and `?` match."""
     max_processes: int = 8192
-    """Of one command at a time, threads too."""
+    """Limit for one command, threads included."""
     max_processes_origin: Origin = BUILT_IN
     allow_overrides: bool = True
-    """A caller may widen the rules for one command or session, unless somebody said no. Tightening always
-    works."""
+    """A caller may widen the rules for one command or session. Tightening always works."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
     report_violations: str = "writes"
-    """Which file accesses that the system refuses are reported as they happen: `off`, `writes` or `all` (reads too)."""
+    """Refused file accesses that are reported as they happen: `off`, `writes` or `all` (reads too)."""
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
     variables: tuple[str, ...] = ()
-    """Names of the environment variables that paths of the rules mention."""
+    """Names of the environment variables in paths of the rules."""
     unenforced: tuple[Problem, ...] = ()
-    """Keys and rules that restrict commands and are not enforced, with the reason: no command is wrapped."""
+    """Restrictions that are not enforced, with the reason: no command is wrapped."""
     ignore_unknown_restrictions: bool = False
-    """A caller insists on running commands without what `unenforced` says; managed settings stay in the way."""
+    """A caller may ignore `unenforced` restrictions, except those of managed settings."""
     warnings: tuple[str, ...] = ()

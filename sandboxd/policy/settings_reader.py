@@ -1,5 +1,4 @@
-"""What settings say, entry by entry, for whoever makes a part of a policy of it: with the place of each, and a problem
-for each that cannot be understood.
+"""Reader of settings entries with their origins; collects problems.
 
 Two kinds of fault in a list entry, and the difference is the point: an entry that only *opens* something is left out
 with a warning, which is stricter than what was meant; an entry that *closes* something cannot be left out, so the whole
@@ -26,34 +25,36 @@ T = TypeVar("T")
 
 
 class SettingsReader:
-    """`problems` grows with what is read."""
+    """Reader of the entries of settings; `problems` grows with what is read."""
 
     def __init__(self, settings: Settings, scope: PathScope) -> None:
         self.settings = settings
         self.scope = scope
         self.problems: list[Problem] = list(settings.problems)
         self.variables: set[str] = set()
-        """Those that rules mention."""
+        """Names of the variables in rules."""
         for ignored in settings.ignored:
             self.warn("settings_ignored", f"{ignored.key} is ignored: {ignored.reason}", ignored.origin)
 
     def scope_that_opens(self, text: str, origin: Origin) -> PathScope:
-        """What a path that is to be opened is read against. The caller's variables count where the caller could as well
-        name the path in a call: not in managed settings, nor in files of the project, nor where that is forbidden."""
+        """Return the scope for a path to open.
+
+        The caller's variables count where the caller could as well name the path in a call: not in managed settings,
+        nor in files of the project, nor where that is forbidden.
+        """
         if not self._mentions(text) or not self._is_the_callers(origin):
             return self.scope
         return self.scope.of_caller()
 
     def scopes_that_close(self, text: str) -> tuple[PathScope, ...]:
-        """What a path that is to be closed is read against: both environments, where they differ. A variable that one
-        of them lacks is read in the other."""
+        """Return the scopes for a path to close: both environments, if they differ."""
         if not self._mentions(text):
             return (self.scope,)
         lacking = any(not self.scope.environment.get(name) for name in variables_in(text))
         return (self.scope.of_caller(),) if lacking else (self.scope, self.scope.of_caller())
 
     def _mentions(self, text: str) -> bool:
-        """Whether a text has a variable that the caller has another value for."""
+        """Return whether a text has a variable that the caller has another value for."""
         names = variables_in(text) if "$" in text else set()
         self.variables |= names
         return any(self.scope.caller.get(name) for name in names)
@@ -80,7 +81,7 @@ class SettingsReader:
         return tuple(entry.value for entry in self.settings.entries(key))
 
     def rules(self, kind: RuleList, feeds: Feeds) -> Iterator[Placed]:
-        """The contents of the permission rules that become what `feeds` says."""
+        """Yield the contents of the permission rules with the meaning `feeds`."""
         for entry in self.settings.entries(f"permissions.{kind.value}"):
             for meaning, content in dict.fromkeys(parse_rule(entry.value).meanings(kind)):
                 if meaning is feeds:
@@ -89,7 +90,7 @@ class SettingsReader:
     def collect(
         self, entries: Iterator[Placed] | tuple[Placed, ...], make: Callable[[Any, Origin], T], *, opens: bool
     ) -> Iterator[T]:
-        """Convert entries; report those that cannot be converted, fatally where they would have closed something."""
+        """Convert entries; a fault is fatal where the entry would close something."""
         for entry in entries:
             try:
                 yield make(entry.value, entry.origin)
@@ -115,7 +116,7 @@ class SettingsReader:
 
 
 class BadEntry(ValueError):
-    """Of an entry that is well written and cannot be used here."""
+    """A well-formed entry that cannot be used here."""
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)

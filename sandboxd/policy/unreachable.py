@@ -1,4 +1,4 @@
-"""Allow rules that a deny rule makes pointless. Deny wins, so such a list looks like a permission and is none."""
+"""Allow rules without effect, because a deny rule covers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sandboxd.settings.problems import Problem, warning
 
 
 def unreachable_rules(allowed: Sequence[HostRule], denied: Sequence[HostRule]) -> list[Problem]:
-    """One warning for each allow rule that can never match because one deny rule covers all of it."""
+    """Return a warning for each allow rule that one deny rule covers."""
     # The widest first: one `*` answers for everything without a further look.
     stars = sorted(
         (rule for rule in denied if rule.pattern.host is None), key=lambda rule: rule.pattern.port is not None
@@ -38,7 +38,7 @@ def unreachable_rules(allowed: Sequence[HostRule], denied: Sequence[HostRule]) -
 
 
 def covers(deny: HostPattern, allow: HostPattern) -> bool:
-    """Whether everything that `allow` matches is matched by `deny`."""
+    """Return whether `deny` matches everything that `allow` matches."""
     if deny.port is not None and deny.port != allow.port:
         return False
     if deny.host is None:
@@ -53,7 +53,7 @@ def covers(deny: HostPattern, allow: HostPattern) -> bool:
 
 
 def _candidates(pattern: HostPattern, by_name: dict[str, list[HostRule]]) -> Iterator[HostRule]:
-    """The rules about the same name, or about one above it."""
+    """Yield the rules about the same name, or about one above it."""
     name = pattern.host.name if pattern.host is not None else ""
     while name:
         yield from by_name.get(name, ())

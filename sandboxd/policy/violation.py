@@ -1,4 +1,4 @@
-"""The one record of something that was blocked, whoever blocked it."""
+"""The record of a blocked access, from any enforcer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ViolationKind(StrEnum):
     UNIX_SOCKET = "unix-socket"
     NETWORK = "network"
     SERVICE = "service"
-    """Another right of the system: looking up a service, a terminal, an event to another program (macOS)."""
+    """Another right of macOS: a service, a terminal, an event to another program."""
 
 
 class ViolationSource(StrEnum):
@@ -23,18 +23,20 @@ class ViolationSource(StrEnum):
     SECCOMP = "seccomp"
     SEATBELT = "seatbelt"
     OUTPUT = "output"
-    """Nobody reported it: it was guessed from what the program wrote."""
+    """A guess from the program's output."""
     DAEMON = "daemon"
     """Found when the command had ended, and undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`time` is seconds since the epoch, of the first of `count`; `last_time` that of the last, None when there was
-    one. `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the path or `host:port`, already
-    neutralised for display. `outcome` is the reason in a fixed word (`policy.decision.Reason`), or `denied` where only
-    the operating system knows it. `inferred` marks a guess from program output, `policy_generation` the policy that
-    was in force (0: not known)."""
+    """A recorded refusal.
+
+    `time`, in seconds since the epoch, is of the first of `count`, `last_time` of the last, None when there was one.
+    `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the path or `host:port`, neutralised for
+    display. `outcome` is a `policy.decision.Reason`, or `denied` where only the system knows. `policy_generation` is 0
+    if unknown.
+    """
 
     id: int
     time: float

@@ -1,7 +1,7 @@
-"""Changes of settings that give very much away: they are said, and confirmed, before they are written. Pure.
+"""Wide grants: changes that give very much away and need a confirmation.
 
 `WIDE_GRANTS` is the whole list. The command line, `settings.update`, `settings.exclude_command` and an answer `always`
-to a question go through it.
+to a prompt go through it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sandboxd.policy.sockets.control_sockets import control_socket
 
 METADATA: Final = "serves metadata of cloud machines, which includes credentials"
 MOST_PORTS: Final = 16
-"""Ports of one range that a person may be taken to know."""
+"""Most ports of one range that are no wide grant."""
 CONTROL_PORTS: Final = {
     22: "logs in to this machine",
     2375: "starts containers, which gives control of this host",
@@ -39,7 +39,7 @@ CONTROL_PORTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """`real_path` tells where links lead."""
+    """The scope of a change; `real_path` follows links."""
 
     scope: PathScope
     real_path: Callable[[str], str] = str
@@ -54,8 +54,7 @@ Sentences = Callable[[Policy, Ground], Iterator[str]]
 
 @dataclass(frozen=True, slots=True)
 class WideGrant:
-    """Settings with one reason. `sentences` has one for each rule of a policy that is wide; the policy is made of the
-    changed settings alone."""
+    """Settings with one reason; `sentences` describe the wide rules of a change."""
 
     keys: tuple[str, ...]
     what: str
@@ -64,18 +63,18 @@ class WideGrant:
 
 
 def wide_grants(policy: Policy, keys: frozenset[str], context: Ground) -> tuple[str, ...]:
-    """A sentence for each rule that gives very much away, of a policy made of a change that says `keys`."""
+    """Return a sentence for each wide rule of a policy with the changed `keys`."""
     rows = (row for row in WIDE_GRANTS if not keys.isdisjoint(row.keys))
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.sentences(policy, context)))
 
 
 def wide_path(path: str, home: str, real_path: Callable[[str], str], *, write: bool) -> str:
-    """What a rule for one path gives away, by where it leads, too; empty for an ordinary one."""
+    """Return what a path gives away, also by where it leads; empty if ordinary."""
     return why_wide_place(path, home, write=write) or why_wide_place(real_path(path), home, write=write)
 
 
 def serves_metadata(host: Host) -> bool:
-    """Whether a host is a metadata service of a cloud, by its name or its address."""
+    """Return whether a host is a metadata service, by name or address."""
     refusal = None if host.address is None else refuse_address(host.address)
     by_address = refusal is not None and ("metadata" in refusal.text or "host agent" in refusal.text)
     return host.name in METADATA_NAMES or by_address

@@ -180,8 +180,8 @@ async def test_a_flood_is_bounded_counted_and_pushes_nobody_else_out(
     [session] = (await client.result("status"))["sessions"]
     assert (session["violations"], session["violations_lost"]) == (100_002, found["lost"])
     annotated = await annotate(client, "x", "flood")
-    assert f"{found['lost']} more are not told one by one" in annotated
-    assert "not told one by one" not in await annotate(client, "x", "c-1")
+    assert f"{found['lost']} more were too many to be listed" in annotated
+    assert "too many to be listed" not in await annotate(client, "x", "c-1")
 
 
 async def test_hidden_ones_are_counted(client: RawClient, running: RunningDaemon, command: FakeHandle) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a command before it runs: sandboxed or not, and allowed, asked about or denied. Pure.
+"""Decisions on commands before they run: sandboxed or not; allow, ask or deny.
 
 The gates are asked in the order of `GATES`; the first one with an answer decides. `ask` and `deny` rules are looked at
 last and can only make the answer stricter, whichever gate gave it.
@@ -38,24 +38,28 @@ from sandboxd.settings.origins import Origin
 MAX_NESTING = 3
 MAX_TEXTS = 32
 MAX_FILES = 256
-"""Paths that are looked up for rules with a path. A line with more is asked about."""
+"""Paths that are looked up for rules with a path; a line with more is asked about."""
 _SYNTAX = frozenset({"!", "{", "then", "do", "else"})
 """Words of the shell that the grammar may take for a program, as in `! ! ls`."""
 
 
 class PromptMode(StrEnum):
-    """How a session wants its questions. PROMPT is the default: questions are put to people. OPEN skips the question
-    that is asked because nothing allows a command; explicit ask and deny rules stay. NONE denies everything."""
+    """Treatment of prompts in a session; explicit ask and deny rules always hold."""
 
     OPEN = "open"
+    """Commands that no rule allows run without a prompt."""
     PROMPT = "prompt"
     NONE = "none"
+    """Every command is denied."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """`unavailable` is why no sandbox can be started on this host, empty when one can. `disable_sandbox` is the
-    caller's wish for this one command; it is never inherited."""
+    """A command to decide on, with the facts of its session and host.
+
+    `unavailable` is the reason why no sandbox can be started on this host, empty when one can. `disable_sandbox` is the
+    caller's request for this one command; it is never inherited.
+    """
 
     command: str | None
     disable_sandbox: bool = False
@@ -69,7 +73,7 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommandDecision:
-    """`sandboxed` says how the command would run if it may run at all."""
+    """A decision, and whether the command is sandboxed if it may run at all."""
 
     sandboxed: bool
     decision: Decision
@@ -95,8 +99,7 @@ def decide_command(
     unavailable: str = "",
     resolve: Resolve = standing_path,
 ) -> CommandDecision:
-    """Decide on a command. `permission_mode` is a `PromptMode` value, None for the default; another text raises
-    ValueError."""
+    """Decide on a command; raises ValueError for an unknown `permission_mode`."""
     mode = PromptMode(permission_mode or PromptMode.PROMPT)
     if mode is PromptMode.OPEN and not policy.commands.open_mode:
         mode = PromptMode.PROMPT
@@ -113,8 +116,9 @@ def decide_command(
     answer = next(answer for gate in GATES if (answer := gate(policy, request)) is not None)
     answer = _with_rules(policy, request, answer)
     if answer.behavior is Behavior.ASK and policy.commands.deny_instead_of_asking:
-        text = f"{answer.decision.text}; permissions.denyInsteadOfPrompting asks nobody"
-        return replace(answer, decision=replace(answer.decision, behavior=Behavior.DENY, text=text))
+        text = f"{answer.decision.text}; permissions.denyInsteadOfPrompting turns questions into denials"
+        hint = answer.decision.hint or "run it inside the sandbox"
+        return replace(answer, decision=replace(answer.decision, behavior=Behavior.DENY, text=text, hint=hint))
     return answer
 
 
@@ -136,7 +140,13 @@ def _answer(
 
 def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
     if request.mode is PromptMode.NONE:
-        return _answer(True, Behavior.DENY, Reason.PERMISSION_MODE, "this session may run nothing: its mode is none")
+        return _answer(
+            True,
+            Behavior.DENY,
+            Reason.PERMISSION_MODE,
+            "this session may run nothing: its permission mode is none",
+            hint="open a session in another permission mode",
+        )
     if request.mode is PromptMode.OPEN and request.root and not request.is_sandbox_environment:
         return _answer(
             True,
@@ -195,7 +205,7 @@ def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
 
 
 def why_sandboxed(commands: CommandPolicy) -> str:
-    """Why no caller may have a command run outside."""
+    """Return the reason why no caller may have a command run outside."""
     if commands.allow_unsandboxed_origin.key == "permissions.deny":
         return "a rule of permissions.deny forbids it"
     return "sandbox.allowUnsandboxedCommands is false"
@@ -237,7 +247,7 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
             f"no sandbox can be started here, and nothing runs without one: {request.unavailable}",
             rule=f"sandbox.{key}",
             origin=policy.fail_if_unavailable_origin if closed else policy.commands.allow_unsandboxed_origin,
-            hint="sandboxd check says what is missing",
+            hint="see what is missing: sandboxd check",
         )
     return _answer(
         False,
@@ -246,7 +256,7 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
         f"no sandbox can be started here; a person has to agree to run it without: {request.unavailable}",
         rule="sandbox.failIfUnavailable",
         origin=policy.fail_if_unavailable_origin,
-        hint="sandboxd check says what is missing",
+        hint="see what is missing: sandboxd check",
     )
 
 
@@ -290,7 +300,7 @@ _STRICTNESS = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 2}
 
 
 def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision) -> CommandDecision:
-    """The answer after ask and deny rules have spoken: a deny of any kind beats every allow and every built-in."""
+    """Apply ask and deny rules: a deny of any kind beats every allow."""
     text = request.command or ""
     rules = policy.commands
     if not text.strip() or not (rules.ask or rules.deny):
@@ -319,13 +329,14 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
             Behavior.ASK,
             Reason.RULE,
             f"there are rules about commands, and what this one runs cannot be told: {why}",
+            hint="write each program by its name, in a short line",
         )
         return replace(answer, decision=decision)
     return answer
 
 
 def _lines_within(text: str) -> list[ShellLine]:
-    """The line, and those that it hands to other shells."""
+    """Return the line, and the texts that it hands to other shells."""
     lines: list[ShellLine] = []
     pending = [text]
     for _ in range(MAX_NESTING + 1):
@@ -343,7 +354,7 @@ def _what_is_unknown(line: ShellLine) -> str | None:
 
 
 def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str | None:
-    """Why it cannot be told whether a rule with a path is about a program of these lines."""
+    """Return the reason why rules with a path cannot be decided for these lines."""
     if not any("/" in head_of(rule.pattern) for rule in rules):
         return None
     if next(islice(_files(lines), MAX_FILES, None), None) is not None:
@@ -358,7 +369,7 @@ def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str
 def _allowing_rule(
     rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve
 ) -> CommandRule | None:
-    """The first rule when every program of the line, inside substitutions too, is allowed by one; None otherwise."""
+    """Return the first allowing rule if every program of the line has one."""
     if not rules:
         return None
     whole = next((rule for rule in rules if rule.pattern.strip() == text.strip(" \t\n")), None)
@@ -372,22 +383,21 @@ def _allowing_rule(
 
 
 _TOP = frozenset({"$(git rev-parse --show-toplevel)", '"$(git rev-parse --show-toplevel)"'})
-"""Where a path of a rule begins for whoever writes one: a line that goes there means the same."""
+"""Changes of the directory to the place where a rule's path begins: they keep its meaning."""
 
 
 def _rule_about(
     rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve, moved: bool
 ) -> CommandRule | None:
-    """A program with a slash is allowed by the same text, or by a path that leads to the same file. `moved`: the line
-    may change the directory that a relative path begins in."""
+    """Return the rule that allows a program, by its text or the file it leads to."""
     if not words:
         return None
     program = path_of(words[0])
     if program is None:
         return matching_rule(rules, words) if words[0].literal and "/" not in words[0].text else None
     every = (rule for rule in rules if parse_command_pattern(rule.pattern).matches_all)
-    here = () if moved and program[0] not in "/~" else rules  # elsewhere, the text may be another file's
-    same = [*(rule for rule in here if head_of(rule.pattern) == program), *every]
+    by_text = () if moved and program[0] not in "/~" else rules  # in another directory it may be another file
+    same = [*(rule for rule in by_text if head_of(rule.pattern) == program), *every]
     rule = matching_rule(same, words)
     if rule is not None or not any("/" in head_of(rule.pattern) for rule in rules):
         return rule
@@ -400,13 +410,12 @@ _SETTERS = frozenset(
     history jobs let local mapfile printf read readarray readonly set shopt source . trap typeset unalias unset
     wait""".split()
 )
-"""Builtins of the shell that can set a variable, write a file, change what a name runs, or run what an index
-`a[$(…)]` says, also where it is quoted."""
+"""Builtins that can set a variable, write a file, change what a name runs, or evaluate an index `a[$(…)]`."""
 
 
 def _may_set_something(words: Sequence[Word]) -> bool:
     name = words[0].text if words else ""
-    if name == "time":  # no program for bash, so that what follows is the shell's own
+    if name == "time":  # a keyword of bash, so builtins may follow
         return any(word.text in _SETTERS or "=" in word.text for word in words[1:])
     if name == "printf":
         return any(word.text.startswith("-") or not word.literal for word in words[1:2])
@@ -418,8 +427,7 @@ def _may_set_something(words: Sequence[Word]) -> bool:
 def _closing_rule(
     rules: Sequence[CommandRule], text: str, lines: Sequence[ShellLine], resolve: Resolve
 ) -> CommandRule | None:
-    """A rule that matches any program anywhere in the line, by its name, also behind programs that start others; or by
-    the file that it is, in each directory that the line changes to."""
+    """Return a rule that matches any program of the line, by name or by file."""
     if not rules:
         return None
     patterns = [(rule, parse_command_pattern(rule.pattern)) for rule in rules]
@@ -440,7 +448,7 @@ def _closing_rule(
 
 
 def _files(lines: Sequence[ShellLine]) -> Iterator[tuple[Sequence[Word], str]]:
-    """The words of each program, with each path that it may have."""
+    """Yield the words of each program, with each path that it may have."""
     places = places_of(lines)
     for words in _all_starts(lines):
         name = path_of(words[0]) or words[0].text
@@ -455,7 +463,7 @@ def _all_starts(lines: Sequence[ShellLine]) -> Iterator[Sequence[Word]]:
 
 
 def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:
-    """The words from each one on that may be a program."""
+    """Return the words from each one on that may be a program."""
     found = [words] if words else []
     if words and (words[0].text in _SYNTAX or words[0].text.rpartition("/")[2] in LAUNCHERS):
         found += (words[start:] for start in range(1, min(len(words), 32)))
@@ -463,5 +471,5 @@ def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:
 
 
 def shown_command(text: str) -> str:
-    """A command as it may be shown to people: one line, bounded, nothing hidden in it."""
+    """Return a command fit for display: one line, bounded, nothing hidden."""
     return neutralise(text, 200)

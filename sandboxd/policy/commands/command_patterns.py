@@ -1,4 +1,4 @@
-"""Patterns over one simple command, for `excludedCommands` and `Bash(…)` rules. Pure.
+"""Patterns for one simple command, in `excludedCommands` and `Bash(…)` rules.
 
 | pattern | matches |
 | --- | --- |
@@ -24,7 +24,7 @@ MAX_PATTERN = 1024
 
 
 class CommandPatternError(ValueError):
-    """The pattern cannot be used. The argument is a sentence; `slug` and `hint` as everywhere."""
+    """A pattern that cannot be used."""
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -35,8 +35,7 @@ class CommandPatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """`words`, exactly or with more behind them (`open_ended`), or the texts between the stars of a `wildcard`. Empty
-    and `open_ended` matches every command."""
+    """A parsed pattern: `words`, or the texts between the stars of a `wildcard`."""
 
     text: str
     words: tuple[str, ...] = ()
@@ -53,13 +52,15 @@ class CommandPattern:
 
     @property
     def program(self) -> str:
-        """The program that the pattern begins with, without its directory; empty where a wildcard stands for it."""
+        """The program's name without directory; empty where a wildcard stands for it."""
         start = self.wildcard[0].split(" ")[0] if self.wildcard else "".join(self.words[:1])
         return posixpath.basename(start)
 
     def matches(self, words: Sequence[str], *, by_name: bool = False) -> bool:
-        """Whether a simple command, given as its words, is meant. With `by_name` the program's directory does not
-        count: right for rules that close, wrong for rules that open, where `./docker` is not `docker`."""
+        """Return whether the pattern matches the words of a simple command.
+
+        With `by_name` the program's directory does not count: right for rules that close, wrong for rules that open.
+        """
         if not words:
             return False
         if self._matches(words):
@@ -77,7 +78,7 @@ class CommandPattern:
 
 @lru_cache(maxsize=4096)
 def parse_command_pattern(text: str) -> CommandPattern:
-    """Parse a pattern. Raises `CommandPatternError` (slugs `command_pattern_empty`, `command_pattern_invalid`)."""
+    """Parse a pattern; raises `CommandPatternError`."""
     body = text.strip()
     if not body:
         raise CommandPatternError("command_pattern_empty", "the pattern is empty", "name a program, such as docker")
@@ -102,7 +103,7 @@ def parse_command_pattern(text: str) -> CommandPattern:
 
 
 def parse_exclusion(text: str) -> CommandPattern:
-    """As `parse_command_pattern`, and refuses what would exclude everything (slug `command_pattern_matches_all`)."""
+    """Parse a pattern, and refuse one that would exclude every program."""
     pattern = parse_command_pattern(text)
     if pattern.matches_all or (pattern.wildcard and text.strip().startswith("*")):
         raise CommandPatternError(
@@ -116,13 +117,12 @@ def parse_exclusion(text: str) -> CommandPattern:
 
 
 def _wildcard(body: str) -> tuple[str, ...]:
-    """The texts between the stars. Runs of space count as one."""
+    """Return the texts between the stars; runs of space count as one."""
     return tuple(re.sub(r"\s+", " ", re.sub(r"\*+", "*", body)).split("*"))
 
 
 def _matches_parts(parts: tuple[str, ...], text: str, open_ended: bool) -> bool:
-    """Whether `text` is the parts with anything between them; with `open_ended`, further words may follow. Each part
-    is taken where it stands first, which is right for all but the last, and needs no going back."""
+    """Return whether `text` is the parts with anything between; no backtracking."""
     first, *middle, last = parts
     if not text.startswith(first):
         return False

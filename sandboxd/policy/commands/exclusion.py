@@ -1,8 +1,8 @@
-"""Whether a command line is excluded from the sandbox. Pure. `docs/commands.md` has the table.
+"""Decisions on exclusion: whether a command line runs outside the sandbox.
 
-Excluded means: every program that the line runs is on the list, and there is nothing else in the line that could run,
-read or write anything. Whatever cannot be decided is not excluded. Two readers have to agree on the words of the line:
-the grammar of tree-sitter, and the standard library's `shlex`. Each has its mistakes, and they have different ones.
+A line is excluded when every program that it runs is on the list, and nothing else in it could run, read or write
+anything. Whatever cannot be decided is not excluded. Two readers with different mistakes have to agree on the words of
+the line: the grammar of tree-sitter, and `shlex`. `docs/commands.md` has the table.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from sandboxd.policy.model import CommandRule
 
 
 class Lead(NamedTuple):
-    """`real` is where the name of a program leads, without links; None where that is unknown. `why` is the reason why
-    that is unknown or can be changed by a command, empty when it can not."""
+    """The real path of a program, or None, and why it is not certain."""
 
     real: str | None
     why: str = ""
 
 
 Resolve = Callable[[str], Lead]
-"""Where a path leads, and what a name without a slash runs."""
+"""Look up where a path leads, or what a name without a slash runs."""
 
 MAX_SHELLS = 4
 _PUNCTUATION = ";&|()<>\n"
@@ -38,7 +37,7 @@ _GROUPING = frozenset({"{", "}", "!"})
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """`why` is the rest of a sentence: "excluded because …" or "sandboxed because …"."""
+    """The answer for a line; `why` completes a sentence with "because"."""
 
     excluded: bool
     why: str
@@ -46,14 +45,14 @@ class Exclusion:
 
 
 def standing_path(path: str) -> Lead:
-    """A name without a slash as it is, and an absolute path without detours, taken to have no link in it."""
+    """Resolve by text alone: plain names, and absolute paths without links."""
     if "/" not in path or (path.startswith("/") and posixpath.normpath(path) == path):
         return Lead(path)
     return Lead(None, f"where {path} leads is not known")
 
 
 def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = standing_path) -> Exclusion:
-    """Decide for a whole command line."""
+    """Decide on a whole command line."""
     if not rules:
         return Exclusion(False, "no command is excluded")
     return _decide(tuple(rules), command, MAX_SHELLS, resolve)
@@ -87,7 +86,7 @@ MOST_PLACES = 16
 
 
 def moves(line: ShellLine, but: Collection[str] = ()) -> bool:
-    """Whether a line may change the working directory, to another one than the texts of `but`."""
+    """Return whether a line may change the directory, except to one of `but`."""
     for simple in line.commands:
         texts = [word.text for word in simple.words]
         named = len(texts) == 2 and texts[0] == "cd" and texts[1] in but
@@ -97,8 +96,7 @@ def moves(line: ShellLine, but: Collection[str] = ()) -> bool:
 
 
 def places_of(lines: Sequence[ShellLine]) -> tuple[str, ...]:
-    """The directories that programs of these lines may be started in, as far as the text says: the working directory
-    (empty), and every order of what the lines change it to."""
+    """Return all directories that programs may start in; "" is the current one."""
     found = {"": None}
     for line in lines:
         for simple in line.commands:
@@ -115,7 +113,7 @@ def places_of(lines: Sequence[ShellLine]) -> tuple[str, ...]:
 
 
 def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:
-    """`resolve`, without relative paths when the line changes the working directory."""
+    """Return `resolve`, without relative paths where the line moves elsewhere."""
     if not moves(line):
         return resolve
 
@@ -159,7 +157,7 @@ def _decide_simple(
 
 
 def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve: Resolve) -> CommandRule | None:
-    """As `matching_rule`, but a program with a slash is the file that it leads to."""
+    """Return the rule for a program; a path means the file that it leads to."""
     program = words[0].text
     if "/" not in program:
         return matching_rule([rule for rule in rules if "/" not in _head_and_rest(rule.pattern)[0]], words)
@@ -171,8 +169,7 @@ def _excluding_rule(rules: Sequence[CommandRule], words: Sequence[Word], resolve
 
 
 def path_of(word: Word) -> str | None:
-    """The path that a word with a slash names, when that is text, or such with the home directory before it. A `~` that
-    is quoted is a name in the working directory."""
+    """Return the path that a word names; a quoted `~` is an ordinary name."""
     if "/" not in word.text:
         return None
     if word.literal:
@@ -184,8 +181,7 @@ def path_of(word: Word) -> str | None:
 def rule_of_path(
     rules: Sequence[CommandRule], words: Sequence[Word], real: str, resolve: Resolve, *, by_text: bool = False
 ) -> CommandRule | None:
-    """The rule about the file `real`, which is the program of `words`, and about its arguments. `by_text`: an argument
-    that is only known when it runs is its text, which is right for rules that close."""
+    """Return the rule about the program file `real` and the arguments of `words`."""
     for rule in rules:
         head, rest = _head_and_rest(rule.pattern)
         if "/" in head and _leads_to(head, real, resolve):
@@ -196,12 +192,12 @@ def rule_of_path(
 
 
 def head_of(text: str) -> str:
-    """The program of a pattern, as it is written."""
+    """Return the program of a pattern, as it is written."""
     return _head_and_rest(text)[0]
 
 
 def _head_and_rest(text: str) -> tuple[str, str]:
-    """The program of a pattern, and the pattern of its arguments."""
+    """Return the program of a pattern, and its arguments' pattern."""
     pattern = parse_command_pattern(text)
     if pattern.wildcard:
         head, _, rest = "*".join(pattern.wildcard).partition(" ")
@@ -211,7 +207,7 @@ def _head_and_rest(text: str) -> tuple[str, str]:
 
 
 def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
-    """Whether the program of a pattern is this file; `*` stands for a part of one name."""
+    """Return whether a pattern's program is this file; `*` is a part of one name."""
     fixed, star, _ = head.partition("*")
     name = posixpath.basename(real)
     if not star:
@@ -228,7 +224,7 @@ def _leads_to(head: str, real: str, resolve: Resolve) -> bool:
 
 
 def matching_rule(rules: Sequence[CommandRule], words: Sequence[Word]) -> CommandRule | None:
-    """The rule that surely matches: a word that is not literal never equals a word of a pattern."""
+    """Return the rule that surely matches: only literal words can be equal."""
     texts = [word.text if word.literal else "\0" + word.text for word in words]
     known = all(word.literal for word in words)
     for rule in rules:
@@ -239,13 +235,13 @@ def matching_rule(rules: Sequence[CommandRule], words: Sequence[Word]) -> Comman
 
 
 def _is_pattern(word: Word) -> bool:
-    """A file-name pattern or brace list in an argument: more arguments, and nothing runs."""
+    """Return whether a word is a file pattern or brace list: it runs nothing."""
     return not word.literal and not any(character in word.text for character in "$`<>()")
 
 
 def _readers_agree(text: str, line: ShellLine) -> bool:
-    """Whether shlex finds the same commands with the same words. It cannot tell a quoted ";" from a separator: then
-    the readers do not agree, which is the safe answer."""
+    """Return whether shlex finds the same commands with the same words."""
+    # shlex takes a quoted ";" for a separator: the readers disagree then, which is the safe answer.
     lexer = shlex.shlex(join_continuations(text), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace = " \t"
     lexer.whitespace_split = True

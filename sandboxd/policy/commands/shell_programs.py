@@ -1,7 +1,7 @@
-"""Programs that run another program given in their arguments, and variables that change what a program does. Tables.
+"""Tables of programs that run other programs, and of harmless variables.
 
-For rules that open something, only what stands in `WRAPPERS` is looked through, and only with the options named there.
-For rules that close something, `LAUNCHERS` is enough: any later word may be the program.
+Rules that open something look through `WRAPPERS` alone, with the options named there. Rules that close something use
+`LAUNCHERS`: any later word may be the program.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from sandboxd.policy.commands.shell_syntax import SHELLS, Word
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """`flags` is an expression for options without a value; `valued` are options that take the next word; `operands`
-    is how many words stand before the program."""
+    """A program that runs another one.
+
+    `flags` is an expression for options without a value; `operands` is the number of words before the program.
+    """
 
     flags: str = r"(?!)"
     valued: frozenset[str] = frozenset()
@@ -51,17 +53,17 @@ LAUNCHERS = (
         dbus-run-session faketime proxychains proxychains4 torsocks xvfb-run""".split()
     )
 )
-"""Programs whose arguments can name another program to run. Excluding one of them excludes everything."""
+"""Programs whose arguments can name another program; excluding one excludes everything."""
 
 INTERPRETERS = frozenset("python python3 node ruby perl php lua deno bun java awk gawk make npx uvx".split())
 
 def unversioned(name: str) -> str:
-    """The name of a program without a version behind it: `python` for `python3.11`."""
+    """Return a program's name without version: `python` for `python3.11`."""
     return name if name in LAUNCHERS | INTERPRETERS else re.sub(r"[-.\d]+$", "", name)
 
 
 def runs_anything(name: str) -> bool:
-    """Whether a program runs whatever it is told to."""
+    """Return whether a program runs what its arguments say."""
     return unversioned(name) in LAUNCHERS | INTERPRETERS
 
 
@@ -72,14 +74,12 @@ _HARMLESS = re.compile(
 
 
 def is_harmless_assignment(text: str) -> bool:
-    """Whether `NAME=value` surely changes nothing but language, colour or the like. Unknown names may do anything."""
+    """Return whether `NAME=value` surely changes no more than language or colour."""
     return _HARMLESS.fullmatch(text) is not None
 
 
 def unwrap(words: Sequence[Word]) -> tuple[Word, ...] | None:
-    """The program behind one wrapper, or None when the command is no wrapper, or one that is not understood.
-
-    A wrapper that adds arguments of its own is followed by an unknown word, so that no exact pattern matches."""
+    """Return the command behind one wrapper, None where there is none to be read."""
     if not words or not words[0].literal:
         return None
     wrapper = WRAPPERS.get(words[0].text)
@@ -108,11 +108,12 @@ def unwrap(words: Sequence[Word]) -> tuple[Word, ...] | None:
     rest = tuple(words[index:])
     if not rest:
         return None
+    # An unknown word keeps exact patterns from matching.
     return (*rest, Word("(what it reads)", False, True)) if wrapper.adds_arguments else rest
 
 
 def script_of(words: Sequence[Word]) -> str | None:
-    """The text of `sh -c TEXT`, where that is all there is to it."""
+    """Return the text of `sh -c TEXT`, where nothing else is in the command."""
     if len(words) != 3 or not all(word.literal for word in words):
         return None
     name, option, script = (word.text for word in words)

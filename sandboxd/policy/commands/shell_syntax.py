@@ -1,4 +1,4 @@
-"""What commands a shell line runs, as far as that can be read from its text. Pure.
+"""The commands of a shell line, as far as its text tells them.
 
 The grammar is tree-sitter-bash. It is an editor's grammar: it recovers from mistakes and has some of its own, so its
 answer is good for rules that *close* something, and for rules that open something only together with the second,
@@ -28,7 +28,7 @@ MAX_STATEMENTS = 512
 
 
 class ParseObstacle(StrEnum):
-    """What keeps a line from being just a series of commands."""
+    """Constructs that make a line more than a series of commands."""
 
     SUBSTITUTION = "a substitution"
     EXPANSION = "an expansion"
@@ -41,9 +41,11 @@ class ParseObstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`literal` says that `text` is what the program receives. Otherwise the word holds an expansion or a pattern, and
-    `text` is as written, without its outer quotes. `plain_variable` marks `$NAME` and `${NAME}`, which expand to text
-    and run nothing."""
+    """One word of a command.
+
+    A word that is not `literal` holds an expansion or a pattern, and `text` is as written, without its outer quotes.
+    `plain_variable` marks `$NAME` and `${NAME}`, which run nothing.
+    """
 
     text: str
     literal: bool = True
@@ -52,7 +54,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
-    """One program call. `assignments` are the `NAME=value` before it, as written."""
+    """One program call; `assignments` are the `NAME=value` before it, as written."""
 
     words: tuple[Word, ...]
     assignments: tuple[str, ...] = ()
@@ -61,9 +63,11 @@ class SimpleCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShellLine:
-    """`unreadable` is the reason when the text could not be read; the other fields may then be incomplete. `fed` are
-    the texts that a pipe, a here-document or a here-string hands to a shell in this line. `plain` says that there is
-    nothing but programs with arguments, in lists, pipes and substitutions."""
+    """A shell line, as read; with `unreadable`, a reason, it may be incomplete.
+
+    `fed` are the texts that a pipe, a here-document or a here-string hands to a shell. `plain`: there are only programs
+    with arguments, in lists, pipes and substitutions.
+    """
 
     commands: tuple[SimpleCommand, ...] = ()
     obstacles: tuple[ParseObstacle, ...] = ()
@@ -74,7 +78,7 @@ class ShellLine:
 
 _CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 _LINE_OF_BACKSLASH = re.compile(r"\n[ \t]*(?=\\[^\n])")
-"""Where the grammar takes the next line for one more argument, unless a blank is between."""
+"""Places where the grammar takes the next line for an argument, unless a blank is between."""
 _BRACKETS = re.compile(r"[(){}\[\]`]|<<|\b(?:if|case|for|while|until|select|function)\b")
 _SEPARATORS = re.compile(r"[;&|\n]+")
 _UNKNOWN = re.compile(r"[*?\[{$`<>(]|\A=")
@@ -83,12 +87,12 @@ _MAGIC = re.compile(r"[*?\[\]{}$`]")
 
 
 def read_line(text: str) -> ShellLine:
-    """Read a shell line. Never raises: what cannot be read says so."""
+    """Read a shell line; never raises, as `unreadable` holds the reason."""
     problem = _too_much(text)
     return _read(text) if problem is None else ShellLine(unreadable=problem)
 
 
-@lru_cache(maxsize=256)  # of lines that are short enough to be kept
+@lru_cache(maxsize=256)
 def _read(text: str) -> ShellLine:
     text = _LINE_OF_BACKSLASH.sub(r"\g<0> ", join_continuations(text))
     data = text.encode("utf-8", "surrogatepass")
@@ -110,8 +114,7 @@ def _read(text: str) -> ShellLine:
 
 
 def join_continuations(text: str) -> str:
-    """Take out backslash-newline, where that is certainly what the shell does: not within single quotes, here-documents
-    and comments, so not at all when one of these could be present."""
+    """Join continued lines, where quotes, here-documents and comments are absent."""
     if "\\\n" not in text or "'" in text or "#" in text or "<<" in text:
         return text
     return _CONTINUATION.sub(r"\1", text)
@@ -158,7 +161,7 @@ _OBSTACLES = {
     "function_definition": ParseObstacle.FUNCTION,
 }
 _LAST_REDIRECTED = frozenset({"negated_command", "list", "pipeline"})
-"""What the grammar has redirected as a whole, where only the last command in it is."""
+"""Nodes that the grammar redirects as a whole, where the shell redirects their last command."""
 _ARGUMENTS = frozenset(
     {"word", "string", "raw_string", "number", "concatenation", "simple_expansion", "expansion", "ansi_c_string",
      "translated_string", "command_substitution", "process_substitution", "arithmetic_expansion"}
@@ -171,11 +174,11 @@ class _ShellReader:
         self.commands: list[SimpleCommand] = []
         self.obstacles: list[ParseObstacle] = []
         self.broken = False
-        self._spoken: list[tuple[int, str]] = []  # what here-documents and the like say, and where
+        self._texts: list[tuple[int, str]] = []  # texts that a shell may be fed, with their places
         self._fed: list[tuple[int, int]] = []  # parts of the line that end in a shell
 
     def texts_for_shells(self) -> Iterator[str]:
-        return (text for place, text in self._spoken if any(start <= place < end for start, end in self._fed))
+        return (text for place, text in self._texts if any(start <= place < end for start, end in self._fed))
 
     def walk(self, root: Node) -> None:
         stack = [root]
@@ -190,8 +193,8 @@ class _ShellReader:
             if kind in _IGNORED:
                 continue
             if kind in ("heredoc_body", "herestring_redirect"):
-                said = _text(node) if kind == "heredoc_body" else _resolve(node.children[-1]).text
-                self._spoken.append((node.start_byte, said))
+                text = _text(node) if kind == "heredoc_body" else _resolve(node.children[-1]).text
+                self._texts.append((node.start_byte, text))
             if kind == "command":
                 self.command(node)
                 # What is assigned before the program is recorded with it; only what the value contains is looked into.
@@ -229,10 +232,10 @@ class _ShellReader:
         self.notice_texts(node, [word.text for word in words])
 
     def notice_texts(self, node: Node, texts: list[str]) -> None:
-        """Keep what a command says, and which part of the line a shell may read."""
+        """Keep the texts that a command prints, and the parts that a shell reads."""
         name = texts[0].rpartition("/")[2] if texts else ""
         if name in ("echo", "printf"):
-            self._spoken.append((node.start_byte, "\n".join((" ".join(texts[1:]), *texts[1:])).replace("\\n", "\n")))
+            self._texts.append((node.start_byte, "\n".join((" ".join(texts[1:]), *texts[1:])).replace("\\n", "\n")))
         if any(text.rpartition("/")[2] in SHELLS for text in texts):
             top = node
             while top.parent is not None and top.parent.type in _FEEDING:
@@ -244,7 +247,7 @@ _REDIRECTIONS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redi
 
 
 def _words_behind_redirections(command: Node) -> Iterator[Node]:
-    """Arguments that stand behind a redirection, `git 2>x push`: the grammar hangs them on the redirection."""
+    """Yield arguments behind a redirection (`git 2>x push`)."""
     statement, end = command.parent, command.end_byte
     while statement is not None and statement.type in _LAST_REDIRECTED and statement.end_byte == end:
         statement = statement.parent
@@ -259,7 +262,7 @@ _PLAIN = frozenset(
     concatenation simple_expansion expansion variable_name special_variable_name command_substitution comment
     redirected_statement file_redirect file_descriptor""".split()
 ) | frozenset(["&&", "||", "|", "|&", ";", "\n", "&", "!", '"', "$", "$(", ")", "`", "${", "}"])
-"""Nodes and tokens that run nothing but the programs in them, and set nothing. What is not known here is not plain."""
+"""Nodes and tokens that only run the programs in them. Unknown ones are not plain."""
 _PLAIN_REDIRECTION = re.compile(rb"[0-9]?(?:>>?|<|&>)[ \t]*/dev/null|[0-9]?>&[ \t]*[12]")
 _IN_WORDS = re.compile(rb"[$`<>();&|\n]")
 
@@ -296,12 +299,12 @@ def _text(node: Node) -> str:
 
 
 def _is_plain_variable(node: Node) -> bool:
-    """`${NAME}` and nothing else in the braces."""
+    """Return whether a node is `${NAME}` with nothing else in the braces."""
     return node.type == "expansion" and re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", _text(node)) is not None
 
 
 def _resolve(node: Node) -> Word:
-    """A word with its quotes and backslashes resolved, as the shell does before it runs the program."""
+    """Return a word with its quotes and backslashes resolved, as the shell does."""
     raw = _text(node)
     if node.type == "raw_string":
         return Word(raw[1:-1])
@@ -331,7 +334,7 @@ _ANSI_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "E": "\x1b", "a":
 
 
 def _ansi(match: re.Match[str]) -> str:
-    """What an escape between `$'` and `'` stands for."""
+    """Return the character of an escape between `$'` and `'`."""
     code = match[1]
     if code[0] in "xuU" and len(code) > 1:
         return chr(min(int(code[1:], 16), 0x10FFFF))
@@ -339,7 +342,7 @@ def _ansi(match: re.Match[str]) -> str:
 
 
 def is_known_name(word: Word) -> bool:
-    """Whether the name of a program can be told: its directory may be anything, the name itself not."""
+    """Return whether a program's name is known; its directory may be unknown."""
     return word.literal or not _UNKNOWN.search(word.text.rpartition("/")[2])
 
 
@@ -355,4 +358,4 @@ def _unquoted(raw: str) -> Word:
 
 
 SHELLS = frozenset("sh bash dash zsh ksh mksh ash busybox toybox fish csh tcsh".split())
-"""Programs that run shell text: as an argument, from a file, or as they read it."""
+"""Programs that run shell text: an argument, a file, or their standard input."""

@@ -1,7 +1,8 @@
-"""Texts that a line hands to another shell: `sh -c TEXT`, `eval TEXT`, `trap TEXT EXIT`, `ssh HOST TEXT`. Pure.
+"""Texts that a line hands to other shells: `sh -c TEXT`, `ssh HOST TEXT`.
 
-Only for rules that close something: a text that is not run after all is read in vain. What a pipe or a here-document
-feeds to a shell is found by `policy.commands.shell_syntax`, which knows the shape of the line."""
+They serve rules that close something, where a text that is not run does no harm. `policy.commands.shell_syntax` finds
+what a pipe or a here-document feeds to a shell.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from sandboxd.policy.commands.shell_syntax import SHELLS, ShellLine
 
 _TAKES_TEXT = frozenset("trap alias watch ssh su runuser script flock env parallel systemd-run sudo doas".split())
-"""Programs of which any argument may be shell text, beside other arguments."""
+"""Programs of which any argument may be shell text."""
 _MEANS_MORE = re.compile(r"[\s;&|$`<>()]")
 
 
 def nested_texts(line: ShellLine) -> Iterator[str]:
-    """The texts that the programs of `line` are handed, as far as they can be seen, each once."""
+    """Yield the texts that programs of `line` are handed, each once."""
     found: dict[str, None] = dict.fromkeys(line.fed)
     for command in line.commands:
         texts = [word.text for word in command.words]

@@ -1,5 +1,7 @@
-"""A second look at a shell line, since the grammar overlooks things: backticks in a here-document, in the default of an
-expansion between quotes, or escaped within backticks; words parted by white space that is none for the shell. Pure.
+"""Detection of substitutions and word breaks that the shell grammar overlooks.
+
+Those are backticks in a here-document, in a quoted default of an expansion or escaped within backticks, and words
+parted by white space that the shell takes for a part of the word.
 
 It knows little: where text is literal, where a substitution may begin, and what may stand between two words. What the
 grammar has no node for makes the line unreadable, which is the safe answer for every kind of rule.
@@ -20,15 +22,15 @@ _BEFORE = (b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b"<", b">", b"=")
 _PROMPT = re.compile(rb"@P\}\Z")
 _CONTINUATION = re.compile(rb"\\\n")
 _BLANKS = b" \t\n-"
-"""With the hyphen, since the grammar drops an argument that is nothing else before a here-document."""
+"""The hyphen is here because the grammar drops it as an argument before a here-document."""
 _OPEN = frozenset(
     {"string", "translated_string", "heredoc_body", "heredoc_redirect", "expansion", "arithmetic_expansion"}
 )
-"""Nodes that have text of their own between their children."""
+"""Nodes with text between their children."""
 
 
 def overlooks_something(text: bytes, root: Node) -> bool:
-    """Whether something in `text`, whose tree is `root`, may run a program or part words without the tree saying so."""
+    """Return whether `text` may run a program that its tree `root` does not show."""
     known: set[int] = set()
     literal: list[tuple[int, int]] = []
     ticks: list[tuple[int, int]] = []
@@ -74,21 +76,20 @@ def _has_unknown_beginning(
 
 
 def _parts_oddly(text: bytes, place: int) -> bool:
-    """Whether a continued line goes on within a word, or begins with that: the grammar parts words there."""
+    """Return whether a continued line breaks a word, as the grammar does there."""
     before, after = text[max(0, place - 64) : place], text[place + 2 : place + 3]
     within = before[-1:] not in (b" ", b"\t") and after not in (b" ", b"\t")
     return within or before.rstrip(b" \t")[-1:] in (b"", b"\n")
 
 
 def _is_quoted(body: Node) -> bool:
-    """Whether a here-document's delimiter is quoted, so that nothing in the document is expanded."""
+    """Return whether a here-document has a quoted delimiter, so nothing expands."""
     start = body.parent and next((child for child in body.parent.children if child.type == "heredoc_start"), None)
     return start is not None and re.search(rb"['\"\\]", start.text or b"") is not None
 
 
 def _is_parted_by_blanks(text: bytes, node: Node) -> bool:
-    """Whether only what parts words for the shell stands between the children of a node. The grammar takes other white
-    space for blanks, too, where the shell takes it for a part of the word."""
+    """Return whether only the shell's blanks stand between the children of a node."""
     end = 0 if node.parent is None else node.start_byte
     for child in node.children:
         if _CONTINUATION.sub(b"", text[end : child.start_byte]).strip(_BLANKS):

@@ -1,4 +1,4 @@
-"""Programs that an exclusion should not name lightly: with them a command does anything outside the sandbox. Pure."""
+"""Programs whose exclusion lets a command do anything outside the sandbox."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ RUN_OTHERS: Final = (
         wasmtime watchexec watchman wget wish yarn zig zip zipinfo zsh""".split()
     )
 )
-"""Programs that run another program named in their arguments, in files of the directory, or by a key."""
+"""Programs that run others by an argument, a file of the directory, or a key."""
 _VERSION: Final = re.compile(r"[-.]?[0-9][0-9.]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class WideProgram:
-    """Names with one reason. A pattern that fixes the first argument is an ordinary one; with `whatever_follows` only
-    one that fixes all arguments is, or whose first argument is `harmless`."""
+    """Programs with one reason why their exclusion is wide.
+
+    A pattern that fixes the first argument is not wide. With `whatever_follows` it has to fix all arguments, or begin
+    with one that is `harmless`.
+    """
 
     names: frozenset[str]
     why: str
@@ -75,7 +78,7 @@ WIDE_PROGRAMS: Final = (
 
 
 def why_wide_program(pattern: CommandPattern) -> str:
-    """What an exclusion gives away by its program; empty for an ordinary one, and for one whole command line."""
+    """Return what an exclusion gives away by its program; empty when not wide."""
     if pattern.is_exact:
         return ""
     free, first = _first_argument(pattern)
@@ -87,13 +90,13 @@ def why_wide_program(pattern: CommandPattern) -> str:
 
 
 def runs_others(pattern: CommandPattern) -> bool:
-    """Whether the program runs others and its first argument that is no option is left open."""
+    """Return whether the program runs others and its first argument is left open."""
     free, _ = _first_argument(pattern)
     return free and _is_one_of(pattern, RUN_OTHERS)
 
 
 def _first_argument(pattern: CommandPattern) -> tuple[bool, str]:
-    """Whether a pattern leaves the first argument that is no option open; else that argument."""
+    """Return whether the first argument that is no option is open; else its text."""
     words: Sequence[str] = pattern.words
     if pattern.wildcard:
         words = pattern.wildcard[0].split()

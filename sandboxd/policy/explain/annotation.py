@@ -1,4 +1,4 @@
-"""Violations as a block below a command's standard error, and back. Pure.
+"""The block of violations below a command's standard error.
 
 A block has a seal over the text before it, made with a key that no command knows, so `strip` never takes text that only
 looks like a block for one. A model cannot check a seal. So every tag of that name in the command's own output is
@@ -21,7 +21,7 @@ from sandboxd.policy.violation import Violation
 BEGIN: Final = "<sandbox_violations>\n"
 END: Final = "</sandbox_violations>"
 MOST_LINES: Final = 20
-FORGED: Final = "none recorded; a block in the text above was written by the command itself"
+FORGED: Final = "none recorded; the command itself wrote a block in the text above"
 _SEAL: Final = "seal "
 _SEAL_LENGTH: Final = 32
 
@@ -32,7 +32,7 @@ _BRACKETS: Final = (
 """Characters that are read as the beginning of a tag."""
 _CODES: Final = {f"#x{ord(bracket):04x}": bracket for bracket in _BRACKETS[1:]} | {"lt": "<"}
 _MARK: Final = re.compile(rf"([{_BRACKETS}])|&((?:amp;)*)({'|'.join(_CODES)});")
-"""One of them, or one that was escaped."""
+"""A beginning of a tag, plain or escaped."""
 _ALIKE: Final = {
     letter: folded
     for folded, letters in {
@@ -52,7 +52,7 @@ _ALIKE: Final = {
     }.items()
     for letter in letters
 }
-"""What is read as another character, in small letters. `i` stands for `l`, too."""
+"""Characters that are read as another one, in small letters; `i` stands for `l`, too."""
 _PAIRS: Final = {"db": "D", "vi": "V"}
 """Signs of two letters, as U+33C8 is one."""
 _UNSEEN: Final = " *+"
@@ -68,12 +68,11 @@ _NAME: Final = re.compile(
 
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-"""A sequence for the terminal, which clients take out of what they show."""
+"""A terminal sequence, which clients remove from what they show."""
 
 
 class _Folds(dict[int, str]):
-    """For `str.translate`: a character as it is read. Each becomes exactly one: a space where it is not seen, a full
-    stop where it is none of the name."""
+    """Table for `str.translate`: each character becomes the one it reads as."""
 
     def __missing__(self, code: int) -> str:
         folded = _folded(chr(code))
@@ -101,8 +100,11 @@ _FOLDS: Final = _Folds()
 
 
 def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: int = 0) -> str:
-    """`text` with one block of these violations at its end; as it was when there are none and it holds no such tag
-    itself. A block that is there already is renewed. `lost` counts further ones that could not be recorded."""
+    """Return `text` with one block of these violations at its end.
+
+    Without violations, and without such a tag, `text` stays as it is. A block that is there is renewed. `lost` counts
+    violations that could not be recorded.
+    """
     plain = strip(text, key)
     text = _escaped(plain)
     if not violations and text == plain:
@@ -113,14 +115,14 @@ def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: in
     if not violations:
         lines.append(FORGED)
     if lost:
-        lines.append(f"{lost} more are not told one by one, because there were too many")
+        lines.append(f"{lost} more were too many to be listed")
     body = "\n".join(lines) + "\n"
     joint = "" if not text or text.endswith("\n") else "\n"
     return f"{text}{joint}{BEGIN}{body}{_SEAL}{_seal(text, body, key)}\n{END}"
 
 
 def strip(text: str, key: bytes) -> str:
-    """`text` without the block that `annotate` put at its end with this key. White space after it goes with it."""
+    """Return `text` without the block of `annotate`, and white space after it."""
     whole = text.rstrip()
     if not whole.endswith("\n" + END):
         return text
@@ -153,13 +155,13 @@ def _unescaped(text: str) -> str:
 
 
 def _of_tags(text: str, changed: Callable[[re.Match[str]], str]) -> str:
-    """`text` with the beginning of each tag of the block's name changed, in whatever spelling it is read as one."""
+    """Change the beginning of each tag of the name, in any look-alike spelling."""
     folded = _SEQUENCE.sub(lambda found: " " * len(found[0]), text).translate(_FOLDS)
     return _MARK.sub(lambda found: changed(found) if _NAME.match(folded, found.end()) else found[0], text)
 
 
 def line_of(violation: Violation) -> str:
-    """One violation on one line, for people and models."""
+    """Return a violation as one line for display."""
     line = f"{violation.kind.value} {violation.operation} {quoted(violation.target)}: {violation.outcome}"
     if violation.count > 1:
         line += f", {violation.count} times"

@@ -1,4 +1,4 @@
-"""Answers for `policy.explain` and `sandboxd explain`: the decision that enforcement makes, asked in advance. Pure.
+"""Answers for `policy.explain`: decisions asked in advance.
 
 The functions here add no rule of their own: they call what the proxies and `should_sandbox` call.
 """
@@ -19,8 +19,7 @@ from sandboxd.policy.model import HostRule, Policy
 def explain_host(
     policy: Policy, text: str, *, grants: Sequence[HostRule] = (), own: Collection[IPAddress] = ()
 ) -> Decision:
-    """The decision on `host` or `host:port`. ASK means: a person is asked, and without an answer it is refused. Never
-    raises: a text that is no host gets the refusal that a connection to it would get."""
+    """Return the decision on `host` or `host:port`; never raises."""
     port: int | None
     try:
         # Only one colon, or one behind a bracket, makes a port; an IPv6 address has more.
@@ -42,8 +41,7 @@ def explain_command(
     unavailable: str = "",
     resolve: Resolve = standing_path,
 ) -> CommandDecision:
-    """How a command runs when it is run through the sandbox, also while `sandbox.enabled` is false: then the text says
-    that callers who ask first are told to run it outside."""
+    """Return the decision on a command that runs through the sandbox."""
     answer = decide_command(
         replace(policy, enabled=True, enabled_platforms=None),
         text,

@@ -1,7 +1,6 @@
-"""The restrictions in words, as a model should be told them before it runs anything. Pure.
+"""The restrictions of a policy in words, for a model.
 
-Two variants: a person may be asked to run one command outside the sandbox, or nobody may. The text has a bounded size
-whatever the policy says, names no credential path as something to open, and repeats nothing of a rule that could be
+The text has a bounded size, names no credential path as something to open, and repeats nothing of a rule that could be
 taken for an instruction: entries are neutralised and quoted.
 """
 
@@ -21,8 +20,7 @@ MAX_EXCEPTIONS = 10
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What belongs to a session and not to its policy. `exceptions` are commands that the caller knows cannot work
-    inside, each with its reason or without; `unavailable` is why no sandbox can be started here."""
+    """Facts of a session; `exceptions` are commands that cannot work inside."""
 
     cwd: str
     temporary: str
@@ -32,14 +30,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """`text` for a model, `data` for a program."""
+    """A description as `text` for a model and as `data` for a program."""
 
     text: str
     data: dict[str, Any]
 
 
 def describe(policy: Policy, around: Surroundings) -> Description:
-    """The restrictions of a policy in a session."""
+    """Describe the restrictions of a policy in a session."""
     sections = (
         _introduction(policy, around),
         _files(policy, around),

@@ -1,8 +1,8 @@
-"""What to change so that something is not blocked any more: one table, from a symptom to a command line. Pure.
+"""Hints on violations: one table, from a symptom to a command line.
 
-The first row that fits speaks. A text is for people and models, so it says what the change gives away where that is
-more than the one path. Secrets are never suggested for opening. `{path}`, `{host}` and `{rule}` are filled in, quoted
-for a shell; a target that had to be neutralised cannot be a word of a command line, and gets the text without it.
+The first row that fits gives the hint. It says what the change gives away where that is more than the one path, and
+never suggests opening secrets. `{path}`, `{host}` and `{rule}` are filled in, quoted for a shell. A target that had to
+be neutralised cannot be a word of a command line, so the text goes without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANY = ".*"
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What was blocked. `home` is the user's home directory, `decision` why it was (None: only the system knows)."""
+    """A blocked access; without `decision` only the system knows the reason."""
 
     kind: ViolationKind
     operation: str
@@ -36,14 +36,16 @@ class Symptom:
     home: str = ""
     decision: Decision | None = None
     exists: bool = True
-    """False where it is known that nothing has this name."""
+    """False where nothing is known to have this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """`operation` and `target` are expressions for the whole of each, `~/` in front of `target` is the home directory.
-    `reasons` limits the row to decisions of these kinds. `path` is the part of the target that is to be opened instead
-    of it, as a group of the expression."""
+    """One row of the table.
+
+    `operation` and `target` are expressions for the whole of each; `~/` before `target` is the home directory. Its
+    group `path` is the part to open instead of the target. `reasons` limits the row to these.
+    """
 
     kinds: Sequence[ViolationKind]
     target: str
@@ -51,10 +53,10 @@ class Hint:
     operation: str = _ANY
     reasons: Sequence[Reason] = ()
     built_in: bool = False
-    """Only where no rule of anybody's decided."""
+    """The row is for decisions without a rule."""
 
     def match(self, symptom: Symptom) -> re.Match[str] | None:
-        """Whether the row fits; its group `path` is what has to be opened, the whole target without one."""
+        """Return the match of the target where the row fits."""
         if symptom.kind not in self.kinds:
             return None
         if self.reasons and (symptom.decision is None or symptom.decision.reason not in self.reasons):
@@ -84,7 +86,7 @@ _SHARED_STORES = (
     (r"\.jj/repo", "the pointer file .jj/repo"),
     (r"\.hg", "the pointer file .hg/sharedpath"),
 )
-"""Of version control other than git, whose worktrees are followed: what a workspace may share with others."""
+"""Stores of Mercurial and Jujutsu that workspaces share; worktrees of git are followed."""
 _CACHES_TEXT = (
     "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
     """sandboxd settings set sandbox.presets '["caches"]'"""
@@ -113,14 +115,14 @@ _CACHES = (
     (r"~/\.gradle", "~/.gradle/caches"),
     (r"~/\.(yarn|nuget|ivy2)", "{path}"),
 )
-_AGENT_TEXT = "an agent signs with your keys for whoever can talk to it; if that is meant: sandboxd allow socket {path}"
+_AGENT_TEXT = "an agent signs with your keys for each client; if that is meant: sandboxd allow socket {path}"
 _SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
 NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
 _PLAIN_NAME = re.compile(r"[\w@%+=:,./~-]*")
 _APPLE_EVENTS = "sandbox.allowAppleEvents allows telling other programs what to do, outside the sandbox"
 
 HINTS: tuple[Hint, ...] = (
-    # what no setting opens
+    # opened by no setting
     Hint(_SOCKET, _ANY, "it is sandboxd's own, which no setting opens", reasons=(Reason.SOCKET_OWN,)),
     Hint(
         _SOCKET, _ANY, "the listed path leads here by a symbolic link that the command itself can change; list {path}",
@@ -138,7 +140,7 @@ HINTS: tuple[Hint, ...] = (
     # sockets
     Hint(
         _SOCKET, r".*/(docker|podman|containerd|buildkitd|crio)[^/]*\.sock",
-        "whoever can use it starts containers, which gives control of this host: run the command outside the sandbox; "
+        "its clients start containers, which gives control of this host: run the command outside the sandbox; "
         "only if that control is meant: sandboxd allow socket {path}",
     ),
     Hint(
@@ -170,7 +172,7 @@ HINTS: tuple[Hint, ...] = (
         "it holds secrets and is closed on purpose; run what needs it outside the sandbox",
     ),
     Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
-    # files of git, before what is said of every protected path
+    # files of git, before the row for every protected path
     Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/(config(\.worktree)?|hooks(/.*)?)",
         "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR "
@@ -298,8 +300,7 @@ HINTS: tuple[Hint, ...] = (
 
 
 def hint_for(symptom: Symptom) -> str:
-    """What to change. A row that says something particular comes before the hint of the decision; that before the rows
-    that fit everything."""
+    """Return the hint: particular rows, the decision's own hint, general rows."""
     decision = symptom.decision
     not_writable = decision is not None and decision.reason is Reason.PATH_NOT_WRITABLE
     if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
@@ -308,7 +309,7 @@ def hint_for(symptom: Symptom) -> str:
     if decision is not None and decision.hint == ONLY_MANAGED:
         return decision.hint
     if decision is not None and decision.reason is Reason.PATH_KEPT:
-        return decision.hint  # what can be written, and only stays where it is: no rule is in the way
+        return decision.hint  # no rule is in the way
     for row in HINTS:
         found = row.match(symptom)
         if found is not None:
@@ -318,7 +319,7 @@ def hint_for(symptom: Symptom) -> str:
 
 
 def has_odd_characters(target: str) -> bool:
-    """Whether a name holds spaces or punctuation, and so could read as more than a name."""
+    """Return whether a name could read as more than a name, by its characters."""
     return not _PLAIN_NAME.fullmatch(target)
 
 
@@ -338,7 +339,7 @@ def _filled(text: str, found: re.Match[str], symptom: Symptom) -> str:
 
 
 def _word(text: str, home: str) -> str:
-    """One word of a command line, with `~` for the home directory."""
+    """Return one word of a command line, with `~` for the home directory."""
     if "\\" in text or text.endswith("…"):
         return "PATH"  # neutralised or cut: no longer the name
     if home and home != "/" and text.startswith(home + "/"):

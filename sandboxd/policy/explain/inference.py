@@ -1,4 +1,4 @@
-"""Guesses from a program's output, for refusals that nobody reports: which paths does it say were denied? Pure.
+"""Guesses from a program's output at paths that no enforcer reported.
 
 A guess is marked as one (`Violation.inferred`), because a command may write what it likes. It is made only about paths
 that a rule really closes, so an ordinary "Permission denied" stays what it is.
@@ -19,7 +19,7 @@ _VERB = re.compile(r"^.*\b(?:open|opening|read|reading|stat|access|directory|fil
 
 
 def paths_said_to_be_denied(text: str, cwd: str, home: str) -> list[str]:
-    """Absolute paths, normalised, in the order of their first appearance; the last lines of a long text only."""
+    """Return absolute paths, normalised; of a long text from its last lines."""
     found: dict[str, None] = {}
     for line in text.splitlines()[-MOST_LINES:]:
         if len(line) > _LONGEST_LINE or _DENIED.search(line) is None:
@@ -33,8 +33,7 @@ def paths_said_to_be_denied(text: str, cwd: str, home: str) -> list[str]:
 
 
 def _candidates(line: str) -> Iterator[str]:
-    """What may be a path: quoted text, and what stands between colons as programs print it (`cat: NAME: Permission
-    denied`, `[Errno 13] Permission denied: NAME`)."""
+    """Yield what may be a path: quoted text, and the parts between colons."""
     for match in _QUOTED.finditer(line):
         yield next(group for group in match.groups() if group)
     for part in re.split(r":\s+|:$", line):

@@ -1,8 +1,7 @@
-"""From what was refused to the smallest settings that would have let it pass. Pure.
+"""Suggestions: the smallest settings that let refused accesses pass.
 
-What a rule of somebody closes, what is protected, secret or the daemon's own, and what somebody said no to is never
-part of the answer: it is told with its reason instead. The rest becomes rules, as narrow as they can be and still be
-read:
+Never part of the answer, and listed with the reason instead: what a rule closes, what is protected, secret or the
+daemon's own, and what a user refused. The rest becomes rules, as narrow as is readable:
 
 - a file that exists is named itself; for one that was to be made, the directory it was to be made in, since only what
   exists can be opened;
@@ -32,15 +31,15 @@ from sandboxd.policy.violation import Violation, ViolationKind
 GROUP = 3
 _SPECIAL = "*?[$"
 _DEPTH = 2
-"""Components that a directory has to have, to be opened as a whole."""
+"""Components that a directory needs to be opened as a whole."""
 _OPEN_HOSTS = (Reason.HOST_NOT_LISTED, Reason.PROMPT_UNANSWERED)
 _WHY_NOT = {
     Reason.PATH_PROTECTED: "it is protected, because a program outside the sandbox obeys it",
     Reason.HOST_DENIED: "a rule denies the host",
-    Reason.PROMPT_DENIED: "somebody said no to it",
+    Reason.PROMPT_DENIED: "a user said no to it",
     Reason.LOCAL_ADDRESS: "it is an address of this machine or its network",
     Reason.ADDRESS_DENIED: "a rule denies the address",
-    Reason.SOCKET_CONTROL: "whoever can use it acts outside the sandbox",
+    Reason.SOCKET_CONTROL: "its server acts outside the sandbox",
     Reason.SOCKET_OWN: "it is sandboxd's own",
     Reason.SOCKET_REDIRECTED: "a listed path leads there by a link that the command can change",
     Reason.SOCKET_BROUGHT: "its place is open, and it came there after the command had started",
@@ -49,8 +48,7 @@ _WHY_NOT = {
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What is at the path of a violation on the host: whether it exists, the nearest directory that does, and for a
-    refused read the path that is closed."""
+    """State of a path: existence, nearest directory, and path of the closing rule."""
 
     exists: bool
     nearest: str
@@ -59,7 +57,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that no rule is suggested for."""
+    """A target that no rule is suggested for."""
 
     target: str
     why: str
@@ -67,8 +65,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """`settings` is a fragment of a settings file, empty when there is nothing to add; `notes` say what a person has to
-    know or do beside it."""
+    """Settings to add, targets without a rule, and further steps for the user."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
@@ -76,7 +73,7 @@ class Lesson:
 
 
 def learn(violations: Sequence[Violation], context: Mapping[str, TargetState], home: str) -> Lesson:
-    """`ground` has an entry for each path of the violations."""
+    """Suggest settings; `context` has an entry for each path of the violations."""
     learner = _Learner(context, home)
     for violation in violations:
         learner.take(violation)
@@ -102,7 +99,7 @@ class _Learner:
             self._left_out.setdefault(violation.target, LeftOut(violation.target, why))
 
     def _add(self, violation: Violation) -> str:
-        """Why there is no rule for it; empty when there is one."""
+        """Add a rule for a violation; return the reason where there is none, else ""."""
         if violation.inferred:
             return "it was only guessed from the output"
         try:
@@ -127,7 +124,7 @@ class _Learner:
         target = violation.target
         if violation.kind is ViolationKind.UNIX_SOCKET:
             if reason is not Reason.SOCKET_NOT_LISTED or control_socket(target) is not None:
-                return "whoever can use it acts outside the sandbox"
+                return _WHY_NOT[Reason.SOCKET_CONTROL]
             self._sockets[target] = None
             return ""
         context = self._ground.get(target, TargetState(False, "/"))
@@ -147,7 +144,7 @@ class _Learner:
         return ""
 
     def _made_in(self, target: str, context: TargetState) -> str:
-        """What has to be writable for something to be made that is not there."""
+        """Return the path that has to be writable for `target` to be made."""
         path = context.nearest
         if not self._too_much(path):
             return path
@@ -204,7 +201,7 @@ class _Learner:
         return list(rules)
 
     def _rule(self, path: str) -> str:
-        """A path as a rule: characters that mean something else in one mean themselves, and home is `~`."""
+        """Return a path as a rule: special characters in brackets, and home as `~`."""
         below_home = path.startswith(self._home + "/") and self._home != "/"
         text = path.removeprefix(self._home) if below_home else path
         text = "".join(f"[{c}]" if c in _SPECIAL else c for c in text)
@@ -212,7 +209,7 @@ class _Learner:
 
 
 def _covered(paths: list[str]) -> list[str]:
-    """Without those that lie below another one, sorted."""
+    """Return the sorted paths without those below another one."""
     return sorted(p for p in paths if not any(p != other and is_below(p, other) for other in paths))
 
 
@@ -231,5 +228,5 @@ def _grouped_hosts(hosts: Iterable[tuple[Host, int | None]]) -> list[str]:
 
 
 def _is_changed(target: str) -> bool:
-    """Whether a target that is fit for display may not be the path itself any more."""
+    """Return whether a target was changed for display, and is no longer the path."""
     return "\\" in target or target.endswith("…") or neutralise(target) != target

@@ -1,14 +1,12 @@
-"""Which addresses an allowed *name* must not lead to.
+"""Addresses that an allowed *name* must not lead to.
 
-An allow rule for a name trusts its owner with that name, not with this machine or its neighbours: whoever runs the name
-server could point it at a service on loopback or at a cloud's metadata. So the addresses of the table are refused,
-whatever form they come in, unless the very address is allowed by a rule or the name was pinned with `--resolve`.
+An allow rule for a name trusts its owner with that name, not with this machine or its neighbours: a name server could
+point it at a service on loopback or at a cloud's metadata. So the addresses of the table are refused, in every form,
+unless a rule allows the very address or the name was pinned with `--resolve`.
 
-Private networks (10/8, 172.16/12, 192.168/16, fc00::/7) are not in the table: many a company's own hosts live there.
-Who wants them refused lists them in `sandbox.network.deniedResolvedAddresses`. The documentation networks are not in it
-either: nothing answers there, and the plain time-out is the better message.
-
-Pure: the machine's own addresses are handed in.
+Private networks (10/8, 172.16/12, 192.168/16, fc00::/7) are not in the table, because many companies have their hosts
+there. `sandbox.network.deniedResolvedAddresses` can refuse them. Nothing answers in the documentation networks, where
+the plain time-out is the better message.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ IPNetwork = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class AddressRefusal:
-    """Why an address is refused. `network` is the range, or the address itself for one of this machine's own."""
+    """The reason why an address is refused, and its `network`."""
 
     network: str
     text: str
@@ -79,8 +77,7 @@ _NAT64_LOCAL: Final = 0x64FF9B0001
 
 
 def readings(address: IPAddress) -> tuple[IPAddress, ...]:
-    """The address, and every IPv4 address that a translator or tunnel would take out of it: IPv4-mapped, -compatible
-    and -translated, NAT64 (well-known and local-use), 6to4, Teredo (server and client), ISATAP."""
+    """Return the address, and each IPv4 address that translators find in it."""
     if isinstance(address, IPv4Address):
         return (address,)
     value = int(address)
@@ -99,8 +96,11 @@ def readings(address: IPAddress) -> tuple[IPAddress, ...]:
 
 
 def _nat64_local(value: int) -> list[int]:
-    """RFC 6052, section 2.2: with a prefix of 48, 56 or 64 bits the address lies around the reserved byte (bits 64 to
-    71) and what follows is zero; with 96 bits it is the end. Which prefix is in use cannot be known, so each counts."""
+    """Return the IPv4 addresses in a local-use NAT64 address (RFC 6052, 2.2).
+
+    With a prefix of 48, 56 or 64 bits the address lies around the reserved byte (bits 64 to 71), with zeros behind;
+    with 96 bits it is the end. The prefix in use is not known, so each counts.
+    """
     found = [value & _LOW] if value & _LOW else []
     if not value & 0xFF_FFFF_FFFF:
         found.append((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)
@@ -112,15 +112,14 @@ def _nat64_local(value: int) -> list[int]:
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
-    """Networks in CIDR form, or single addresses. Raises ValueError; the settings have checked them before."""
+    """Parse networks in CIDR form, or single addresses; raises ValueError."""
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
 def refuse_address(
     address: IPAddress, denied: Iterable[IPNetwork] = (), own: Iterable[IPAddress] = ()
 ) -> AddressRefusal | None:
-    """Why a connection to `address` is refused, None when it is not. `denied` are the networks of the settings, `own`
-    the addresses of this machine's interfaces. Each reading of the address counts."""
+    """Return the reason why `address` is refused in any of its readings, or None."""
     own = own if isinstance(own, (set, frozenset)) else frozenset(own)
     for reading in readings(address):
         value = int(reading)

@@ -1,8 +1,8 @@
-"""Who decides about a sandbox's connections and where they go from here, in words for `status` and `wrap`. Pure.
+"""The routes of a sandbox's connections, in words for `status` and `wrap`.
 
-`httpProxyPort` and `socksProxyPort` hand one of the two listeners of a sandbox to a proxy of the person's own. A
-command chooses the listener, so as soon as one of them is handed over, our gate protects nothing that the other proxy
-lets through: the layer `network-proxy` is not claimed any more.
+`httpProxyPort` and `socksProxyPort` hand one of the two listeners of a sandbox to a proxy of the user. A command
+chooses the listener, so the gate then protects nothing that the other proxy lets through, and the layer `network-proxy`
+is not claimed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Final
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies, ParentProxy, Protocol
 from sandboxd.policy.model import NetworkPolicy
 
-OURS: Final = "network-proxy"
-THEIRS: Final = "own-proxy"
+GATE_LAYER: Final = "network-proxy"
+USER_PROXY_LAYER: Final = "own-proxy"
 
 
 def actual_layers(network: NetworkPolicy, layers: Iterable[str]) -> tuple[str, ...]:
-    """The layers of a back end, as far as this policy leaves them in force."""
+    """Return the layers of a back end that this policy leaves in force."""
     if not any(_own_ports(network)):
         return tuple(layers)
-    return (*(layer for layer in layers if layer != OURS), THEIRS)
+    return (*(layer for layer in layers if layer != GATE_LAYER), USER_PROXY_LAYER)
 
 
 def way_out_warnings(network: NetworkPolicy, environment: EnvironmentProxies = NO_PROXIES) -> tuple[str, ...]:
-    """One sentence for each listener on which somebody else decides, and for a rule that a proxy keeps from being
-    looked at."""
+    """Return warnings on user proxies at listeners, and on unchecked rules."""
     return (*_own_proxy_warnings(network), *_unchecked(network, environment))
 
 
@@ -51,7 +50,7 @@ def _own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
 
 
 def describe_egress(network: NetworkPolicy, environment: EnvironmentProxies) -> tuple[str, ...]:
-    """Who decides, and through which proxy allowed connections go."""
+    """Return lines on the deciding proxy, and the route of allowed connections."""
     lines = [
         f"{name}: {'sandboxd decides' if port is None else f'your own proxy on port {port} decides ({key})'}"
         for name, key, port in _listeners(network)

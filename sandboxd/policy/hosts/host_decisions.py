@@ -1,4 +1,4 @@
-"""May a command talk to this host and port? The answer for proxies, DNS and `explain` alike. Pure.
+"""Decisions on hosts and ports, for proxies, DNS and `explain` alike.
 
 `decide_host` looks at what was asked for, in this order:
 
@@ -30,7 +30,7 @@ from sandboxd.settings.origins import Origin
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _PORTS = "sandbox.network.allowLocalPorts"
-"""What `allowLocalPorts` speaks of."""
+"""The key of `LOCAL_HOSTS`' ports."""
 
 
 def decide_host(
@@ -40,10 +40,11 @@ def decide_host(
     grants: Sequence[HostRule] = (),
     own: Collection[IPAddress] = (),
 ) -> Decision:
-    """The decision on `host` and `port` as the command named them; ASK where it is open and may become a question.
+    """Decide on `host` and `port` as named; ASK where it may become a prompt.
 
-    `grants` are rules that people gave this session, `own` the addresses of this machine. A port of None (`explain host
-    H`) is decided by the rules for every port."""
+    `grants` are the rules that users gave this session, `own` the addresses of this machine. A port of None (`explain
+    host H`) is decided by the rules for every port.
+    """
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)
@@ -82,8 +83,7 @@ def decide_host(
 
 
 def decide_name(network: NetworkPolicy, host: Host, grants: Sequence[HostRule] = ()) -> Decision:
-    """The decision on a name that was looked up, as `decide_host` for the port that is decided most kindly: ALLOW when
-    a rule or grant opens a port of it, ASK when some port is open, else DENY."""
+    """Decide on a name that is looked up: by the port that is decided most openly."""
     denied = compile_rules(network.denied)
     if denied.match(host, None) is None:
         for rules, reason in (
@@ -106,10 +106,11 @@ def decide_address(
     own: Collection[IPAddress] = (),
     pinned: bool = False,
 ) -> Decision:
-    """The decision on dialling `address` for `host`, which `decide_host` allowed. ALLOW or DENY.
+    """Decide on dialling `address` for `host`, which `decide_host` allowed.
 
-    A rule that denies an address denies every name that leads there. A refused address is fine when a rule or grant
-    names it (for this port), or when the name was `pinned` by the person who started the daemon."""
+    A rule that denies an address denies every name that leads there. A refused address is allowed when a rule or grant
+    names it (for this port), or when the name was `pinned` on the command line of the daemon.
+    """
     target = Host.of_address(address)
     if pinned:
         return _address_allowed(host, target)
@@ -137,13 +138,12 @@ def decide_address(
 
 
 def is_local_name(host: Host) -> bool:
-    """`localhost` and names below it mean this machine wherever they are resolved (RFC 6761, section 6.3)."""
+    """Return whether a name means this machine (RFC 6761, section 6.3)."""
     return host.name == "localhost" or host.name.endswith(".localhost")
 
 
 def _local_port(network: NetworkPolicy, host: Host, port: int | None) -> PortRange | None:
-    """The entry of `allowLocalPorts` that opens this port of this machine's loopback. Other loopback addresses are not
-    what anybody means by it."""
+    """Return the entry of `allowLocalPorts` that opens this port of the loopback."""
     if not network.allow_local_ports or port is None or host.name not in LOCAL_HOSTS:
         return None
     return next((ports for ports in network.allow_local_ports if ports.first <= port <= ports.last), None)
@@ -171,7 +171,7 @@ def _denied(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule
 
 
 def _by_rule(network: NetworkPolicy, host: Host, port: int | None, rule: HostRule, text: str) -> Decision:
-    """A denial with what the settings say about it: in the sentence, and as the hint, which is all that some see."""
+    """Return a denial with the settings' reason, in the sentence and as the hint."""
     why = next((reason for pattern, reason in network.denied_reasons if pattern == rule.pattern), None) or next(
         (reason for pattern, reason in network.denied_reasons if pattern.matches(host, port)), ""
     )

@@ -1,11 +1,11 @@
-"""The one parser and the one matcher of host names.
+"""The parser and the matcher of host names.
 
 HTTP, CONNECT, SOCKS, DNS, the settings rules and `explain` all come through here, so that a name has exactly one
 canonical form, and that form is both what rules are matched against and what is resolved and dialled. Whatever could be
 read in two ways is refused (`HostSyntaxError`), never repaired: a filter that guesses differently from the resolver
 behind it is no filter.
 
-What the canonical form is:
+The canonical form:
 
 - lower case ASCII; non-ASCII text (settings, command line) is mapped with UTS #46 and encoded as IDNA 2008 A-labels.
   That mapping also turns full-width letters, digits and the three full-width dots into their ASCII forms. Bytes from
@@ -36,7 +36,7 @@ IPAddress = IPv4Address | IPv6Address
 
 MAX_NAME: Final = 253
 MAX_TEXT: Final = 1024
-"""Longest spelling looked at: a full-width or percent-laden spelling is longer than its canonical form."""
+"""Limit of a spelling, which may be longer than its canonical form."""
 
 _LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}", re.ASCII)
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
@@ -47,8 +47,7 @@ _IPV6_TEXT: Final = re.compile(r"[0-9a-fA-F:.]{2,45}", re.ASCII)
 
 
 class HostSyntaxError(CallerError):
-    """A host name or authority that is malformed or could be read in two ways. Nothing may be resolved or dialled.
-    The message shows no user information: it is recorded and logged, and that is where passwords stand in URLs."""
+    """A malformed or ambiguous host; the message masks user information."""
 
     def __init__(self, reason: str, text: str | bytes, *, hint: str = "") -> None:
         super().__init__("host_invalid", f"{reason}: {quote(without_user(text))}", hint=hint)
@@ -56,11 +55,11 @@ class HostSyntaxError(CallerError):
 
 
 class HostPatternError(SettingsError):
-    """A host rule that cannot be used. `slug` says which kind of fault, `hint` how the rule should be spelled."""
+    """A host rule that cannot be used; `hint` has the right spelling."""
 
 
 def without_user(text: str | bytes) -> str:
-    """`text` with what stands before its last `@` (RFC 3986, section 3.2.1) made unreadable."""
+    """Mask the user information before the last `@` (RFC 3986, section 3.2.1)."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     _, found, host = text.rpartition("@")
@@ -68,7 +67,7 @@ def without_user(text: str | bytes) -> str:
 
 
 def quote(text: str | bytes, limit: int = 80) -> str:
-    """`text` as printable ASCII between quotes, shortened: safe in a header, a log line and a terminal."""
+    """Return printable ASCII between quotes, shortened, for headers and logs."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     shown = ascii(text[:limit])
@@ -77,15 +76,14 @@ def quote(text: str | bytes, limit: int = 80) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A canonical host. `name` is what is matched and dialled; `address` is set when the host is an IP literal, and
-    then `name` is its canonical text, without brackets."""
+    """A canonical host; for an IP literal, `name` is the text of `address`."""
 
     name: str
     address: IPAddress | None = None
 
     @property
     def uri(self) -> str:
-        """The host as it stands in an authority: IPv6 in brackets."""
+        """The host in an authority: IPv6 in brackets."""
         return f"[{self.name}]" if isinstance(self.address, IPv6Address) else self.name
 
     def authority(self, port: int) -> str:
@@ -93,7 +91,7 @@ class Host:
 
     @classmethod
     def of_address(cls, address: IPAddress) -> Host:
-        """The host of an address that is already parsed, IPv4-mapped ones as their IPv4 address."""
+        """Return the host of an address; an IPv4-mapped one is its IPv4 address."""
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return cls(str(address), address)
@@ -103,9 +101,7 @@ class Host:
 
 
 def parse_host(text: str) -> Host:
-    """The host that `text` names: a name, an IPv4 address in any spelling, an IPv6 address with or without brackets.
-
-    Raises HostSyntaxError."""
+    """Parse a name, IPv4 in any spelling, or IPv6; raises HostSyntaxError."""
     if not text:
         raise HostSyntaxError("host name is empty", text)
     if len(text) > MAX_TEXT:
@@ -123,10 +119,7 @@ def parse_host(text: str) -> Host:
 
 
 def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, int]:
-    """Host and port of `host`, `host:port`, `[v6]` or `[v6]:port`. IPv6 needs its brackets here, since `::1:443` could
-    be either. Without a port `default_port` is taken, and without that the authority is refused.
-
-    Raises HostSyntaxError."""
+    """Parse `host`, `host:port`, `[v6]` or `[v6]:port`; raises HostSyntaxError."""
     host_text, separator, port_text = _split_port(text)
     if not separator:
         if default_port is None:
@@ -136,12 +129,12 @@ def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, i
 
 
 def parse_wire_host(raw: bytes) -> Host:
-    """The host in bytes that came from a program: ASCII only, see the module's docstring. Raises HostSyntaxError."""
+    """Parse a host from a program's bytes, ASCII only; raises HostSyntaxError."""
     return parse_host(_wire_text(raw))
 
 
 def parse_wire_authority(raw: bytes, default_port: int | None = None) -> tuple[Host, int]:
-    """`parse_authority` of bytes that came from a program: ASCII only. Raises HostSyntaxError."""
+    """Parse an authority from a program's bytes; raises HostSyntaxError."""
     return parse_authority(_wire_text(raw), default_port)
 
 
@@ -152,7 +145,7 @@ def _wire_text(raw: bytes) -> str:
 
 
 def _split_port(text: str) -> tuple[str, str, str]:
-    """Host text, ":" or "", port text. Raises when the split is ambiguous."""
+    """Split host text, ":" or "", and port text; raises when that is ambiguous."""
     if "@" in text:  # before the colons are counted: a password is no IPv6 address
         raise HostSyntaxError(_USER, text, hint=_USER_HINT)
     if text.startswith("["):
@@ -172,8 +165,7 @@ def _parse_port(port_text: str, whole: str) -> int:
 
 
 def _to_ascii(text: str) -> str:
-    """UTS #46 mapping, then each label that is still not ASCII as its A-label. The result is checked like any ASCII
-    name, since the mapping can produce dots, slashes and digits."""
+    """Map by UTS #46, then encode labels; the result can hold dots and slashes."""
     try:
         mapped = idna.uts46_remap(text, std3_rules=False, transitional=False)
         labels = [label if label.isascii() else idna.alabel(label).decode("ascii") for label in mapped.split(".")]
@@ -216,7 +208,7 @@ def _is_encoded_label(label: str) -> bool:
 
 
 def _parse_ipv4(labels: list[str], whole: str) -> IPv4Address:
-    """One to four numbers, each decimal, octal or hexadecimal; the last one fills the bytes that are left."""
+    """Parse one to four numbers; the last one fills the bytes that are left."""
     if len(labels) > 4:
         raise HostSyntaxError("not an IPv4 address and not a name", whole)
     try:
@@ -233,7 +225,7 @@ def _parse_ipv4(labels: list[str], whole: str) -> IPv4Address:
 
 
 def _parse_number(label: str) -> int:
-    """Raises ValueError, also for "0x" and "08", which resolvers read in different ways."""
+    """Parse a number; raises ValueError, also for the ambiguous "0x" and "08"."""
     if not _NUMBER.fullmatch(label):
         raise ValueError(label)
     if label.startswith("0x"):
@@ -276,11 +268,7 @@ class HostPattern:
 
     @classmethod
     def parse(cls, text: str, *, public_suffix: bool = False) -> HostPattern:
-        """The rule that `text` spells. With `public_suffix` a wildcard over a public suffix is accepted, which is
-        sensible in a list of denials only.
-
-        Raises HostPatternError with a slug (`host_pattern_url`, `host_pattern_ambiguous`, `host_pattern_public_suffix`,
-        `host_pattern_invalid`) and a hint that names the right spelling."""
+        """Parse a rule; denials may cover a `public_suffix`. Raises HostPatternError."""
         if not text.strip():
             raise HostPatternError("host_pattern_invalid", "host rule is empty", hint="remove it, or name a host")
         _refuse_urls(text)
@@ -311,8 +299,7 @@ class HostPattern:
         return cls(text, host, port, below, apex)
 
     def matches(self, host: Host, port: int | None) -> bool:
-        """Whether the rule covers `host` on `port`. A port of None means the port is not known: only rules for every
-        port match then."""
+        """Return whether the rule covers `host`; port None matches rules without port."""
         if self.port is not None and self.port != port:
             return False
         if self.host is None:
@@ -323,13 +310,12 @@ class HostPattern:
 
     @property
     def is_literal_address(self) -> bool:
-        """The rule names one address. Only such rules open an address that is refused otherwise."""
+        """Whether the rule names one address, and so may open a refused one."""
         return self.host is not None and self.host.address is not None
 
     @property
     def is_broad(self) -> bool:
-        """The rule covers hosts of unrelated owners: `*`, a wildcard below one label, or below a suffix under which
-        anybody can get a name (`*.github.io`). Accepted, and worth a warning."""
+        """Whether the rule covers hosts of unrelated owners (`*`, `*.github.io`)."""
         if self.host is None:
             return True
         return self.below and ("." not in self.host.name or is_shared_suffix(self.host.name))
@@ -339,7 +325,7 @@ class HostPattern:
 
 
 def _refuse_urls(text: str) -> None:
-    """URLs, paths, networks and stray spaces are frequent in lists; each gets the spelling that was meant."""
+    """Refuse URLs, paths, networks and stray spaces, each with the right spelling."""
     bare = text.strip()
     scheme, found, rest = bare.partition("://")
     authority = re.split(r"[/?#]", rest if found else bare, maxsplit=1)[0]
@@ -390,4 +376,4 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"[\^$()\[\]?+!~\\]"), "write a name, or *.example.test for those below it; expressions are no names"),
     (re.compile(r":[^0-9]*\Z|:0*\Z|:[0-9]{5,}\Z"), "write HOST or HOST:PORT, the port as a number from 1 to 65535"),
 )
-"""What is frequently written in lists of hosts, and what to write instead; the first that fits is told."""
+"""Frequent mistakes in lists of hosts, with the right spelling; the first that fits counts."""

@@ -1,4 +1,4 @@
-"""A list of host rules, indexed so that one look-up does not grow with the list.
+"""Index of host rules: the time of one look-up does not grow with the list.
 
 10,000 rules are matched by as many dictionary look-ups as the host has labels. The most specific rule answers: the host
 itself before a wildcard, a longer suffix before a shorter one, a rule with a port before one without, and among equals
@@ -16,7 +16,7 @@ from sandboxd.policy.model import HostRule
 
 
 class HostRuleSet:
-    """Immutable once made."""
+    """An immutable index of host rules."""
 
     __slots__ = ("_any", "_below", "_exact")
 
@@ -37,7 +37,7 @@ class HostRuleSet:
             bucket.sort(key=lambda rule: rule.pattern.port is None)
 
     def match(self, host: Host, port: int | None) -> HostRule | None:
-        """The rule that covers `host` on `port`, None when none does. A port of None matches rules without a port."""
+        """Return the rule for `host`; a port of None matches rules without a port."""
         for bucket in self._buckets(host):
             for rule in bucket:
                 if rule.pattern.port is None or rule.pattern.port == port:
@@ -45,12 +45,12 @@ class HostRuleSet:
         return None
 
     def match_any_port(self, host: Host) -> Iterator[HostRule]:
-        """Every rule that covers `host` on some port, the most specific first."""
+        """Yield every rule that covers `host` on some port, the most specific first."""
         for bucket in self._buckets(host):
             yield from bucket
 
     def match_literal(self, host: Host, port: int | None) -> HostRule | None:
-        """As `match`, and only by a rule that names this very address."""
+        """Return the rule that names this very address."""
         if host.address is None:
             return None
         for rule in self._exact.get(host.name, ()):
@@ -81,9 +81,11 @@ _compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDic
 
 
 def compile_rules(rules: tuple[HostRule, ...]) -> HostRuleSet:
-    """The index of `rules`, remembered by the identity of the tuple: a policy is compiled with its first decision, and
-    hashing 10,000 rules for every decision would cost more than it saves. What is remembered is bounded by lists and by
-    rules, so that old policies go."""
+    """Return the index of `rules`, cached by the identity of the tuple.
+
+    Hashing 10,000 rules for each decision would cost more than it saves. The cache is bounded by lists and by rules, so
+    that old policies go.
+    """
     found = _compiled.get(id(rules))
     if found is not None and found[0] is rules:
         _compiled.move_to_end(id(rules))

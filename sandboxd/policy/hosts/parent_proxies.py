@@ -1,4 +1,4 @@
-"""Which proxy an allowed connection goes through on its way out, if any. Pure.
+"""The parent proxy of an allowed connection.
 
 | | a request for a plain `http://` URL | everything else: CONNECT, SOCKS, captured connections |
 | --- | --- | --- |
@@ -6,9 +6,8 @@
 | 2 | `http_proxy`, `HTTP_PROXY` of the daemon | `https_proxy`, `HTTPS_PROXY` of the daemon |
 | 3 | `all_proxy`, `ALL_PROXY` | the same |
 
-Straight out go, whatever is set: what `no_proxy` or `NO_PROXY` lists, names pinned with `--resolve`, `localhost`, the
-names of metadata services, and addresses that mean this machine or its own link: a proxy elsewhere would take them for
-its own.
+Direct are, whatever is set: names in `no_proxy` or `NO_PROXY`, names pinned with `--resolve`, `localhost`, names of
+metadata services, and addresses of this machine or its link, which would mean the proxy's own there.
 
 Policy comes first, and by the name alone: a proxy that takes names resolves them where the address guard cannot look.
 """
@@ -27,11 +26,11 @@ from sandboxd.policy.hosts.addresses import IPNetwork, refuse_address
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host
 
 DIRECT: Final = "direct"
-"""As the value of the setting: no proxy, whatever the environment says."""
+"""Value of the setting for no proxy, whatever the environment says."""
 METADATA_NAMES: Final = frozenset(
     {"metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal"}
 )
-"""Mean the metadata service of whoever resolves them: looked up here, where the address guard refuses them."""
+"""Names that mean the resolving machine's metadata service: the address guard refuses them here."""
 _PLAIN: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _OTHER: Final = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _EXEMPT: Final = ("no_proxy", "NO_PROXY")
@@ -40,22 +39,22 @@ _PORT: Final = re.compile(r"(?P<host>.+):(?P<port>[0-9]{1,5})")
 
 
 class Protocol(StrEnum):
-    """How a proxy is spoken to."""
+    """Protocol to the proxy."""
 
     HTTP = "http"
     SOCKS5 = "socks5"
-    """Names are resolved here, and the address guard holds, as curl has it for this scheme."""
+    """Names are resolved on this host, under the address guard, as curl does for this scheme."""
     SOCKS5H = "socks5h"
     DIRECT = DIRECT
     UNUSABLE = "unusable"
-    """Something is set that cannot be used. What would have gone there goes nowhere."""
+    """The setting cannot be used: its connections are refused."""
 
 
 _DEFAULT_PORTS: Final = {Protocol.HTTP: 80, Protocol.SOCKS5: 1080, Protocol.SOCKS5H: 1080}
 
 
 class UpstreamError(ValueError):
-    """Not a proxy that can be used. The sentence never repeats the text, which may hold a password."""
+    """An unusable proxy; the message never repeats the text and its password."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -65,7 +64,7 @@ class UpstreamError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ParentProxy:
-    """`place` is the setting or the variable that names it. `str()` and `repr()` are fit for display."""
+    """A parent proxy, named by the setting or variable `place`; safe to display."""
 
     protocol: Protocol
     host: Host | None = None
@@ -86,8 +85,7 @@ class ParentProxy:
 
 
 def parse_parent(text: str, place: str = "", *, bare: bool = False) -> ParentProxy:
-    """`http://[user:password@]host:port`, `socks5://…`, `socks5h://…`, or `direct`. `bare` accepts `host:port` as well,
-    as programs do in their variables. Raises UpstreamError."""
+    """Parse a proxy's URL, `direct`, or `bare` `host:port`; raises UpstreamError."""
     text = text.strip()
     if text == DIRECT:
         return ParentProxy(Protocol.DIRECT, place=place)
@@ -112,7 +110,7 @@ def parse_parent(text: str, place: str = "", *, bare: bool = False) -> ParentPro
 
 
 def without_password(text: str) -> str:
-    """The URL of a proxy as it may be shown: user name and password become `***`."""
+    """Return the URL of a proxy for display: user name and password become `***`."""
     head, separator, rest = text.partition("://")
     before, at, after = (rest if separator else head).rpartition("@")
     if not before and not at:
@@ -122,8 +120,7 @@ def without_password(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """What never goes through a proxy: `names` with everything below them, addresses by network, each with a port or
-    None for all of them."""
+    """Exemptions from the proxy: `names` with those below, and networks, by port."""
 
     everything: bool = False
     names: frozenset[tuple[str, int | None]] = frozenset()
@@ -144,7 +141,7 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentProxies:
-    """What the daemon's own variables say."""
+    """The proxies of the daemon's environment."""
 
     plain: ParentProxy | None = None
     other: ParentProxy | None = None
@@ -155,7 +152,7 @@ NO_PROXIES: Final = EnvironmentProxies()
 
 
 def read_environment(environment: Mapping[str, str]) -> EnvironmentProxies:
-    """Never raises: a variable that names no usable proxy becomes one that refuses everything sent to it."""
+    """Read proxy variables; an unusable one refuses everything that is sent to it."""
     return EnvironmentProxies(
         _first(environment, _PLAIN),
         _first(environment, _OTHER),
@@ -164,8 +161,7 @@ def read_environment(environment: Mapping[str, str]) -> EnvironmentProxies:
 
 
 def parse_no_proxy(text: str) -> NoProxy:
-    """Names, `.names` and `*.names`, addresses, networks (`10.0.0.0/8`), each with `:port` if wanted, and `*`; with
-    commas or spaces between. `name` means everything below it too. What cannot be read exempts nothing."""
+    """Parse `no_proxy`; an entry that cannot be read exempts nothing."""
     everything = False
     names: set[tuple[str, int | None]] = set()
     networks: list[tuple[IPNetwork, int | None]] = []
@@ -199,8 +195,7 @@ def choose_parent(
     plain: bool,
     own: Collection[IPAddress] = (),
 ) -> ParentProxy | None:
-    """The proxy for an allowed connection, None for straight out. `plain` is for a request of a plain `http://` URL,
-    `own` are the addresses of this machine."""
+    """Return the proxy for a connection or None; `plain` is for `http://` URLs."""
     parent = setting or (environment.plain if plain else environment.other)
     if parent is None or parent.protocol is Protocol.DIRECT or environment.exempt.matches(host, port):
         return None

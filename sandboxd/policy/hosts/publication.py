@@ -1,4 +1,4 @@
-"""`--publish [HOST:]PORT[:INNER]`: a port inside a sandbox that the host is to reach. Pure.
+"""Published ports, `--publish [HOST:]PORT[:INNER]`.
 
 | written | the host connects to | inside it is |
 | --- | --- | --- |
@@ -8,8 +8,8 @@
 | `127.0.0.2:8080:3000`, `[::1]:8080:3000` | that address, port 8080 | port 3000 |
 | `/home/me/web.sock:3000` | the Unix socket of that path | port 3000 |
 
-Only loopback addresses are taken: a server that other machines are to reach needs a proxy that a person sets up. Every
-local user can connect to a port of the loopback. A Unix socket is made with mode 0600, for its owner alone.
+Only loopback addresses are accepted: for other machines the user has to set up a proxy. Every local user can connect
+to a port of the loopback. A Unix socket is made with mode 0600, for its owner alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from sandboxd.policy.model import NetworkPolicy
 
 FORM: Final = "[HOST:]PORT[:INNER] or /SOCKET:INNER"
 MOST: Final = 64
-"""Of one command."""
+"""Limit for one command."""
 
 SANDBOX_PORTS: Final = frozenset({1, 53, 1080, 3128})
-"""Ports of each sandbox's network at which sandboxd listens: captured connections, names, SOCKS and HTTP proxy. A
-connection from outside would use what the command may reach, whichever local user makes it."""
+"""Ports at which sandboxd listens in each sandbox: capture, DNS, SOCKS and HTTP proxy.
+
+A connection from outside would use the command's permissions, for any local user.
+"""
 
 _DEFAULT: Final = IPv4Address("127.0.0.1")
 _WRITTEN: Final = re.compile(
@@ -45,8 +47,7 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`port` of the host's loopback `address` leads to `inner` inside; so does the Unix socket `path` where one is
-    named. A `port` of 0 is any that is free."""
+    """A port of the host's loopback, or a Unix socket, that leads to `inner`."""
 
     address: IPAddress
     port: int
@@ -55,7 +56,7 @@ class Publication:
 
     @classmethod
     def parse(cls, text: str) -> Publication:
-        """Raises CallerError (`publish_invalid`, `publish_not_loopback`)."""
+        """Parse a publication; raises CallerError."""
         if text.startswith("/"):
             return cls._of_socket(text)
         found = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
@@ -88,7 +89,7 @@ class Publication:
 
 
 def check_publications(network: NetworkPolicy, wanted: Iterable[Publication]) -> None:
-    """Whether policy lets these ports be published. Raises PolicyError (`local_binding_denied`, `publish_conflict`)."""
+    """Refuse ports that policy does not publish; raises PolicyError."""
     for one in wanted:
         if not network.allow_local_binding:
             raise PolicyError(

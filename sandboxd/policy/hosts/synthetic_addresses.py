@@ -1,5 +1,7 @@
-"""The networks whose addresses stand for names inside sandboxes (`proxy/dns/synthetic_names.py` gives them out).
-Neither leads anywhere outside: one is for benchmarks (RFC 2544), the other a unique local one (RFC 4193). Pure."""
+"""Networks of synthetic addresses, which stand for names inside sandboxes.
+
+`proxy/dns/synthetic_names.py` assigns them. Neither leads outside: RFC 2544 (benchmarks) and RFC 4193 (unique local).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,12 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 
 NETWORK_V4: Final = IPv4Network("198.18.0.0/15")
 NETWORK_V6: Final = IPv6Network("fd73:616e:6462:78::/64")
-"""Chosen once and not at random: it exists inside sandboxes only, and is easy to know again in a log."""
+"""A fixed prefix, easy to recognise in a log; it exists inside sandboxes only."""
 OWN_V4: Final = NETWORK_V4[1]
 OWN_V6: Final = NETWORK_V6[1]
-"""The sandbox's own. A C library that is asked for addresses of a family "as configured" (AI_ADDRCONFIG) does not count
-127.0.0.1 and ::1, and without another address would find no name at all."""
+"""Address of the sandbox itself: with loopback alone, AI_ADDRCONFIG would find no name of this family."""
 
 
 def is_synthetic(address: IPAddress) -> bool:
-    """Whether an address is from the networks that only ever stand for names."""
+    """Return whether an address is synthetic."""
     return address in (NETWORK_V6 if isinstance(address, IPv6Address) else NETWORK_V4)

@@ -1,4 +1,4 @@
-"""What is doubtful about the paths that settings open: far too much of the machine, or nothing at all. Pure."""
+"""Warnings about paths that settings open: far too wide, or without effect."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ _MAGIC = re.compile(r"[*?\[]")
 _HOME = re.compile(r"/(home|Users)/[^/]+")
 _OPENING = ("sandbox.filesystem.allowWrite", "permissions.additionalDirectories", "permissions.allow")
 _MOST_LOOKED_AT = 1_000
-"""Entries of one list of one file. A project may have sent a hundred thousand of them."""
+"""Limit for one list of one file: a project may send a hundred thousand entries."""
 _MOST_PATTERNS = 100
 
 
 def check_openings(settings: Settings, files: FilePolicy, scope: PathScope) -> Iterator[Problem]:
-    """Entries that open a system directory or a home, also those that do not count because a project's file says them;
-    and entries that a denial takes back as a whole."""
+    """Report entries that open a system directory or home, or that denials cover."""
     for layer in settings.layers:
         for key in _OPENING:
             entries = layer.values.get(key, ())
@@ -47,7 +46,7 @@ def _check_width(layer: Layer, text: str, origin: Origin, scope: PathScope) -> I
     try:
         opened = _opened(text, origin.key, scope)
     except (RulePathError, RuleSyntaxError):
-        return  # told of elsewhere
+        return  # reported by the builder
     wide = None if opened is None else _wide(opened, scope.home)
     if wide is None:
         return
@@ -69,7 +68,7 @@ def _opened(text: str, key: str, scope: PathScope) -> RulePath | None:
 
 
 def _wide(opened: RulePath, home: str) -> str | None:
-    """The system directory or home that an entry opens as a whole, as `/etc` or `/e*c` do."""
+    """Return the system directory or home that an entry opens, as `/e*c` does."""
     path = opened.path
     while opened.glob and path != "/" and not posixpath.basename(path).strip("*"):
         path = posixpath.dirname(path)
@@ -82,8 +81,7 @@ def _wide(opened: RulePath, home: str) -> str | None:
 
 
 def why_writable(program: str, files: FilePolicy, scope: PathScope) -> str:
-    """Why commands can write the program of an exclusion, or where a `*` of it looks, by what the rules say. Empty for
-    a name without a slash, and where only the host knows."""
+    """Return why commands can write an excluded program, as far as the rules say."""
     if "/" not in program:
         return ""
     if program.startswith("~/"):
@@ -115,7 +113,7 @@ def _covered(files: FilePolicy) -> Iterator[Problem]:
             literal.setdefault(rule.path, rule)
     for opened in files.allow_write if files.deny_write else ():
         denial = _above(opened.path, literal) or _by_pattern(opened, patterns)
-        if denial is not None and opened.missing is Missing.TELL:  # entries of presets are nobody's to take out
+        if denial is not None and opened.missing is Missing.TELL:  # an entry of a preset cannot be removed
             message = f"{opened.text!r} opens nothing: {denial.text!r} in {denial.origin} denies writing there"
             yield warning("path_covered", message, opened.origin, hint="take one of the two out: the denial counts")
 
@@ -139,7 +137,7 @@ def _by_pattern(opened: PathRule, patterns: list[PathRule]) -> PathRule | None:
 
 
 def _matches(pattern: list[str], names: list[str]) -> bool:
-    """Whether a pattern matches a path, both by their parts. `states` are the parts of the pattern that come next."""
+    """Return whether a pattern matches a path, by sets of states, not recursion."""
     states = {0}
     for name in names:
         states = _passed(pattern, states)
@@ -152,7 +150,7 @@ def _matches(pattern: list[str], names: list[str]) -> bool:
 
 
 def _passed(pattern: list[str], states: set[int]) -> set[int]:
-    """The states, and those behind each `**`, which may stand for no directory at all."""
+    """Return the states, and those behind each `**`, which may stand for nothing."""
     found = set(states)
     for state in sorted(states):
         while state < len(pattern) and pattern[state] == "**":

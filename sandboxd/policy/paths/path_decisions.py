@@ -1,7 +1,7 @@
-"""Decisions on paths, for people who ask: may this be read or written, and which rule says so.
+"""Decisions on paths in words: whether one may be read or written, and why.
 
-What is in force at a path comes from the same code that orders the mounts (`plan.filesystem.effective_access`), so an
-answer here is what the sandbox does. This module only turns it into words.
+The code that orders the mounts gives the effective access (`plan.filesystem.effective_access`), so an answer is what
+the sandbox does.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sandboxd.policy.model import PathRule
 
 
 class PathAccess(StrEnum):
-    """What can be done at a path inside the sandbox."""
+    """Access at a path inside the sandbox."""
 
     NONE = "none"
     READ = "read"
     WRITE = "write"
     OWN = "own"
-    """The sandbox's own: the session's `/tmp`, `/dev`, `/proc`. The host's is not seen."""
+    """Private to the sandbox: the session's `/tmp`, `/dev`, `/proc`. The host's is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What decided: a rule, or for built-in ones a reason in words (`rule` is None then). `path` is where it holds."""
+    """The cause of an access at `path`: a rule, or a built-in reason in words."""
 
     path: str
     text: str
@@ -34,8 +34,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveAccess:
-    """What is in force at a path. `real` is where `path` leads, symlinks followed. Each cause is None when nothing of
-    that kind applies."""
+    """The access at a path, its causes, and `real`, the path without symlinks."""
 
     path: str
     real: str
@@ -47,11 +46,11 @@ class EffectiveAccess:
     protected: Cause | None = None
     is_session_tmp: bool = False
     managed_reads_only: bool = False
-    """What is denied is opened again by managed settings alone."""
+    """Only managed settings can open a denied path again."""
 
 
 def decide_path(effective: EffectiveAccess, *, write: bool) -> Decision:
-    """ALLOW or DENY, never ASK: a sandbox that runs cannot be widened."""
+    """Decide with ALLOW or DENY, never ASK: a running sandbox cannot be widened."""
     return _decide_write(effective) if write else _decide_read(effective)
 
 
@@ -92,7 +91,7 @@ def _decide_write(effective: EffectiveAccess) -> Decision:
     ):
         if cause is not None:
             return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
-    if effective.protected is not None:  # also where nothing is opened: whoever opens it should know
+    if effective.protected is not None:  # also where nothing is opened, as the reason for later
         text = f"writing {name} is denied"
         return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, effective.protected, hint=_LIFT)
     if effective.write_opened is None:

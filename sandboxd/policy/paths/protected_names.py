@@ -1,10 +1,9 @@
-"""Protected paths: names that a program outside the sandbox would obey, so that writing one inside means running
-code outside. One table for Linux and macOS.
+"""Protected names: programs outside obey them, so writing one runs code there.
 
 Where a row applies:
 
 - `HOME`: home directories, because shells and desktops read these files only there;
-- `WORKSPACE`: the top of each writable directory a person would open as a project, and, where the name already
+- `WORKSPACE`: the top of each writable directory that can be a project, and, where the name already
   exists, every directory below it that the scan reaches (never inside `node_modules`: packages ship such folders);
   also where the writable directory itself has such a name or part of one, as when a command is started in `~/.claude`;
 - `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
@@ -31,7 +30,7 @@ class ProtectedIn(StrEnum):
 
 
 class Absent(StrEnum):
-    """What happens to a name that is not there yet."""
+    """Treatment of a name that does not exist."""
 
     REFUSE = "refuse"
     """The name cannot be created; directories above it can."""
@@ -43,7 +42,7 @@ class Absent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProtectedName:
-    """`name` is a path below the place; its last part may hold `*`."""
+    """One protected name: a path below the place, whose last part may hold `*`."""
 
     name: str
     where: ProtectedIn
@@ -52,8 +51,9 @@ class ProtectedName:
     git_config: bool = False
     """Lifted by `filesystem.allowGitConfig`."""
     file: bool = False
-    """What keeps the name absent is an empty file and not an empty directory, because programs that read the file fail
-    or complain at a directory. Never in a working tree, where git would list it."""
+    """An empty file instead of a directory keeps the name absent, for programs that complain at a directory. Never in a
+    working tree, where git would list it.
+    """
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -206,25 +206,24 @@ PROTECTED: tuple[ProtectedName, ...] = (
 )
 
 SETTINGS_FILE = ProtectedName("", ProtectedIn.WORKSPACE, "it is a settings file of sandboxd", Absent.REFUSE_TOP)
-"""What holds for every settings file that is read, wherever it is."""
+"""The row of every settings file that is read, wherever it is."""
 
 SKIPPED_DIRECTORIES = frozenset({"node_modules"})
 
 
 def rows(where: ProtectedIn, *, allow_git_config: bool = False) -> tuple[ProtectedName, ...]:
-    """The rows of one place that are in force."""
+    """Return the rows of one place that are in force."""
     return tuple(row for row in PROTECTED if row.where is where and not (row.git_config and allow_git_config))
 
 
 def begun_names() -> tuple[str, ...]:
-    """What is left of the names when a directory already has their beginning: `commands` of `.claude/commands`."""
+    """Return the ends of names of several parts: `commands` of `.claude/commands`."""
     literal = (row.parts for row in rows(ProtectedIn.WORKSPACE) if "*" not in row.name)
     return tuple("/".join(parts[at:]) for parts in literal for at in range(1, len(parts)))
 
 
 def names_begun_by(directory: str) -> Iterator[tuple[str, ProtectedName]]:
-    """The rows whose beginning is the end of an absolute path (`/p/.claude` begins `.claude/commands`), each with what
-    is left of its name."""
+    """Yield rows whose beginning ends a path, with the rest of the name."""
     parts = _outside_packages(directory)
     for row in rows(ProtectedIn.WORKSPACE):
         for at in range(1, len(row.parts)):
@@ -233,8 +232,7 @@ def names_begun_by(directory: str) -> Iterator[tuple[str, ProtectedName]]:
 
 
 def names_around(directory: str) -> Iterator[tuple[str, ProtectedName]]:
-    """The rows whose names an absolute path ends with or leads through, each with the path up to there:
-    `/p/.vscode` for `/p/.vscode/x`."""
+    """Yield rows whose names are in a path, with the path up to there."""
     parts = _outside_packages(directory)
     for row in rows(ProtectedIn.WORKSPACE):
         for end in range(len(row.parts), len(parts) + 1):
@@ -248,15 +246,16 @@ def _outside_packages(directory: str) -> list[str]:
 
 
 def may_lift(rule: PathRule) -> bool:
-    """Whether an `allowWrite` rule may take back the protection of a path it names exactly. A pattern cannot, nor can
-    a project file: an agent can write that; nor an additional directory, which is as the working directory is."""
+    """Return whether a rule may lift the protection of the exact path it names.
+
+    Patterns cannot, nor project files, which an agent can write, nor additional directories.
+    """
     named = not rule.glob and rule.origin.key != "permissions.additionalDirectories"
     return named and rule.origin.source is not Source.PROJECT
 
 
 def is_protected_name(path: str, home: str) -> bool:
-    """Whether a path has a protected name, or lies below one, wherever it is and whatever the policy says: for what is
-    suggested to people, not for what is enforced."""
+    """Return whether a path has a protected name: a test for suggestions only."""
     parts = [part for part in path.split("/") if part]
     at_home = [part for part in home.split("/") if part]
     below_home = parts[len(at_home) :] if parts[: len(at_home)] == at_home else []

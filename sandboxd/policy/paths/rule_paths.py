@@ -1,11 +1,11 @@
-"""From the text of a path rule to an absolute path or pattern. Pure: variables and directories come in a `PathScope`.
+"""Expansion of path rules to absolute paths or patterns.
 
 A path in `sandbox.filesystem` (`expand_rule_path`):
 
 | written | means |
 | --- | --- |
 | `/x`, `//x` | absolute |
-| `~`, `~/x` | the home directory; `~name` is an error, nobody else's home is looked up |
+| `~`, `~/x` | the home directory; `~name` is an error |
 | `$VAR/x`, `${VAR}/x` | the variable's value; an unset or empty variable is an error |
 | `./x`, `x`, `../x` | relative to the project directory, whichever file the rule stands in |
 | `x/` | the same as `x` |
@@ -36,9 +36,11 @@ _CLASS = re.compile(r"\[[!^]?(?:\][^\]]*|[^\]]+)\]")
 
 @dataclass(frozen=True, slots=True)
 class PathScope:
-    """What a rule's text is read against. `project` is the directory relative rules refer to: the one the session was
-    opened in. `own_paths` are the daemon's sockets and directories, which no rule may open. `environment` is the
-    daemon's, `caller` what differs from it in the environment of the command's caller."""
+    """The directories and variables that a path rule is read against.
+
+    Relative rules refer to `project`, where the session was opened. No rule may open `own_paths`, which are the
+    daemon's. `environment` is the daemon's, `caller` holds the differences of the command's caller.
+    """
 
     home: str
     project: str
@@ -48,7 +50,7 @@ class PathScope:
     caller: Mapping[str, str] = field(default_factory=dict)
 
     def of_caller(self) -> PathScope:
-        """With the caller's variables in the place of the daemon's."""
+        """Return the scope with the caller's variables."""
         return replace(self, environment={**self.environment, **self.caller}, caller={})
 
 
@@ -60,8 +62,7 @@ class RulePath:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One path that a rule means. `second`: it is not what the text says first, so it holds only where something is.
-    `unanchored` is the pattern that holds below any directory, for a rule that names none; else empty."""
+    """One path that a rule means; a `second` meaning needs an existing path."""
 
     rule: RulePath
     second: bool = False
@@ -69,7 +70,7 @@ class Reading:
 
 
 class RulePathError(ValueError):
-    """The rule names no path. `slug`, a sentence, and a hint."""
+    """A rule that names no path."""
 
     def __init__(self, slug: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -79,7 +80,7 @@ class RulePathError(ValueError):
 
 
 def expand_rule_path(text: str, scope: PathScope) -> RulePath:
-    """The absolute path or pattern that a rule means. Raises `RulePathError`."""
+    """Return the absolute path or pattern of a rule; raises `RulePathError`."""
     if not text.strip():
         raise RulePathError("path_empty", "the path is empty", 'write "." for the project directory')
     if "\0" in text:
@@ -95,8 +96,11 @@ def expand_rule_path(text: str, scope: PathScope) -> RulePath:
 
 
 def unanchored_pattern(text: str, scope: PathScope, *, names: bool = False) -> str:
-    """The part of `text` that holds below any directory, for a pattern that begins in none (`**/.env`, `*.pem`); else
-    empty. `names`: a plain name (`.env`) is such a pattern too, as in a permission rule. Raises `RulePathError`."""
+    """Return the part of a pattern that holds below any directory, else "".
+
+    Such patterns begin in no directory (`**/.env`, `*.pem`). With `names`, a plain name (`.env`) is one too, as in a
+    permission rule. Raises `RulePathError`.
+    """
     body = _without_tail(text)
     if not body.startswith("**/"):
         if "/" in body or body in ("", ".", "..") or body[0] in "~$" or not body.strip("*"):
@@ -109,8 +113,7 @@ def unanchored_pattern(text: str, scope: PathScope, *, names: bool = False) -> s
 
 
 def expand_permission_path(text: str, scope: PathScope, *, denies: bool, settings_directory: str = "") -> list[Reading]:
-    """The paths that a permission rule means, the one that it says first. `settings_directory` is where the file of the
-    rule stands, when that is not the project. Raises `RulePathError`."""
+    """Return the paths of a permission rule, its first meaning first."""
     plain = _without_escapes(text)
     if plain != text:
         readings = expand_permission_path(plain, scope, denies=denies, settings_directory=settings_directory)
@@ -136,12 +139,12 @@ def expand_permission_path(text: str, scope: PathScope, *, denies: bool, setting
 
 
 def _without_escapes(text: str) -> str:
-    """A permission rule with its escaped characters (gitignore(5)) in brackets, or as they are."""
+    """Replace escaped characters (gitignore(5)) by bracketed or plain ones."""
     return _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] in "*?[" else match[1], text)
 
 
 def is_project_path(text: str) -> bool:
-    """Whether a path in a permission rule is relative to the project although it begins with a slash."""
+    """Return whether a path with a slash in front is relative to the project."""
     return text.startswith("/") and not text.startswith("//")
 
 
@@ -166,7 +169,7 @@ def _absolute(text: str, scope: PathScope, quote: _Quote) -> str:
 
 
 def variables_in(text: str) -> set[str]:
-    """The names of the variables that a path mentions."""
+    """Return the names of the variables in a path."""
     return {match["braced"] or match["plain"] for match in _VARIABLE.finditer(text)}
 
 
@@ -199,7 +202,7 @@ def _normalised(path: str, text: str) -> str:
 
 
 def _without_tail(text: str) -> str:
-    """The text without the trailing `/**` and slashes, which say nothing that a directory's name does not."""
+    """Return the text without the trailing `/**` and slashes, which add nothing."""
     shorter = text.rstrip("/")
     while shorter == "**" or shorter.endswith("/**"):
         shorter = shorter[:-2].rstrip("/")
@@ -217,7 +220,7 @@ def _check_classes(text: str) -> None:
 
 
 def quoted(value: str) -> str:
-    """A path as a pattern that means itself: its own special characters are in brackets."""
+    """Return a path as a pattern that matches it alone."""
     return _MAGIC.sub(lambda match: f"[{match[0]}]", value)
 
 
@@ -231,8 +234,7 @@ _DOUBTS: tuple[tuple[re.Pattern[str], str, str], ...] = (
 
 
 def doubt(text: str) -> tuple[str, str] | None:
-    """What makes it likely that a rule means another path than it says, and what to do; None when nothing does. Such a
-    name may exist, so the rule stands."""
+    """Return the doubt about a rule's spelling, and a hint; None without doubt."""
     for pattern, message, hint in _DOUBTS:
         if pattern.search(text):
             return f"{text!r} {message}", hint

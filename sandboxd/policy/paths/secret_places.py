@@ -1,4 +1,4 @@
-"""Where people keep secrets: what nothing here ever suggests to open. Pure.
+"""Places of secrets: no suggestion ever opens them.
 
 The preset `credentials` names files that programs need nothing from; this is wider, since a suggestion that is not made
 costs little: whole directories of keys, and names that hold secrets wherever they are.
@@ -28,26 +28,26 @@ _NAMES = (
 
 
 def named_secrets() -> tuple[str, ...]:
-    """The places as they are written, with `~` for the home directory. Some are patterns."""
+    """Return the places, partly patterns, with `~` for the home directory."""
     return (*PRESETS["credentials"].deny_read, *_DIRECTORIES, *_FILES)
 
 
 class SecretPlaces:
-    """For one home directory."""
+    """The places of secrets of one home directory."""
 
     def __init__(self, home: str) -> None:
         written = (home + text[1:] if text.startswith("~") else text for text in named_secrets())
         self._patterns = [_parts(text) for text in written if text != home]
 
     def holds(self, path: str) -> bool:
-        """Whether a path is one of them, or lies below one."""
+        """Return whether a path is a place of secrets, or lies below one."""
         parts = _parts(path)
         if any(fnmatchcase(part, name) for part in parts for name in _NAMES):
             return True
         return any(len(parts) >= len(pattern) and _fits(parts, pattern) for pattern in self._patterns)
 
     def below(self, directory: str) -> bool:
-        """Whether one may lie below a directory."""
+        """Return whether a place of secrets may lie below a directory."""
         parts = _parts(directory)
         return any(len(parts) < len(pattern) and _fits(parts, pattern) for pattern in self._patterns)
 
@@ -57,5 +57,5 @@ def _parts(path: str) -> list[str]:
 
 
 def _fits(parts: list[str], pattern: list[str]) -> bool:
-    """Over the components that both have."""
+    """Compare the components that both have."""
     return all(fnmatchcase(part, expected) for part, expected in zip(parts, pattern, strict=False))

@@ -1,4 +1,4 @@
-"""Places that no rule should open lightly: much at once, where programs are started from, where secrets are. Pure.
+"""Wide places: much at once, programs that start outside, or secrets.
 
 A place holds for what is below it, too, but for those of `_THEMSELVES`, where a name below is an ordinary one.
 """
@@ -39,14 +39,13 @@ _TREES: Final = (
 )  # fmt: skip
 _BUT: Final = ("/usr/src/", "/usr/local/src/")
 _CACHES: Final = frozenset({".cache", ".npm", ".bun", ".gradle"})
-"""Directories of which only a part is protected. It stays so when they are opened, and the rest is opened for a good
-reason."""
+"""Directories that are protected in part. That part stays protected when they are opened."""
 _PROGRAM_DIRECTORIES: Final = frozenset({"bin", "sbin", ".bin"})
 
 
 @dataclass(frozen=True, slots=True)
 class WidePlace:
-    """`below`: what lies below it is one, too. `writing`: only for rules about writing."""
+    """A wide place, with all paths `below` it, or for `writing` alone."""
 
     path: str
     why: str
@@ -55,8 +54,7 @@ class WidePlace:
 
 
 def why_wide_place(path: str, home: str, *, write: bool, glob: bool = False) -> str:
-    """What a rule for a path gives away, as the end of a sentence on what commands read or write; empty for an ordinary
-    path."""
+    """Return what a rule for a path gives away; empty for an ordinary path."""
     if glob:
         while path != "/" and not posixpath.basename(path).strip("*"):
             path = posixpath.dirname(path)
@@ -78,8 +76,7 @@ def why_wide_place(path: str, home: str, *, write: bool, glob: bool = False) -> 
 
 
 def why_wide_project(path: str, home: str) -> str:
-    """As `why_wide_place`, for the directory of a session, by where it is and not by its name: a project may have a
-    directory `bin`."""
+    """Return what a session's directory gives away, by its place, not its name."""
     if path in _from_root(home):
         return _EVERYTHING.format(path=path)
     if SETTINGS.fullmatch(path):
@@ -89,19 +86,19 @@ def why_wide_project(path: str, home: str) -> str:
 
 
 def is_system_directory(path: str) -> bool:
-    """Whether programs of the system lie there, or what they obey."""
+    """Return whether a path holds programs of the system, or what they obey."""
     named = path.split("/")
     places = (place for place in _places("/nonexistent") if place.path.startswith("/") and place.writing)
     return not is_source_directory(path) and any(_is_at(named, place) for place in places)
 
 
 def is_source_directory(path: str) -> bool:
-    """Whether it lies where sources are unpacked, and where containers have their project, among the system's."""
+    """Return whether a path is in a directory for sources, among the system's."""
     return path.startswith(_BUT)
 
 
 def _from_root(home: str) -> list[str]:
-    """The home directory and those above it."""
+    """Return the home directory and those above it."""
     above = [home]
     while above[-1] != "/":
         above.append(posixpath.dirname(above[-1]))
@@ -135,14 +132,14 @@ def _all_places(home: str) -> Iterator[WidePlace]:
 
 
 def _is_at(named: Sequence[str], place: WidePlace) -> bool:
-    """Whether a path is a place, or lies below one that counts with what is below it."""
+    """Return whether a path is a place, or lies below one that counts as a tree."""
     pattern = place.path.split("/")
     same = all(fnmatchcase(name, part) for name, part in zip(named, pattern, strict=False))
     return same and (len(named) >= len(pattern) if place.below else len(named) == len(pattern))
 
 
 def _names(pattern: Sequence[str], place: WidePlace) -> bool:
-    """Whether a pattern names a place, or something below one."""
+    """Return whether a pattern names a place, or a path below one."""
     names = place.path.replace("*", "x").split("/")
     if _matches(pattern, names):
         return True
@@ -152,7 +149,7 @@ def _names(pattern: Sequence[str], place: WidePlace) -> bool:
 
 
 def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a pattern, by its components, matches a path."""
+    """Return whether a pattern matches a path, by their components."""
     if not pattern or not names:
         return not names and all(part == "**" for part in pattern)
     if pattern[0] == "**":

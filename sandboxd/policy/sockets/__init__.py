@@ -1,1 +1,1 @@
-"""Unix sockets: decisions, and the sockets that control something outside. Pure."""
+"""Unix sockets: decisions, and sockets that control something outside."""

@@ -1,7 +1,7 @@
-"""Unix sockets through which a sandboxed command could run commands, or act, outside the sandbox.
+"""Control sockets: through them a command could act outside the sandbox.
 
-Listing one is permitted, since somebody may mean it, and warned about. With `allowAllUnixSockets` they stay closed
-unless they are listed one by one. Patterns are over absolute paths with `/var/run` read as `/run`.
+Listing one is permitted, with a warning. With `allowAllUnixSockets` they stay closed unless they are listed one by one.
+Patterns are over absolute paths with `/var/run` read as `/run`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
 )
 
 FINDABLE = tuple(known.pattern for known in CONTROL_SOCKETS if not known.pattern.startswith(("*", "/tmp/")))
-"""Patterns by which a look at the host finds them. The others may be anywhere, or in a `/tmp` that no sandbox sees."""
+"""Patterns that the host can be searched for. Others may be anywhere, or in a `/tmp` that no sandbox sees."""
 
 _PLACES = (
     "/run/docker/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock",
@@ -87,13 +87,12 @@ _PLACES = (
 
 
 def usual_places(home: str, uid: int) -> tuple[str, ...]:
-    """Where these sockets are known to be, by their whole names. A directory that cannot be listed (`/run/containerd`
-    is 0711) hides them from a pattern, and not from who connects."""
+    """Return known paths of sockets, whose directories may not be listable."""
     return tuple(place.format(run=f"/run/user/{uid}", home=home) for place in _PLACES)
 
 
 def control_socket(path: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """What a socket, or a directory of sockets, gives away; None when it is not known to be dangerous."""
+    """Return what a socket or directory gives away; None when no danger is known."""
     path = canonical_socket_path(path)
     if environment is not None and path == canonical_socket_path(environment.get("SSH_AUTH_SOCK", "")):
         return _AGENT
@@ -104,7 +103,7 @@ def control_socket(path: str, environment: Mapping[str, str] | None = None) -> s
 
 
 def _is_above(directory: str, pattern: str) -> bool:
-    """Whether sockets that the pattern means may lie below a directory."""
+    """Return whether sockets of the pattern may lie below a directory."""
     parts = [part for part in directory.split("/") if part]
     wanted = [part for part in pattern.split("/") if part]
     return (
@@ -115,7 +114,7 @@ def _is_above(directory: str, pattern: str) -> bool:
 
 
 def canonical_socket_path(path: str) -> str:
-    """`/var/run` is a link to `/run` on every current distribution."""
+    """Replace `/var/run`, a link on every current distribution, by `/run`."""
     if path == "/var/run" or path.startswith("/var/run/"):
         return path.removeprefix("/var")
     return path

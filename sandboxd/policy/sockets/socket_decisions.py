@@ -1,19 +1,19 @@
-"""May a command connect to this Unix socket? The answer for running commands, their environment and `explain`. Pure.
+"""Decisions on Unix sockets, for commands, their environment and `explain`.
 
 | | the path, symbolic links followed | |
 | --- | --- | --- |
-| 1 | is the daemon's own, or lies in a directory of its own | deny, whatever is listed |
+| 1 | is the daemon's, or lies in a directory of the daemon | deny, whatever is listed |
 | 2 | is listed, or lies below a listed directory | allow |
-| 3 | is the session's own: in its `/tmp` or `/dev/shm` | allow |
+| 3 | is in the session's private `/tmp` or `/dev/shm` | allow |
 | 4 | is known to act outside the sandbox (`policy.sockets.control_sockets`) | deny, also with `allowAllUnixSockets` |
 | 5 | `allowAllUnixSockets` | allow |
 | 6 | anything else | deny |
 
-A listed path counts where it leads. One that leads through a symbolic link which the command itself could have made
-does not: it would turn a harmless entry into any socket of this machine.
+A listed path counts where it leads, but not through a symbolic link which the command itself could have made: that
+would turn a harmless entry into any socket of this machine.
 
-Rows 2 and 3 speak of places. Where the command can write, it can put any socket of the same file system, by a link or a
-rename. There they open only what was there when the command started, or was bound in the sandbox.
+Rows 2 and 3 are about places. Where the command can write, it can put any socket of the same file system, by a link or
+a rename. There they open only sockets that existed when the command started, or were bound in the sandbox.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEY = "sandbox.network.allowUnixSockets"
 
 @dataclass(frozen=True, slots=True)
 class ListedSocket:
-    """A rule with the place it leads to. It is not `trusted` when the command could change the way there."""
+    """A rule and its real path; not `trusted` if the command could redirect it."""
 
     rule: SocketRule
     real: str
@@ -40,7 +40,7 @@ class ListedSocket:
 
 @dataclass(frozen=True, slots=True)
 class OpenSockets:
-    """`own` are the daemon's own directories, `control` paths that are dangerous beside those of the table."""
+    """Sockets that a policy opens; `control` are dangerous beside the table's."""
 
     listed: tuple[ListedSocket, ...] = ()
     everything: bool = False
@@ -49,7 +49,7 @@ class OpenSockets:
 
 
 def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: Sequence[str]) -> OpenSockets:
-    """What a policy opens. `ends` are where the listed paths lead, in their order, and whether that is trusted."""
+    """Return the sockets of a policy; `ends` are real paths and trust, in order."""
     return OpenSockets(
         listed=tuple(ListedSocket(rule, *end) for rule, end in zip(network.allow_unix_sockets, ends, strict=True)),
         everything=network.allow_all_unix_sockets,
@@ -59,8 +59,10 @@ def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: 
 
 
 def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, brought: str = "") -> Decision:
-    """ALLOW or DENY. `path` is absolute and without symbolic links; empty for a socket without a path. `private`: it is
-    the session's own. `brought` says why the place does not open this very socket."""
+    """Decide with ALLOW or DENY on a path without symbolic links, empty for none.
+
+    `private`: the socket is the session's own. `brought` is the reason why the place does not open this very socket.
+    """
     if not path.startswith("/"):
         return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
     path = canonical_socket_path(path)
@@ -75,7 +77,7 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, bro
         return Decision(Behavior.ALLOW, Reason.SESSION_TMP, f"{path} is the session's own")
     gives = control_socket(path) or ("acts outside the sandbox" if path in sockets.control else None)
     if gives is not None:
-        return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: whoever can use it {gives}")
+        return _deny(Reason.SOCKET_CONTROL, f"{path} is closed: a client of it {gives}")
     if sockets.everything:
         return Decision(Behavior.ALLOW, Reason.SOCKET_ALLOWED, "every Unix socket may be used (allowAllUnixSockets)")
     if brought and (private or any(one.trusted for one in listed)):
@@ -87,12 +89,12 @@ def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, bro
 
 
 def by_place(decision: Decision, sockets: OpenSockets) -> bool:
-    """Tell whether a decision opens a socket by its place: row 2 or 3."""
+    """Return whether a decision opens a socket by its place: row 2 or 3."""
     return decision.reason is Reason.SESSION_TMP or (decision.allowed and not sockets.everything)
 
 
 def with_condition(decision: Decision) -> Decision:
-    """Word the decision on a place that commands can write, for people."""
+    """Add the condition of a place that commands can write to a decision's text."""
     text = f"{decision.text}, if it is there when a command starts or is bound in the sandbox: commands can write there"
     return replace(decision, text=text)
 

@@ -1,7 +1,7 @@
-"""Variables that name a Unix socket, and how each of them does. Pure, and a table.
+"""Table of the variables that name a Unix socket.
 
-A variable whose socket cannot be used is taken out of a command's environment, so that a program does without it
-instead of failing at it. A value that names no Unix socket (`DOCKER_HOST=tcp://…`) is nobody's business here.
+A variable whose socket cannot be used is removed from a command's environment, so that a program does without it
+instead of failing at it. A value that names no Unix socket (`DOCKER_HOST=tcp://…`) stays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ _Read = Callable[[str, Mapping[str, str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class SocketVariable:
-    """`read` gives the path, ABSTRACT for one without, None when the value names no Unix socket. `companions` are of no
-    use without it."""
+    """A variable, and `companions` that are of no use without it."""
 
     name: str
     read: _Read
@@ -35,7 +34,7 @@ def _until(end: str) -> _Read:
 
 
 def _url(value: str, _: Mapping[str, str]) -> str | None:
-    """`unix:///run/x.sock`, `unix:/run/x.sock`, `unix:@name`."""
+    """Read `unix:///run/x.sock`, `unix:/run/x.sock`, `unix:@name`."""
     scheme, colon, rest = value.partition(":")
     if scheme != "unix" or not colon:
         return None
@@ -48,7 +47,7 @@ def _url_or_plain(value: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _bus(value: str, _: Mapping[str, str]) -> str | None:
-    """The first address of a D-Bus address list (D-Bus Specification, "Server Addresses")."""
+    """Read the first address of a D-Bus address list (D-Bus Specification)."""
     transport, colon, pairs = value.partition(";")[0].partition(":")
     if transport != "unix" or not colon:
         return None
@@ -65,7 +64,7 @@ def _in_runtime_directory(value: str, environment: Mapping[str, str]) -> str | N
 
 
 def _display(value: str, _: Mapping[str, str]) -> str | None:
-    """`:0`, `:0.1`, `unix:0` (X(7)); with another host it is TCP."""
+    """Read `:0`, `:0.1`, `unix:0` (X(7)); another host means TCP."""
     host, colon, rest = value.rpartition(":")
     number = rest.partition(".")[0]
     if not colon or host not in ("", "unix") or not (number.isascii() and number.isdecimal()):
@@ -104,7 +103,7 @@ SOCKET_VARIABLES: tuple[SocketVariable, ...] = (
 
 
 def named_sockets(environment: Mapping[str, str]) -> Iterator[tuple[SocketVariable, str]]:
-    """Every variable of an environment that names a Unix socket, with the path (or ABSTRACT)."""
+    """Yield each variable that names a Unix socket, with its path or ABSTRACT."""
     for variable in SOCKET_VARIABLES:
         value = environment.get(variable.name, "")
         path = variable.read(value, environment) if value else None

@@ -26,7 +26,7 @@ def test_a_rule_is_quoted_with_its_place() -> None:
     assert (decision.rule, decision.origin) == ("~/.ssh", ORIGIN)
     assert "allowRead" in decision.hint
     locked = decide_path(replace(standing, managed_reads_only=True), write=False)
-    assert "allowRead" not in locked.hint and "administers" in locked.hint
+    assert "allowRead" not in locked.hint and "administrator" in locked.hint
 
 
 def test_a_link_is_named_with_its_target() -> None:
