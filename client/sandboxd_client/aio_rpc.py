@@ -219,7 +219,7 @@ class AsyncRpcMethods:
         ttl_s: float | None = None,
         confirm: bool = False,
     ) -> PermissionResponseResult:
-        """Answer a prompt. Raises RpcError `question_closed`, `confirmation_needed`."""
+        """Answer a prompt. Raises RpcError, such as `question_closed`."""
         params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None)
         return await self.call(methods.PERMISSION_RESPOND, params)
 

@@ -184,10 +184,10 @@ class Client(RpcMethods):
 
 
 class Session:
-    """One agent in one project.
+    """A session of a client: one agent in one project.
 
     It ends with the client's connection unless detached. After a restart of the daemon the next call opens it again,
-    without the grants it had been given.
+    without its grants.
     """
 
     def __init__(self, client: Client, opening: SessionOpenParams) -> None:

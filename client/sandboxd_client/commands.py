@@ -26,7 +26,9 @@ def absolute(path: str | os.PathLike[str] | None) -> str:
     except FileNotFoundError as error:
         if path is not None and os.path.isabs(path):
             return os.fspath(path)
-        raise InvalidCommand("cwd_missing", "the current directory has been removed", "cd elsewhere") from error
+        raise InvalidCommand(
+            "cwd_missing", "the current directory has been removed", "change to another with: cd /"
+        ) from error
     return current if path is None else os.path.join(current, path)
 
 
@@ -44,7 +46,8 @@ VARIABLES_READ = (
 """The only variables that the daemon gets: others may be secret.
 
 Their values decide which variables a sandbox extends, or removes with the socket that they name. Some name a file that
-a command has to read."""
+a command has to read.
+"""
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:

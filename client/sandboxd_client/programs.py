@@ -167,7 +167,7 @@ def home_of_the_user() -> str:
 def _why_writable_place(place: str, state: os.stat_result) -> str:
     if state.st_uid not in (0, _OVERFLOW_UID) or (state.st_uid == _OVERFLOW_UID == os.geteuid()):
         return f"{place} does not belong to root"
-    if stat.S_ISLNK(state.st_mode) or state.st_mode & stat.S_ISVTX:  # the directories and the entries decide
+    if stat.S_ISLNK(state.st_mode) or state.st_mode & stat.S_ISVTX:  # their directory or entries decide
         return ""
     by_others = bool(state.st_mode & stat.S_IWOTH)
     if by_others or (os.geteuid() != 0 and os.access(place, os.W_OK)):

@@ -25,7 +25,7 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-class _Scanning:
+class _ScannerOptions:
     """Options of the C scanner, with the attribute names of json.JSONDecoder."""
 
     strict = True
@@ -43,7 +43,7 @@ def _fast() -> tuple[Callable[[object], str], Callable[[str], object]]:
     import _json
 
     encode = _json.make_encoder(None, _no_default, _json.encode_basestring, None, ":", ",", False, False, False)
-    scan = _json.make_scanner(_Scanning)  # type: ignore[arg-type]
+    scan = _json.make_scanner(_ScannerOptions)  # type: ignore[arg-type]
 
     def dumps(value: object) -> str:
         return "".join(encode(value, 0))
