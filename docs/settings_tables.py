@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "settings.md"
 
 
 def keys_table() -> str:
-    from sandboxd.settings.key_table import ANYBODY, TABLE, Combine, Effect
+    from sandboxd.settings.key_table import ANY_SOURCE, TABLE, Combine, Effect
     from sandboxd.settings.schema import SettingsFile, section_of
 
     rows = ["| key | default | merged | from a project file | |", "| --- | --- | --- | --- | --- |"]
@@ -26,7 +26,7 @@ def keys_table() -> str:
             model = inner  # type: ignore[assignment]
         described = model.model_fields[names[-1]].description or ""
         merged = {Combine.REPLACE: "highest", Combine.UNION: "joined", Combine.STRICTEST: "strictest"}[row.combine]
-        if row.sources != ANYBODY:
+        if row.sources != ANY_SOURCE:
             project = "no (" + ", ".join(sorted(source.value for source in row.sources)) + " only)"
         elif row.effect is Effect.SHAPES:
             project = "no"

@@ -25,7 +25,7 @@ import pytest  # noqa: E402
 from sandboxd.policy.commands import command_decisions  # noqa: E402
 from sandboxd.settings import merge  # noqa: E402
 from sandboxd.settings.key_table import (  # noqa: E402
-    ANYBODY,
+    ANY_SOURCE,
     MANAGED_LISTS,
     MANAGED_ONLY,
     TABLE,
@@ -92,10 +92,10 @@ def _rows(row: KeyRow) -> Iterator[tuple[str, KeyRow]]:
     if row.effect is Effect.BY_ENTRY:
         yield "closes", replace(row, effect=Effect.CLOSES)
         yield "opens", replace(row, effect=Effect.OPENS)
-    if row.sources == ANYBODY:
+    if row.sources == ANY_SOURCE:
         yield "managed only", replace(row, sources=MANAGED_ONLY)
     else:
-        yield "anybody", replace(row, sources=ANYBODY)
+        yield "anybody", replace(row, sources=ANY_SOURCE)
     if row.order:
         yield "order reversed", replace(row, order=row.order[::-1])
 

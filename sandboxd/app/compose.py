@@ -203,7 +203,9 @@ async def run_daemon(
             warnings=tuple(filter(None, [base.warning])),
             scan_warnings=machine.scan_warnings,
             machine_warnings=lambda: (
-                *machine.warnings(), *machine.scan_warnings(), *(() if crash_store is None else crash_store.warnings)
+                *machine.warnings(),
+                *machine.scan_warnings(),
+                *(() if crash_store is None else crash_store.warnings),
             ),
             proxies=proxies,
             startup=startup,

@@ -127,9 +127,7 @@ class _Desk:
     def _answer(self, request: PermissionRequest, key: str) -> None:
         behavior, scope = _KEYS[key]
         try:
-            result = self._box.permission_respond(
-                request.request_id, behavior, scope=scope, confirm=request.wide
-            )
+            result = self._box.permission_respond(request.request_id, behavior, scope=scope, confirm=request.wide)
         except RpcError as error:
             _say(f"  not taken: {error}")
             return  # still open: it is shown again

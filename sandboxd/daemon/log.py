@@ -120,9 +120,7 @@ def _word(value: object) -> str:
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
-def make_logger(
-    stream: TextIO, form: LogFormat, level: int = logging.INFO, own_file: str = ""
-) -> FilteringBoundLogger:
+def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO, own_file: str = "") -> FilteringBoundLogger:
     """A logger that writes lines in the given form to `stream`, repeats folded. `own_file` is the daemon's log file,
     which is capped when the stream leads there."""
     if form is LogFormat.JSON:

@@ -119,9 +119,7 @@ class PermissionQueries:
     def connection_lost(self, subscriber: object) -> None:
         self.prompts.unsubscribe(subscriber)
 
-    async def answer(
-        self, subscriber: object, request_id: str, verdict: UserAnswer, by: str
-    ) -> ResolvedQuestion:
+    async def answer(self, subscriber: object, request_id: str, verdict: UserAnswer, by: str) -> ResolvedQuestion:
         """Raises CallerError, and SettingsError when `always` cannot be written; the question stays open then."""
         return await self.prompts.answer(subscriber, request_id, verdict, by)
 

@@ -75,9 +75,7 @@ class PolicyQueries:
         self._log = log
         self._own_addresses = OwnAddresses()
 
-    def policy(
-        self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
-    ) -> Policy:
+    def policy(self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """That of the session, else of the directory's project, else the daemon's own. Raises CallerError
         `session_unknown`, SettingsError."""
         if session_id is not None:

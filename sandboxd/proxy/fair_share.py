@@ -88,9 +88,7 @@ class Share:
         "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held"
     )  # fmt: skip
 
-    def __init__(
-        self, turns: Turns | None = None, most_owed: int = MOST_OWED, least_price: int = STEP
-    ) -> None:
+    def __init__(self, turns: Turns | None = None, most_owed: int = MOST_OWED, least_price: int = STEP) -> None:
         self._least_price = least_price
         self._most_owed = most_owed
         self._turns = turns or Turns()

@@ -1,1 +1,1 @@
-"""Settings: schema, origins, rule grammar and merge. Pure: nothing here reads a file or the environment."""
+"""Settings: schema, origins, rule grammar and merge. Pure: no I/O."""

@@ -1,6 +1,6 @@
-"""Changes to a settings file as values: set, unset, add to a list, remove from one. Pure.
+"""Changes of a settings file as values. Pure.
 
-`check_change` says whether a change is permitted and makes sense; `apply_change` makes it in a text.
+`check_change` refuses a change that is not permitted; `apply_change` makes it in a text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. `key` is dotted; `value` is one entry for ADD and REMOVE."""
+    """One change of a settings file.
+
+    `key` is dotted; `value` is one entry for ADD and REMOVE.
+    """
 
     act: Act
     key: str
@@ -40,20 +43,21 @@ class Change:
 
 
 def full_key(name: str) -> str:
-    """The dotted key that a person means: `enabled` and `network.allowedDomains` are below `sandbox`.
+    """Return the dotted key for a name, which may leave out `sandbox.`.
 
-    Raises `CallerError` (`settings_unknown_key`) with the nearest key as hint."""
+    Raises `CallerError` (`settings_unknown_key`) with the nearest key as hint.
+    """
     for candidate in (name, f"sandbox.{name}"):
         if candidate in TABLE:
             return candidate
     begins_at_top = name.partition(".")[0] in {key.partition(".")[0] for key in TABLE}
     for candidate in (name, f"sandbox.{name}"):
         if any(key.startswith(f"{candidate}.") for key in TABLE):
-            message = f"{name!r} is a section, and its keys are set one by one"
-            raise CallerError("settings_unknown_key", message, hint=f"for example {_first_below(candidate)}")
+            message, example = f"cannot set {name!r} as a whole: it is a section", _first_below(candidate)
+            raise CallerError("settings_unknown_key", message, hint=f"name a key of it, such as {example}")
     nearest = nearest_key(name if begins_at_top else f"sandbox.{name}")
     raise CallerError(
-        "settings_unknown_key", f"there is no setting {name!r}", hint=f"did you mean {nearest}?" if nearest else ""
+        "settings_unknown_key", f"unknown setting {name!r}", hint=f"did you mean {nearest}?" if nearest else ""
     )
 
 
@@ -62,7 +66,7 @@ def _first_below(section: str) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """A value as written on a command line: JSON, or else the text itself."""
+    """Parse a value of a command line: JSON, or else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -70,9 +74,10 @@ def parse_value(text: str) -> Any:
 
 
 def check_change(settings: Settings, change: Change) -> None:
-    """Refuse a change that policy locks, whose key does not exist, or whose value has the wrong type.
+    """Refuse a change of a locked or unknown key, or to a value of the wrong type.
 
-    Raises `CallerError` (`settings_locked`, `settings_unknown_key`, `settings_wrong_type`)."""
+    Raises `CallerError` (`settings_locked`, `settings_unknown_key`, `settings_wrong_type`).
+    """
     row = TABLE.get(change.key)
     if row is None:
         full_key(change.key)
@@ -81,8 +86,8 @@ def check_change(settings: Settings, change: Change) -> None:
         where = f" ({lock.origin})" if lock.origin else ""
         raise CallerError(
             "settings_locked",
-            f"{change.key} cannot be changed: {lock.reason}{where}",
-            hint="ask whoever administers this machine",
+            f"cannot change {change.key}: {lock.reason}{where}",
+            hint="ask the administrator of this machine",
             data={"key": change.key},
         )
     if change.act is Act.UNSET:
@@ -97,8 +102,7 @@ def check_change(settings: Settings, change: Change) -> None:
 
 
 def apply_change(text: str, change: Change) -> str:
-    """The text after the change; the same text when there was nothing to do. Raises `SettingsError` when the text is
-    not what it should be, since an edit must not make it worse."""
+    """Return the text after the change. Raises `SettingsError` for a broken text."""
     match change.act:
         case Act.SET:
             return set_value(text, change.path, change.value)

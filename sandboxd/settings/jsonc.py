@@ -1,12 +1,11 @@
-"""JSON as people write settings: comments, trailing commas, a byte-order mark, and a position for everything.
+"""Parser of JSON with comments and trailing commas, which keeps positions.
 
-Bytes go in, a `Document` comes out: a tree of nodes that know where they stand, so that a problem can name its line and
-`settings.jsonc_edit` can change one value without touching the rest. No library we know keeps positions *and* the
-text between values *and* refuses what JSON refuses (JSON5 parsers accept single quotes, hexadecimal numbers and bare
-words, which other readers of the same file would not).
+A `Document` is a tree of nodes with positions, so that a problem can name its line and `settings.jsonc_edit` can change
+one value without the rest. No known library keeps positions and the text between values and refuses what JSON refuses:
+JSON5 parsers accept single quotes, hexadecimal numbers and bare words, which other readers of the file would not.
 
-Stricter than `json.loads` where leniency would hide a mistake: a duplicate key, NUL, half a surrogate pair, NaN and
-nesting deeper than `MAX_DEPTH` are errors. Grammar: RFC 8259 plus the comments of JSON with Comments.
+Stricter than `json.loads`: a duplicate key, NUL, half a surrogate pair, NaN and nesting deeper than `MAX_DEPTH` are
+errors. Grammar: RFC 8259 plus the comments of JSON with Comments.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any
 from sandboxd.errors import SettingsError
 
 MAX_BYTES = 4 * 1024 * 1024
-"""A settings file larger than this is refused before it is parsed: nobody wrote it by hand."""
+"""The limit for a settings file, checked before parsing."""
 MAX_PROJECT_BYTES = 256 * 1024
-"""The same for a file that somebody else may have written: reading megabytes keeps everybody waiting for seconds."""
+"""The limit for a file that a command may have written: parsing megabytes delays all clients by seconds."""
 MAX_DEPTH = 64
 MAX_NUMBER_LENGTH = 64
 
@@ -45,13 +44,12 @@ _TRIVIA = frozenset({"space", "line_comment", "block_comment"})
 
 
 class JsoncError(SettingsError):
-    """The text is not JSON with comments. `data` carries `line` and `column` (from 1), and `offset`."""
+    """The text is not JSON with comments. `data` has `line`, `column` and `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """One value and its place: `text[start:end]` is how it is written. `value` is the plain Python value; an object has
-    `members`, an array has `items`."""
+    """One value, written as `text[start:end]`; `value` is the plain Python value."""
 
     start: int
     end: int
@@ -59,7 +57,7 @@ class JsonNode:
     members: tuple[Member, ...] = ()
     items: tuple[JsonNode, ...] = ()
     _by_key: dict[str, Member] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Of the members, made when one is first asked for: a project may have sent a hundred thousand of them."""
+    """Index of the members, made at the first look-up: an object may have very many."""
 
     @property
     def is_object(self) -> bool:
@@ -83,7 +81,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed text. `text` has no byte-order mark; `had_mark` remembers that the file did."""
+    """A parsed text without its byte-order mark; `had_mark` says that it had one."""
 
     text: str
     root: JsonNode
@@ -91,11 +89,11 @@ class Document:
     _lines: tuple[int, ...] = field(default=(), repr=False)
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column of an offset, both from 1, columns counted in characters."""
+        """Return line and column of an offset, both from 1, columns in characters."""
         return _position(self._lines, offset)
 
     def find(self, *path: str | int) -> JsonNode | None:
-        """The node at a path of keys and indexes, or None."""
+        """Return the node at a path of keys and indexes, or None."""
         node: JsonNode | None = self.root
         for step in path:
             if node is None:
@@ -126,7 +124,7 @@ def parse_jsonc(data: bytes | str) -> Document:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Every token of a text including white space and comments; stops with `JsoncError` at what is none."""
+    """Yield every token, white space and comments included; raises `JsoncError`."""
     offset, size = 0, len(text)
     while offset < size:
         match = _TOKEN.match(text, offset)
@@ -137,7 +135,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def is_trivia(token: Token) -> bool:
-    """True for white space and comments."""
+    """Return whether a token is white space or a comment."""
     return token.kind in _TRIVIA
 
 
@@ -176,7 +174,7 @@ class _Parser:
         self.lines = _line_starts(text)
         nul = text.find("\0")
         if nul >= 0:
-            raise self.error("settings_nul", "contains a NUL character", nul, hint="the file is damaged or not text")
+            raise self.error("settings_nul", "contains a NUL character", nul, hint="replace the file by a text file")
         self.tokens = (token for token in tokens(text) if token.kind not in _TRIVIA)
         self.brackets: list[int] = []
         self.token = self.next()
@@ -201,7 +199,7 @@ class _Parser:
         return token
 
     def mark(self) -> str:
-        """The current token if it is punctuation, else the empty string."""
+        """Return the current token if it is punctuation, else the empty string."""
         token = self.token
         return self.text[token.start] if token is not None and token.kind == "mark" else ""
 
@@ -241,9 +239,9 @@ class _Parser:
                 line, column = _position(self.lines, seen[key.value].start)
                 raise self.error(
                     "settings_duplicate_key",
-                    f"the key {key.value!r} stands twice, first in line {line}, column {column}",
+                    f"duplicate key {key.value!r}, first in line {line}, column {column}",
                     key.start,
-                    hint="join the two, only one of them can be meant",
+                    hint="merge the two values under one key",
                     first_line=line,
                     first_column=column,
                 )
@@ -286,7 +284,7 @@ class _Parser:
             return body
         value = _ESCAPE.sub(_unescape, body)
         if any("\ud800" <= character <= "\udfff" for character in value):
-            # A well-formed pair comes as two escapes; joining them is what JSON means by it.
+            # A pair of surrogates is written as two escapes, and stands for one character (RFC 8259, section 7).
             try:
                 value = value.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
@@ -302,7 +300,7 @@ class _Parser:
         return self.error("settings_syntax", message, offset, hint=self.open_bracket())
 
     def open_bracket(self) -> str:
-        """At the end of the text, which bracket is open: the mistake is seldom where it is noticed."""
+        """At the end of the text, name the bracket that is open."""
         if self.token is not None or not self.brackets:
             return ""
         line, column = _position(self.lines, self.brackets[-1])
@@ -319,16 +317,16 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"<<<<<<<|=======|>>>>>>>"), "a merge was not finished: keep one of the two versions"),
+    (re.compile(r"<<<<<<<|=======|>>>>>>>"), "finish the merge: keep one of the two versions"),
     (re.compile(r"(?i:true|false|null|none|yes|no|on|off|undefined)\b"), "write true, false or null, in small letters"),
     (re.compile(r"(?i:nan|[+-]?infinity)|[+.]|-?0[0-9xX]|[0-9]"), "write a number as 12 or 0.5"),
-    (re.compile(r"#"), "comments begin with //"),
-    (re.compile(r"[A-Za-z_$]"), "keys and texts stand in double quotes"),
-    (re.compile(r"[\u2018-\u201f]"), 'these quotes are not the ones of JSON: write "'),
-    (re.compile(r"\s|\ufeff"), "this is white space of another kind: write a plain space"),
-    (re.compile(r";"), "values are parted by commas"),
+    (re.compile(r"#"), "begin comments with //"),
+    (re.compile(r"[A-Za-z_$]"), "put keys and texts in double quotes"),
+    (re.compile(r"[\u2018-\u201f]"), 'write the quotes of JSON: "'),
+    (re.compile(r"\s|\ufeff"), "write a plain space in place of this white space"),
+    (re.compile(r";"), "separate values by commas"),
 )
-"""How text begins that is no token, and what to write instead."""
+"""The beginning of text that is not a token, and the hint for it."""
 
 
 def _bad_token(text: str, offset: int) -> JsoncError:
@@ -343,7 +341,7 @@ def _bad_token(text: str, offset: int) -> JsoncError:
             "a string has an invalid escape or control character" if '"' in whole[1:] else "a string is not closed"
         )
     elif rest[0] == "'":
-        message = "strings stand in double quotes"
+        message = "a string in single quotes"
     else:
         message = f"unexpected {rest[0]!r}"
     line, column = _position(_line_starts(text), offset)

@@ -1,5 +1,7 @@
-"""Changing one value of a settings text and nothing else: comments, order, indentation, line ends and the byte-order
-mark stay. Pure: text in, text out. Every result is parsed again and compared with what was meant before it is returned.
+"""Edits of one value of a settings text, which keep everything else. Pure.
+
+Comments, order, indentation, line ends and the byte-order mark stay. Every result is parsed and compared with the
+intended value before it is returned.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ KeyPath = tuple[str, ...]
 
 
 def set_value(text: str, path: KeyPath, value: Any) -> str:
-    """Set a key, creating the objects above it. Raises `JsoncError` when the text is not JSON with comments, and
-    `SettingsError` (`settings_not_an_object`) when something on the way is not an object."""
+    """Set a key, creating the objects above it.
+
+    Raises `JsoncError` for a text that is not JSON with comments, and `SettingsError` (`settings_not_an_object`).
+    """
     edit = _Edit.of(text)
     if edit.find(path) is not None and _same(edit.value(path), value):
         return text
@@ -25,7 +29,7 @@ def set_value(text: str, path: KeyPath, value: Any) -> str:
 
 
 def add_entry(text: str, path: KeyPath, value: Any) -> str:
-    """Append to a list, creating it. Adding what is there changes nothing."""
+    """Append an entry to a list, creating the list, unless it is there."""
     edit = _Edit.of(text)
     existing = edit.find(path)
     if existing is None:
@@ -39,7 +43,7 @@ def add_entry(text: str, path: KeyPath, value: Any) -> str:
 
 
 def remove_entry(text: str, path: KeyPath, value: Any) -> str:
-    """Take every equal entry out of a list. What is not there changes nothing."""
+    """Remove every equal entry from a list."""
     while True:
         edit = _Edit.of(text)
         existing = edit.find(path)
@@ -56,7 +60,7 @@ def remove_entry(text: str, path: KeyPath, value: Any) -> str:
 
 
 def remove_key(text: str, path: KeyPath) -> str:
-    """Take a key out, so that it is unset."""
+    """Remove a key, so that it is unset."""
     edit = _Edit.of(text)
     parent = edit.find(path[:-1])
     if parent is None or parent.member(path[-1]) is None:
@@ -71,13 +75,13 @@ def remove_key(text: str, path: KeyPath) -> str:
 def _list_at(node: JsonNode, path: KeyPath) -> tuple[JsonNode, ...]:
     if not node.is_array:
         raise SettingsError(
-            "settings_wrong_type", f"{'.'.join(path)} is not a list", hint="correct the file by hand first"
+            "settings_wrong_type", f"{'.'.join(path)} is not a list", hint="correct the file in an editor first"
         )
     return node.items
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same text: True is not 1, nor 1 the same as 1.0."""
+    """Compare two JSON values by type too: True is not 1, and 1 is not 1.0."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -88,7 +92,7 @@ def _at(tree: Any, path: KeyPath) -> Any:
 
 
 class _Edit:
-    """One text, parsed, with its habits: unit of indentation and line end."""
+    """A parsed text with its unit of indentation and its line end."""
 
     def __init__(self, document: Document, original: str) -> None:
         self.document = document
@@ -115,7 +119,7 @@ class _Edit:
 
     def finish(self, text: str, wanted: Any) -> str:
         if parse_jsonc(text).root.value != wanted:
-            raise InternalError("settings_edit_failed", "an edit of a settings file did not give what was meant")
+            raise InternalError("settings_edit_failed", "an edit of a settings file did not give the intended value")
         return self.mark + text
 
     def with_value(self, path: KeyPath, value: Any) -> str:
@@ -125,7 +129,7 @@ class _Edit:
             inner = inner.setdefault(step, {})
             if not isinstance(inner, dict):
                 raise SettingsError(
-                    "settings_not_an_object", f"{step} is not an object", hint="correct the file by hand first"
+                    "settings_not_an_object", f"{step} is not an object", hint="correct the file in an editor first"
                 )
         inner[path[-1]] = value
         existing = self.find(path)
@@ -142,7 +146,7 @@ class _Edit:
         return self.finish(self.inserted(container, place, value, path[depth]), wanted)
 
     def inserted(self, container: JsonNode, last: JsonNode | None, value: Any, key: str | None) -> str:
-        """The text with one more entry at the end of an object or list."""
+        """Return the text with one more entry at the end of an object or list."""
         outer = self.indent_at(container.start)
         closing = container.end - 1
         if last is None:
@@ -171,7 +175,7 @@ class _Edit:
         return text if comma is not None else text[: last.end] + "," + text[last.end :]
 
     def removed(self, container: JsonNode, spans: list[tuple[int, int]], index: int) -> str:
-        """The text without one entry, its comma and the comment behind it in its line."""
+        """Return the text without one entry, its comma and the comment in its line."""
         start, end = spans[index]
         closing = container.end - 1
         comma, line_end = self.after(end, closing if index == len(spans) - 1 else spans[index + 1][0])
@@ -196,7 +200,7 @@ class _Edit:
         return text
 
     def after(self, offset: int, limit: int) -> tuple[int | None, int]:
-        """Where the comma after an entry stands, and where what belongs to its line ends (comments included)."""
+        """Return the comma after an entry, and the end of its line with comments."""
         comma: int | None = None
         line_end = offset
         for token in tokens(self.text[offset:limit]):
@@ -222,7 +226,7 @@ class _Edit:
         return rendered if key is None else f"{json.dumps(key, ensure_ascii=False)}: {rendered}"
 
     def rendered(self, value: Any, indent: str) -> str:
-        """A value as text; objects over several lines, lists of scalars in one."""
+        """Format a value: objects over several lines, lists of scalars in one."""
         if isinstance(value, dict) and value:
             inner = indent + self.unit
             members = (self.entry(item, key, inner) for key, item in value.items())

@@ -1,8 +1,10 @@
-"""One row for each key: how it is merged, what it does to the sandbox, and who may say it. Nothing else knows that
-(`merge` only looks it up; docs/settings.md has the same as a page).
+"""The table of settings keys: merge, effect on the sandbox, permitted sources.
 
-- *replace*: the highest source that sets the key wins. *union*: lists are joined, the highest source first.
-  *strictest*: the strictest value of all sources counts, whoever says it.
+docs/settings.md shows the same table.
+
+- *replace*: the highest source that sets the key wins.
+- *union*: lists are joined, the highest source first.
+- *strictest*: the strictest value wins, whatever its source.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ class Combine(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a key's value does to the sandbox; decides what a layer that may not widen can say."""
+    """The effect of a key on the sandbox, which decides who may set it."""
 
     OPENS = "opens"
-    """More of it permits more: a list of permissions, or a switch whose `true` permits."""
+    """A list of permissions, a switch whose `true` permits, or a limit."""
     CLOSES = "closes"
-    """More of it permits less."""
+    """A list of denials, or a switch whose `true` forbids."""
     SHAPES = "shapes"
-    """Neither: it names a program, a port, a path. Only a layer that may widen can set it."""
+    """A program, port or path, which only a layer that may widen can set."""
     BY_ENTRY = "by entry"
     """A list in which some entries open and others close."""
 
 
-ANYBODY = frozenset(Source)
+ANY_SOURCE = frozenset(Source)
 MANAGED_ONLY = frozenset({Source.MANAGED})
 CALLER_ONLY = frozenset({Source.CLI})
 USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
@@ -41,17 +43,17 @@ USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """`order` lists the values from the loosest to the strictest where they are not switches or numbers."""
+    """One key; `order` lists the values of an enumeration, loosest first."""
 
     key: str
     combine: Combine
     effect: Effect
     default: Any
-    sources: frozenset[Source] = ANYBODY
+    sources: frozenset[Source] = ANY_SOURCE
     order: tuple[str, ...] = ()
 
     def strictness(self, value: Any) -> int | None:
-        """How strict a scalar is, comparable within the key; None where the question makes no sense."""
+        """Rank a scalar by strictness within the key; None where the key has no order."""
         if self.effect is Effect.SHAPES or isinstance(self.default, tuple):
             return None
         rank = self.order.index(value) if self.order else int(value)
@@ -97,7 +99,7 @@ TABLE: dict[str, KeyRow] = {
         KeyRow(_N + "allowLocalPorts", _U, _OPENS, ()),
         KeyRow(_N + "allowMachLookup", _U, _OPENS, ()),
         KeyRow(_N + "allowMachRegister", _U, _OPENS, ()),
-        # Whose proxy decides is for the person to say who owns the machine, not for a project or a caller.
+        # A proxy that decides in the daemon's place is the choice of the user or administrator, not of a project.
         KeyRow(_N + "httpProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
         KeyRow(_N + "socksProxyPort", _R, _SHAPES, None, USER_OR_MANAGED),
         KeyRow(_N + "parentProxy", _R, _SHAPES, None),
@@ -133,9 +135,9 @@ TABLE: dict[str, KeyRow] = {
 }
 
 MANAGED_LISTS = {
-    # Denials of others stay: they take nothing from what the managed rules say.
+    # Only lists that allow: denials of other sources cannot weaken managed rules.
     "permissions.allow": "allowManagedPermissionRulesOnly",
     _N + "allowedDomains": _N + "allowManagedDomainsOnly",
     _F + "allowRead": _F + "allowManagedReadPathsOnly",
 }
-"""Lists of which only the managed part counts once the named switch is on."""
+"""Lists of which only managed entries count while the named switch is on."""

@@ -1,7 +1,7 @@
-"""Keys of the settings file that are not sandboxd's, and how a key that nobody knows is taken.
+"""Keys outside the schema: the known ones, and the treatment of unknown ones.
 
-The file belongs to another program, which has keys of its own. One that restricts shell commands is enforced
-(`settings.schema`), or a command that runs under it is refused: it would do what the file forbids. Names are those of
+The settings file belongs to another program, which has its own keys. A key that restricts commands is either enforced
+(`settings.schema`) or makes every command fail, since a command would do what the file forbids. The names are those of
 https://code.claude.com/docs/en/settings-reference and https://json.schemastore.org/claude-code-settings.json.
 """
 
@@ -16,14 +16,14 @@ from sandboxd.settings.key_table import TABLE, Effect
 
 
 class UnknownKeyKind(StrEnum):
-    """What a key that is not in the schema means for commands."""
+    """The meaning for commands of a key that is not in the schema."""
 
     FOREIGN = "foreign"
-    """It is about another part of the program that owns the file."""
+    """It concerns another part of the program that owns the file."""
     UNSUPPORTED = "unsupported"
-    """It opens something, or says how, and has no effect: without it less is allowed."""
+    """It would permit something, or shape a permission, and has no effect."""
     RESTRICTING = "restricting"
-    """It forbids something to commands, as far as its name says, and is not enforced."""
+    """Its name says that it restricts commands, and it is not enforced."""
     UNKNOWN = "unknown"
     """It has no effect."""
 
@@ -60,7 +60,7 @@ _AT_TOP = """$schema additionalDirectories advisorModel agent agentPushNotifEnab
 
 _IN_PERMISSIONS = """blockWritesOutsideWorkingDirectories defaultMode disableAutoMode skipAutoPermissionPrompt
     skipDangerousModePermissionPrompt"""
-"""About modes of that program, and about its file tools alone."""
+"""Modes of that program, and its file tools."""
 
 KNOWN: dict[str, UnknownKeyKind] = {
     **dict.fromkeys(_AT_TOP.split(), UnknownKeyKind.FOREIGN),
@@ -81,33 +81,31 @@ KNOWN: dict[str, UnknownKeyKind] = {
         UnknownKeyKind.UNSUPPORTED,
     ),
 }
-"""Keys that are known and not in the schema, those below one that is listed included."""
+"""Known keys outside the schema; each stands for the keys below it too."""
 
 _RESTRICTS = re.compile(
     r"deny|deni|only|restrict|disallow|block|forbid|require|strict|prohibit|refuse|reject|readonly", re.IGNORECASE
 )
-_OURS = {key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.CLOSES}
-_MISPLACED = frozenset(filter(_RESTRICTS.search, _OURS))
-"""Names of keys that restrict, wherever in the file they stand."""
+_CLOSING = {key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.CLOSES}
+_MISPLACED = frozenset(filter(_RESTRICTS.search, _CLOSING))
+"""Names of keys that restrict anywhere in the file."""
 _PERMITS = frozenset(
     key.rpartition(".")[2].lower() for key, row in TABLE.items() if row.effect is Effect.OPENS and row.default is True
 )
 """Names of switches that restrict when they are off."""
 DEEPEST = 8
-"""Levels below a key that are looked at for the name of a restriction."""
+"""Levels below a key that are searched for the name of a restriction."""
 
 
 def kind_of(path: tuple[str, ...], value: Any) -> UnknownKeyKind:
-    """What a key that is not in the schema means, by its path in the file, its name and its value."""
+    """Classify a key that is not in the schema, by its path, name and value."""
     for length in range(1, len(path) + 1):
         known = KNOWN.get(".".join(path[:length]))
         if known is not None:
-            return (
-                known if known is not UnknownKeyKind.RESTRICTING or _says_something(value) else UnknownKeyKind.UNKNOWN
-            )
+            return known if known is not UnknownKeyKind.RESTRICTING or _is_set(value) else UnknownKeyKind.UNKNOWN
     if any(_is_misplaced(name, inner) for name, inner in ((path[-1], value), *_all_below(value, DEEPEST))):
         return UnknownKeyKind.RESTRICTING
-    if not _says_something(value):
+    if not _is_set(value):
         return UnknownKeyKind.UNKNOWN
     if len(path) > 1 and path[0] in ("sandbox", "permissions"):
         names = (path[-1], *_names_below(value, DEEPEST))
@@ -116,17 +114,17 @@ def kind_of(path: tuple[str, ...], value: Any) -> UnknownKeyKind:
 
 
 def restricts(key: str, value: Any) -> bool:
-    """Whether a value of a key of the schema forbids something to commands."""
+    """Return whether a value of a schema key restricts commands."""
     row = TABLE.get(key)
     if row is None:
         return False
-    closes = row.effect is Effect.CLOSES and _says_something(value)
+    closes = row.effect is Effect.CLOSES and _is_set(value)
     return closes or (row.effect is Effect.OPENS and row.default is True and value is False)
 
 
 def _is_misplaced(name: str, value: Any) -> bool:
-    """Whether it is a restriction under its own name, and in a section that it does not belong to."""
-    return (name.lower() in _MISPLACED and _says_something(value)) or (name.lower() in _PERMITS and value is False)
+    """Return whether a restriction of the schema stands in a wrong section."""
+    return (name.lower() in _MISPLACED and _is_set(value)) or (name.lower() in _PERMITS and value is False)
 
 
 def _all_below(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
@@ -137,19 +135,19 @@ def _all_below(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         yield from _all_below(inner, depth - 1)
 
 
-def _says_something(value: Any) -> bool:
-    """A restriction that is off, or a list of them that is empty, restricts nothing."""
+def _is_set(value: Any) -> bool:
+    """Return whether a value is neither off nor empty."""
     return value is not None and value is not False and value != "" and value != [] and value != {}
 
 
 def _names_below(value: Any, depth: int) -> Iterator[str]:
-    """The keys in a value that say something. What is nested deeper than anybody writes counts as a restriction."""
+    """List the keys that are set below a value; deep nesting counts as restricted."""
     if not isinstance(value, dict | list):
         return
     if depth == 0:
         yield "restricted"
         return
     for name, inner in value.items() if isinstance(value, dict) else (("", inner) for inner in value):
-        if _says_something(inner):
+        if _is_set(inner):
             yield name
             yield from _names_below(inner, depth - 1)

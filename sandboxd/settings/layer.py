@@ -1,7 +1,7 @@
-"""One settings file (or the settings of one call) after parsing: values with their places, and what is wrong with it.
+"""One settings file, or the settings of one call, after parsing.
 
-`parse_layer` never raises for a bad file. A layer that could not be read is still a layer: it carries its problem, so
-that nothing downstream can mistake "broken" for "empty".
+A layer holds values with their origins, and problems. `parse_layer` never raises for a bad file: a file that could not
+be read gives a layer with a fatal problem, which cannot be mistaken for an empty one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from sandboxd.settings.tools import RuleList
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A value and where it was written."""
+    """A value and its origin."""
 
     value: Any
     origin: Origin
 
 
 Entries = tuple[Placed, ...]
-"""The entries of a list, each with its own place. The entries of an object are `Placed((key, value), origin)`."""
+"""The entries of a list. The entries of an object are `Placed((key, value), origin)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`values` maps dotted keys to one `Placed` (scalars) or to `Entries` (lists and objects); an unset key is absent.
+    """Values by dotted key: `Placed` for scalars, `Entries` for lists and objects.
 
-    `may_widen` is false for files that something less trusted than the user may have written (project files): their
-    loosening values are ignored and reported, with `distrust` as the reason."""
+    `may_widen` is False for files that a command or another user may have written, such as project files. Their values
+    that widen are ignored and reported, with `distrust` as the reason.
+    """
 
     source: Source
     file: str | None = None
@@ -60,7 +61,7 @@ PROJECT_DISTRUST = "project settings may only tighten"
 def parse_layer(
     data: bytes | str, source: Source, file: str | None = None, *, may_widen: bool | None = None, distrust: str = ""
 ) -> Layer:
-    """Parse the text of a settings file. Problems are in the result; nothing is raised."""
+    """Parse the text of a settings file. Never raises; problems are in the result."""
     trusted, reason = _trust(source, may_widen, distrust)
     try:
         document = parse_jsonc(data)
@@ -74,14 +75,13 @@ def parse_layer(
 def layer_from_values(
     values: Mapping[str, Any], source: Source, *, may_widen: bool | None = None, distrust: str = ""
 ) -> Layer:
-    """A layer from an object that came with a call (`session.open`, `wrap`) or from the command line: same checks, no
-    positions."""
+    """Make a layer from an object of a call or command line, which has no positions."""
     trusted, reason = _trust(source, may_widen, distrust)
     return _layer(dict(values), None, source, None, trusted, reason)
 
 
 def broken_layer(problem: Problem, source: Source, file: str | None) -> Layer:
-    """A layer for a file that could not even be read."""
+    """Make the layer of a file that could not be read."""
     trusted, reason = _trust(source, None, "")
     return Layer(source, file, {}, (problem,), trusted, reason)
 
@@ -107,11 +107,11 @@ def _layer(
 
 
 MOST_PROBLEMS = 200
-"""Of one file. They go along with every command, and a project may have sent a hundred thousand of them."""
+"""The limit for one file: problems accompany every command, and a project may cause very many."""
 
 
 def _bounded(problems: Sequence[Problem], places: _Places) -> tuple[Problem, ...]:
-    """The fatal ones first, if they are too many: what makes settings unusable must not be lost among the others."""
+    """Limit the number of problems; the fatal ones stay."""
     if len(problems) <= MOST_PROBLEMS:
         return tuple(problems)
     kept = sorted(problems, key=lambda problem: (not problem.fatal, problem.severity is Severity.WARNING))
@@ -127,7 +127,7 @@ class _Places:
     file: str | None
 
     def origin(self, path: Sequence[str | int], *, at_key: bool = False) -> Origin:
-        """The origin of the value at a path, or of its key. Indexes are positions, not part of the key's name."""
+        """Return the origin of a value, or of its key. Indexes are not part of the key."""
         key = ".".join(step for step in path if isinstance(step, str))
         if self.document is None:
             return Origin(self.source, key, self.file)
@@ -135,7 +135,7 @@ class _Places:
         return Origin(self.source, key, self.file, line, column)
 
     def entry_origins(self, path: tuple[str, ...], count: int) -> list[Origin]:
-        """The origins of a list's entries: looked up once, since lists can be long."""
+        """Return the origins of all entries of a list, with one look-up."""
         key = ".".join(path)
         node = self.document.find(*path) if self.document is not None else None
         if self.document is None or node is None:
@@ -163,21 +163,24 @@ def _flatten(
     values: dict[str, Placed | Entries] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
-        here = (*path, name)
+        inner_path = (*path, name)
         if value is None:
             continue
         if isinstance(value, BaseModel):
-            values |= _flatten(value, tree[name], here, places)
+            values |= _flatten(value, tree[name], inner_path, places)
         elif isinstance(value, list):
-            values[".".join(here)] = tuple(map(Placed, value, places.entry_origins(here, len(value))))
+            values[".".join(inner_path)] = tuple(map(Placed, value, places.entry_origins(inner_path, len(value))))
         elif isinstance(value, dict):
-            key = ".".join(here)
+            key = ".".join(inner_path)
             values[key] = tuple(
-                Placed((name, tuple(entry) if isinstance(entry, list) else entry), _renamed(places, (*here, name), key))
+                Placed(
+                    (name, tuple(entry) if isinstance(entry, list) else entry),
+                    _renamed(places, (*inner_path, name), key),
+                )
                 for name, entry in value.items()
             )
         else:
-            values[".".join(here)] = Placed(value, places.origin(here))
+            values[".".join(inner_path)] = Placed(value, places.origin(inner_path))
     return values
 
 
@@ -187,7 +190,7 @@ def _renamed(places: _Places, path: tuple[str, ...], key: str) -> Origin:
 
 
 def _check_rules(values: dict[str, Placed | Entries]) -> list[Problem]:
-    """Report the permission rules that are none, and take the bad allow rules out: without them less is allowed."""
+    """Report permission rules that cannot be parsed, and drop those that allow."""
     problems = []
     for kind in RuleList:
         key = f"permissions.{kind.value}"
@@ -233,7 +236,7 @@ _EXPECTED = {
 
 
 def _validation_problems(fault: ValidationError, tree: Mapping[str, Any], places: _Places) -> list[Problem]:
-    """One problem for each place: a value that fits no branch of a union is one mistake, not two."""
+    """Convert pydantic errors, one problem for each place."""
     found: dict[tuple[str | int, ...], list[str]] = {}
     values: dict[tuple[str | int, ...], Any] = {}
     for item in fault.errors(include_url=False):
@@ -253,7 +256,7 @@ def _validation_problems(fault: ValidationError, tree: Mapping[str, Any], places
 
 
 def _existing(location: tuple[str | int, ...], tree: Any) -> tuple[tuple[str | int, ...], Any]:
-    """The part of a pydantic location that exists in the tree (unions add words of their own)."""
+    """Return the part of a pydantic location that exists in the tree, and its value."""
     path: list[str | int] = []
     for step in location:
         keyed = isinstance(tree, dict) and step in tree
@@ -273,7 +276,7 @@ def _shown(value: Any) -> str:
 # --- unknown keys ---
 
 RESTRICTION_UNKNOWN = "restriction_unknown"
-"""Of a key that forbids something to commands and is not enforced."""
+"""The slug for a key that restricts commands and is not enforced."""
 
 
 def _unknown_keys(
@@ -281,43 +284,44 @@ def _unknown_keys(
 ) -> list[Problem]:
     problems: list[Problem] = []
     for name, value in tree.items():
-        here = (*path, name)
+        inner_path = (*path, name)
         if name in model.model_fields:
             inner = section_of(model, name)
             if inner is not None and isinstance(value, dict):
-                problems += _unknown_keys(value, inner, here, places)
+                problems += _unknown_keys(value, inner, inner_path, places)
             continue
-        kind = known_keys.kind_of(here, value)
+        kind = known_keys.kind_of(inner_path, value)
         if kind is known_keys.UnknownKeyKind.FOREIGN:
             continue
-        dotted, origin = ".".join(here), places.origin(here, at_key=True)
+        dotted, origin = ".".join(inner_path), places.origin(inner_path, at_key=True)
         if kind is known_keys.UnknownKeyKind.UNSUPPORTED:
-            message = f"{dotted} is not supported, and has no effect: what it would open stays closed"
+            message = f"{dotted} is not supported and has no effect: what it would allow stays denied"
             problems.append(warning("settings_unsupported_key", message, origin))
             continue
         nearest = nearest_key(dotted) if len(problems) < _MOST_HINTS else None
         hint = f"did you mean {nearest}?" if nearest else ""
-        ours = here[0] in ("sandbox", "permissions")
-        misspelt = ours and nearest is not None and known_keys.restricts(nearest, value)
+        is_known_section = inner_path[0] in ("sandbox", "permissions")
+        misspelt = is_known_section and nearest is not None and known_keys.restricts(nearest, value)
         if misspelt or kind is known_keys.UnknownKeyKind.RESTRICTING:
-            message = f"{dotted} restricts commands by its name, and sandboxd does not know how to enforce it"
+            message = f"cannot enforce {dotted}, which by its name restricts commands"
             problems.append(error(RESTRICTION_UNKNOWN, message, origin, hint=hint, fatal=False))
         else:
-            message = f"unknown key {dotted}, it has no effect"
+            message = f"unknown key {dotted} has no effect"
             problems.append(warning("settings_unknown_key", message, origin, hint=hint))
     return problems
 
 
 _LONGEST_KEY = 100
 _MOST_HINTS = 20
-"""A file that somebody else has written may be full of keys, and looking for what each means takes milliseconds."""
+"""The limit for one file: a project's file may be full of unknown keys, and each search takes milliseconds."""
 
 
 def nearest_key(dotted: str) -> str | None:
-    """The known key that an unknown one most likely means, or None when nothing is near.
+    """Return the known key that an unknown one most likely means, or None.
 
-    Likeness of the names decides; a key of the same section is preferred, and so is one that begins alike (`allow` in
-    `sandbox.network` means `allowedDomains`, although `permissions.allow` exists)."""
+    Likeness of the names decides. A key of the same section is preferred, and so is one with the same start: `allow` in
+    `sandbox.network` means `allowedDomains`, although `permissions.allow` exists.
+    """
     if len(dotted) > _LONGEST_KEY:
         return None
     section, _, name = dotted.rpartition(".")

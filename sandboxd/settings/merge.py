@@ -1,12 +1,9 @@
-"""Many layers in, one `Settings` out. How a key is merged stands in `table.TABLE`, one row for each key.
+"""Merge of all layers into one `Settings`, by the rows of `key_table`.
 
-The rules that the table works with:
-
-- Sources are ordered by `PRECEDENCE`. Managed stands above the command line: the command line never overrides it.
-- Several files of one source (drop-ins) are equals: the strictest value counts, and where a key knows no strictness,
-  the file whose path sorts last. So the order in which files are read never matters.
-- A layer that may not widen (project settings, overrides of one command) contributes what tightens. What would widen
-  is ignored, and kept in `Settings.ignored` with its place and the reason.
+- Sources are ordered by `PRECEDENCE`. Managed settings are above the command line.
+- Several files of one source are equals: the strictest value wins; without an order, the file whose path sorts last. So
+  the order of reading never matters.
+- A layer that may not widen contributes only values that tighten. The others are kept in `Settings.ignored`.
 """
 
 from __future__ import annotations
@@ -35,13 +32,13 @@ PRECEDENCE = (
 
 _N = "sandbox.network."
 _AUDIT = "audit.enabled"
-"""Where managed settings switch it on, they alone say how the log is kept: the other keys of its section would
-otherwise let a user cut it short, move it away, or let commands run without it."""
+"""If managed settings switch it on, the other keys of the section count in managed settings only. With them a user
+could truncate or move the log, or run commands without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A value that was written and does not count, with the reason."""
+    """A value without effect, and the reason."""
 
     key: str
     value: Any
@@ -54,7 +51,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A key that settings below managed policy cannot change. `origin` is the managed value, if there is one."""
+    """A key that only managed settings can change; `origin` is the managed value."""
 
     key: str
     reason: str
@@ -63,8 +60,10 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The merged settings: an immutable snapshot in which every value knows its origin. `files` are all settings
-    files that were read or would be if they existed."""
+    """The merged settings: an immutable snapshot of values with origins.
+
+    `files` are all settings files that were read, or would be if they existed.
+    """
 
     values: Mapping[str, Placed | Entries] = field(default_factory=dict)
     ignored: tuple[Ignored, ...] = ()
@@ -73,23 +72,23 @@ class Settings:
     layers: tuple[Layer, ...] = field(default=(), repr=False)
 
     def scalar(self, key: str) -> Placed:
-        """The effective value of a key that has one value. `KeyError` for an unknown key."""
+        """Return the effective value of a scalar key. `KeyError` for an unknown key."""
         value = self.values.get(key)
         if isinstance(value, Placed):
             return value
         return Placed(TABLE[key].default, Origin(Source.DEFAULT, key))
 
     def entries(self, key: str) -> Entries:
-        """The effective entries of a list or object key."""
+        """Return the effective entries of a list or object key."""
         value = self.values.get(key, ())
         return value if isinstance(value, tuple) else ()
 
     def is_set(self, key: str) -> bool:
-        """Whether anybody said something about the key; an empty list is something."""
+        """Return whether any layer sets the key; an empty list sets it."""
         return key in self.values
 
     def locked(self, key: str) -> Lock | None:
-        """Whether, and why, the user cannot change the key."""
+        """Return the reason why the user cannot change the key, or None."""
         row = TABLE.get(key)
         if row is None:
             return None
@@ -115,22 +114,22 @@ class Settings:
         return tuple(lock for key in TABLE if (lock := self.locked(key)) is not None)
 
     def fatal(self) -> Problem | None:
-        """The problem because of which these settings must not be used, or None."""
+        """Return the problem that makes these settings unusable, or None."""
         return first_fatal(self.problems)
 
     def effective(self) -> dict[str, Any]:
-        """Plain values of all keys, defaults included, without origins."""
+        """Return plain values of all keys, defaults included, without origins."""
         return {key: plain(self.values.get(key, row.default)) for key, row in TABLE.items()}
 
 
 def changed_keys(before: Settings, after: Settings) -> tuple[str, ...]:
-    """The keys whose effective value differs, in table order. Where a value stands in its file makes no difference."""
+    """Return the keys whose effective value differs, in table order."""
     old, new = before.effective(), after.effective()
     return tuple(key for key in TABLE if old[key] != new[key])
 
 
 def merge(layers: Iterable[Layer]) -> Settings:
-    """Merge layers, in any order, by `TABLE`. Never raises: `Settings.fatal()` says when the result is unusable."""
+    """Merge layers, in any order. Never raises: see `Settings.fatal`."""
     ordered = sorted(layers, key=lambda layer: (PRECEDENCE.index(layer.source), layer.file or ""))
     ignored: list[Ignored] = []
     values: dict[str, Placed | Entries] = {}
@@ -165,13 +164,15 @@ def _may_set(row: KeyRow, layer: Layer, ignored: list[Ignored], audit: Placed | 
         return strictest
     if layer.source in row.sources:
         return True
-    who = " or ".join(sorted(source.value for source in row.sources))
-    ignored.append(Ignored(row.key, plain(value), _origin(value, layer, row.key), f"counts in {who} settings only"))
+    permitted = " or ".join(sorted(source.value for source in row.sources))
+    ignored.append(
+        Ignored(row.key, plain(value), _origin(value, layer, row.key), f"counts in {permitted} settings only")
+    )
     return False
 
 
 def _union(row: KeyRow, layers: Sequence[Layer], merged: Mapping[str, Any], ignored: list[Ignored]) -> Entries | None:
-    """Entries of all layers, highest source first, each value once (its highest origin stays)."""
+    """Join the entries of all layers, highest source first, without duplicates."""
     entries: dict[Any, Placed] = {}
     for layer in layers:
         value = layer.values[row.key]
@@ -186,13 +187,13 @@ def _union(row: KeyRow, layers: Sequence[Layer], merged: Mapping[str, Any], igno
 
 
 def tightens(row: KeyRow, entry: Placed, layer: Layer) -> bool:
-    """Whether an entry of a list closes something and opens nothing."""
+    """Return whether an entry of a list denies something and allows nothing."""
     if row.effect is not Effect.BY_ENTRY:
         return row.effect is Effect.CLOSES
     if row.key == "sandbox.presets":
         preset = PRESETS.get(entry.value)
         return preset is not None and not preset.opens
-    # A reason is text that people take for the policy's: a file may explain the denials it makes itself.
+    # A user takes a reason for the policy's text, so a file may explain only the denials it contains.
     denied = layer.values.get(_N + "deniedDomains", ())
     return isinstance(denied, tuple) and entry.value[0] in {item.value for item in denied}
 
@@ -212,20 +213,20 @@ def _scalar(row: KeyRow, layers: Sequence[Layer], ignored: list[Ignored]) -> Pla
 
 
 def _tightened(row: KeyRow, layer: Layer, winner: Placed | None, ignored: list[Ignored]) -> Placed | None:
-    """The winner after a layer that may not widen has spoken."""
+    """Return the winner after a layer that may not widen."""
     value = _whole(row, layer)
     current = winner.value if winner is not None else row.default
-    mine, theirs = row.strictness(value.value), row.strictness(current)
-    if mine is None or theirs is None or mine < theirs:
+    new, old = row.strictness(value.value), row.strictness(current)
+    if new is None or old is None or new < old:
         if value.value != current:
             ignored.append(Ignored(row.key, plain(value), value.origin, layer.distrust))
         return winner
-    # A command's own overrides tighten whatever was set; a project file speaks where nobody above it did.
-    # Where the strictest counts, it counts from everybody.
+    # Overrides of one command tighten any value; a project file, only one that no higher source has set.
+    # Of a `strictest` key, any source tightens any value.
     anywhere = layer.source is Source.CLI or row.combine is Combine.STRICTEST
     if anywhere or winner is None or winner.origin.source is layer.source:
-        return value if mine > theirs or winner is None else winner
-    if mine > theirs:
+        return value if new > old or winner is None else winner
+    if new > old:
         ignored.append(Ignored(row.key, plain(value), value.origin, f"set by {winner.origin}"))
     return winner
 
@@ -237,7 +238,7 @@ def _highest(row: KeyRow, layers: Sequence[Layer]) -> Placed | None:
 
 
 def _strictest(row: KeyRow, layers: Sequence[Layer]) -> Placed | None:
-    """The strictest value; among equals, and where there is no strictness, the last in order of precedence and path."""
+    """Return the strictest value; among equals the last by precedence and path."""
     winner: Placed | None = None
     for layer in reversed(layers) if row.combine is Combine.STRICTEST else layers:
         value = _whole(row, layer)
@@ -248,7 +249,7 @@ def _strictest(row: KeyRow, layers: Sequence[Layer]) -> Placed | None:
 
 
 def _whole(row: KeyRow, layer: Layer) -> Placed:
-    """A layer's value of a key that is merged as a whole; a list is taken as one value."""
+    """Return a layer's value of a key; a list is one value."""
     value = layer.values[row.key]
     if isinstance(value, Placed):
         return value
@@ -295,7 +296,7 @@ def _origin(value: Placed | Entries, layer: Layer, key: str) -> Origin:
 
 
 def plain(value: Any) -> Any:
-    """A value without its places, as JSON has it."""
+    """Return a value without origins, as JSON has it."""
     if isinstance(value, Placed):
         return plain(value.value)
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Where a settings value came from. Every effective value and every rule carries one."""
+"""Origins of settings values. Every effective value and every rule has one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """The places settings come from, highest precedence first."""
+    """A kind of settings, in order of precedence, highest first."""
 
     CLI = "cli"
     MANAGED = "managed"
@@ -20,8 +20,11 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One value's place: the source, the file (absolute path, None for the command line and built-ins), the dotted
-    key, and the position in the file (both counted from 1; None where there is no file)."""
+    """The source, file, key and position of a value.
+
+    `file` is an absolute path; None for the command line and built-in values. `line` and `column` count from 1; None
+    without a file.
+    """
 
     source: Source
     key: str

@@ -1,6 +1,6 @@
-"""Named sets of rules, so that common wishes need one word. `docs/settings.md` prints this table.
+"""Named sets of rules for common needs. `docs/settings.md` prints this table.
 
-A preset either opens or closes, never both: a project file may name the closing ones only.
+A preset either opens or closes, never both. A project file may name only those that close.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ class Preset:
     opens: bool
     why: str
     allow_write: tuple[str, ...] = ()
-    """Those that end in a slash are directories that a command may make: who has never used a program has no cache of
-    it yet. The others are opened where they exist."""
+    """A path that ends in a slash is a directory that a command may make. The others are opened where they exist."""
     deny_read: tuple[str, ...] = ()
 
 

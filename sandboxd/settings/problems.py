@@ -1,5 +1,4 @@
-"""What is wrong with a settings file, with its place. Problems are collected, never raised one at a time, so that a
-person mends all of them in one go."""
+"""Problems of settings files, with their origins: collected, never raised."""
 
 from __future__ import annotations
 
@@ -18,10 +17,11 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`fatal` says that the settings cannot be used at all. An error that is not fatal is a bad entry in a list that
-    only opens something: it was left out, which is the strict reading, and everything else counts (an exclusion of a
-    program that runs others stays). A bad entry in a
-    list that closes something is always fatal, because leaving it out would open it."""
+    """One problem; with `fatal` the settings cannot be used at all.
+
+    An error that is not fatal is a bad entry of a list that allows: the entry is left out, which is the strict reading.
+    A bad entry of a list that denies is always fatal, because leaving it out would allow more.
+    """
 
     severity: Severity
     slug: str
@@ -31,7 +31,7 @@ class Problem:
     fatal: bool = False
 
     def __str__(self) -> str:
-        """One line as compilers print them: `file:line:column: error: message (hint)`."""
+        """Format as compilers do: `file:line:column: error: message (hint)`."""
         place = self.origin.file or self.origin.source.value
         if self.origin.line is not None:
             place += f":{self.origin.line}:{self.origin.column or 1}"
@@ -39,7 +39,7 @@ class Problem:
         return f"{place}: {self.severity.value}: {self.message}{hint}"
 
     def as_error(self) -> SettingsError:
-        """The exception for a caller that has to refuse."""
+        """Make the exception for a caller that has to refuse."""
         place = self.origin.file or self.origin.source.value
         if self.origin.line is not None:
             place += f":{self.origin.line}:{self.origin.column or 1}"
@@ -65,5 +65,5 @@ def warning(slug: str, message: str, origin: Origin, *, hint: str = "") -> Probl
 
 
 def first_fatal(problems: Iterable[Problem]) -> Problem | None:
-    """The problem to report when settings cannot be used, or None when they can."""
+    """Return the first problem that makes settings unusable, or None."""
     return next((problem for problem in problems if problem.fatal), None)

@@ -1,11 +1,11 @@
-"""The grammar of permission rules, and what a rule means for a sandbox (`settings.tools` has the table).
+"""Grammar of permission rules, and their meaning for a sandbox.
 
     Tool(content)      WebFetch(domain:example.com)   Edit(src/**)   Bash(git push:*)
     Tool:content       the same, without parentheses
     Tool               the tool as a whole
     T*(content)        in deny and ask: each tool whose whole name matches
 
-A rule that restricts and cannot be read must not be passed over: `doubt_about` names it, and then no command runs.
+A rule that restricts and cannot be understood must not be ignored: `doubt_about` names it, and no command runs.
 https://code.claude.com/docs/en/permissions
 """
 
@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"""(["'`])((?:(?!\1).)+)\1""", re.DOTALL)
 
 
 class RuleSyntaxError(ValueError):
-    """The text is not a rule. The argument is a sentence; `hint` says what to write instead."""
+    """The text is not a rule; `hint` says how to write one."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -35,14 +35,14 @@ class RuleSyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`content` is None for a bare tool. For WebFetch it is the host pattern, without `domain:`."""
+    """One rule: `content` is None for a bare tool, the host pattern for WebFetch."""
 
     tool: str
     content: str | None
     text: str
 
     def meanings(self, kind: RuleList) -> Iterator[tuple[Feeds, str | None]]:
-        """What this rule becomes in the list `kind`, and the content of each."""
+        """Yield the parts of a policy that the rule feeds in a list, with the contents."""
         for rule in _of_each_tool(self, kind):
             tool = TOOLS.get(rule.tool)
             if tool is None:
@@ -65,12 +65,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a rule has no effect, or another one than it seems. `restricts`: it may restrict commands, and nothing
-    enforces that."""
+    """The reason why a rule has no effect, or not the one that it seems to have."""
 
     message: str
     hint: str = ""
     restricts: bool = False
+    """It may restrict commands, and is not enforced."""
 
 
 def parse_rule(text: str) -> Rule:
@@ -79,23 +79,23 @@ def parse_rule(text: str) -> Rule:
     match = _TOOL.match(stripped)
     if match is None:
         raise RuleSyntaxError(
-            f"{text!r} does not begin with a tool's name", "rules look like Bash(git push:*) or Edit(src/**)"
+            f"{text!r} does not begin with the name of a tool", "write a rule such as Bash(git push:*) or Edit(src/**)"
         )
     tool, rest = match[0], stripped[match.end() :]
     if not rest:
         return Rule(tool, None, text)
     if rest[0] == "(":
         if not rest.endswith(")"):
-            raise RuleSyntaxError(f"{text!r} has no closing parenthesis at its end", f"write {tool}({rest[1:]})")
+            raise RuleSyntaxError(f"{text!r} does not end with a closing parenthesis", f"write {tool}({rest[1:]})")
         content = rest[1:-1]
     elif rest[0] == ":":
         content = rest[1:]
     else:
         inner = rest.strip().removeprefix("(").removesuffix(")")
-        raise RuleSyntaxError(f"{text!r} has {rest[0]!r} after the tool's name", f"write {tool}({inner})")
+        raise RuleSyntaxError(f"{text!r} has {rest[0]!r} after the name of the tool", f"write {tool}({inner})")
     content = content.strip()
     if not content:
-        raise RuleSyntaxError(f"{text!r} says nothing in its parentheses", f"write {tool} alone for the whole tool")
+        raise RuleSyntaxError(f"{text!r} has empty parentheses", f"write {tool} alone for the whole tool")
     if tool == "WebFetch":
         content = _host_of(content, text)
     return Rule(tool, content, text)
@@ -110,8 +110,7 @@ def _host_of(content: str, text: str) -> str:
 
 
 def _of_each_tool(rule: Rule, kind: RuleList) -> Iterator[Rule]:
-    """The rule for each tool that its name matches as a whole. In `allow` a name with `*` is none: it would open what
-    nobody named."""
+    """Yield the rule for each tool that its name matches; `*` allows no tool."""
     if "*" not in rule.tool:
         yield rule
         return
@@ -122,7 +121,7 @@ def _of_each_tool(rule: Rule, kind: RuleList) -> Iterator[Rule]:
             try:
                 yield replace(rule, tool=name, content=_host_of(rule.content, rule.text))
             except RuleSyntaxError:
-                continue  # meant for the other tools of that name
+                continue  # a rule for the other tools of that name
         else:
             yield replace(rule, tool=name)
 
@@ -133,8 +132,10 @@ def _matching(pattern: str, names: Iterable[str], flags: int = 0) -> list[str]:
 
 
 def _parameter_of(rule: Rule) -> Parameter | None:
-    """The parameter of the tool's calls that a rule speaks of (`Bash(timeout:5)`), None for a rule about the content.
-    `Bash(timeout:*)` is a prefix of commands."""
+    """Return the parameter that a rule names (`Bash(timeout:5)`), or None.
+
+    `Bash(timeout:*)` is a prefix of commands.
+    """
     match = _PARAMETER.fullmatch(rule.content or "")
     tool = TOOLS.get(rule.tool)
     if match is None or tool is None:
@@ -144,11 +145,11 @@ def _parameter_of(rule: Rule) -> Parameter | None:
     return None if prefix else parameter
 
 
-# --- what is said about a rule ---
+# --- doubts about a rule ---
 
 
 def doubt_about(rule: Rule, kind: RuleList) -> Doubt | None:
-    """What is wrong with a rule in the list `kind`; None for one that is enforced, or about something else."""
+    """Return the doubt about a rule in a list; None for a rule that is enforced."""
     return _doubt_about_allow(rule) if kind is RuleList.ALLOW else _doubt_about_closing(rule, kind)
 
 
@@ -156,14 +157,14 @@ def _doubt_about_allow(rule: Rule) -> Doubt | None:
     if "*" in rule.tool:
         if _ONE_SERVER.fullmatch(rule.tool) and "*" not in rule.tool.split("__")[1]:
             return None
-        return Doubt(f"{rule.text!r} has a tool's name with '*', which allows nothing", "write one rule for each tool")
+        return Doubt(f"{rule.text!r} names a tool with '*', which allows nothing", "write one rule for each tool")
     if _parameter_of(rule) is not None:
         return Doubt(f"{rule.text!r} names a parameter, which allows nothing", _without_parameter(rule))
     tool = TOOLS.get(rule.tool)
     if tool is None:
         return _doubt_about_unknown(rule)
     if not tool.is_shell and _QUOTED.fullmatch(rule.content or ""):
-        return Doubt(f"{rule.text!r} has quotes, so it allows nothing", "write it without the quotes")
+        return Doubt(f"{rule.text!r} has quotes, so it allows nothing", "write it without quotes")
     return None
 
 
@@ -178,35 +179,35 @@ def _doubt_about_closing(rule: Rule, kind: RuleList) -> Doubt | None:
     if Parameter.CONTENT in parameters.values() and not (len(found) > 1 and "WebFetch" in parameters):
         return Doubt(f"{rule.text!r} names a parameter that no rule can match", _without_parameter(rule), True)
     if all(parameter is Parameter.CALL for parameter in parameters.values()):
-        what = f"{rule.text!r} says how the tool is called, not what a command does, so it has no effect here"
+        what = f"{rule.text!r} concerns the call of the tool, not commands, so it has no effect"
         return Doubt(what)
     feeds = {meaning for meaning, _ in rule.meanings(kind)}
     if Feeds.NO_COMMAND in feeds:
-        what = f"{rule.text!r} closes all reading, and without reading no command can run"
-        return Doubt(what, "name what may not be read: Read(~/secret/**)", True)
-    if feeds == {Feeds.TOLD}:
-        what = f"{rule.text!r} closes the tool and not the sandbox: shell commands are not concerned"
+        what = f"{rule.text!r} denies all reading, and no command can run without reading"
+        return Doubt(what, "name the paths to deny: Read(~/secret/**)", True)
+    if feeds == {Feeds.WARNING}:
+        what = f"{rule.text!r} denies the tool and not shell commands"
         return Doubt(what, f"write {rule.tool}(//**) for both")
     return None
 
 
 def _doubt_about_unknown(rule: Rule) -> Doubt | None:
-    """About a name that is no tool of the table. A rule for a tool that is nobody's looks as if it closed something."""
+    """Doubt a rule for an unknown tool, which looks as if it denied something."""
     near = meant_tool(rule)
     if near is not None:
         return Doubt(_no_tool(rule), _did_you_mean(near, rule), True)
     if rule.tool.startswith("mcp__") or _matching(rule.tool, FOREIGN):
         return None
-    hint = "name the tool as its owner does, or use the lists of sandbox.filesystem and sandbox.network"
+    hint = "correct the name of the tool, or use the lists of sandbox.filesystem and sandbox.network"
     return Doubt(_no_tool(rule), hint, rule.content is not None)
 
 
 def _no_tool(rule: Rule) -> str:
-    return f"{rule.text!r} is a rule for no tool that is known, so it has no effect"
+    return f"{rule.text!r} names an unknown tool, so it has no effect"
 
 
 def _did_you_mean(tool: str, rule: Rule) -> str:
-    return f"did you mean {tool}{rule.text.strip()[len(rule.tool):]}?"
+    return f"did you mean {tool}{rule.text.strip()[len(rule.tool) :]}?"
 
 
 def _without_parameter(rule: Rule) -> str:
@@ -216,7 +217,7 @@ def _without_parameter(rule: Rule) -> str:
 
 
 def meant_tool(rule: Rule) -> str | None:
-    """The tool that a rule most likely means when it names none that is known: `bash`, `WebFech`."""
+    """Return the tool that a misspelt name most likely means: `bash`, `WebFech`."""
     if rule.tool in TOOLS or _matching(rule.tool, FOREIGN):
         return None
     exact = next(iter(_matching(rule.tool, TOOLS, re.IGNORECASE)), None) if rule.tool.strip("*") else None

@@ -1,8 +1,7 @@
-"""Every settings key, its type and what it is for. The field names are the keys of the file.
+"""Schema of the settings file. Field names are the keys.
 
-Each field defaults to None, which means *unset*: an empty list is a statement, an absent one is not. Defaults live in
-`settings.key_table`, beside the rule that says who may change them. `find_unknown_keys` and the JSON Schema for editors
-come from the same classes, so a key cannot exist in one and not in the other.
+The default None means *unset*: an empty list is a value, an absent one is not. Defaults are in `settings.key_table`.
+The JSON Schema for editors comes from the same classes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _disable(value: str | bool) -> str:
 
 
 class Section(BaseModel):
-    """Strict: no text is taken for a number, no number for a switch. Unknown keys are warned about elsewhere."""
+    """A part of the file, parsed without conversion of types."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -36,30 +35,30 @@ class Permissions(Section):
 
     allow: Texts | None = Field(None, description="Rules that allow, such as WebFetch(domain:example.com)")
     deny: Texts | None = Field(None, description="Rules that deny; a deny beats every allow")
-    ask: Texts | None = Field(None, description="Rules that ask a person first")
+    ask: Texts | None = Field(None, description="Rules that ask the user first")
     additionalDirectories: Texts | None = Field(
         None, description="Directories that are writable as the working directory is"
     )
     blockReadsOutsideWorkingDirectories: bool | None = Field(
-        None, description="Home directories and mounted volumes are unreadable but for the working directories"
+        None, description="Deny reads of home directories and mounted volumes, except working directories"
     )
-    denyInsteadOfPrompting: bool | None = Field(None, description="What a person would be asked about is denied")
+    denyInsteadOfPrompting: bool | None = Field(None, description="Deny instead of asking the user")
     disableBypassPermissionsMode: Annotated[Literal["disable", ""] | bool, AfterValidator(_disable)] | None = Field(
         None, description='"disable": the permission mode open of a session skips no question'
     )
 
 
 class Network(Section):
-    """What the sandbox may connect to."""
+    """Connections of commands."""
 
     allowedDomains: Texts | None = Field(None, description="Hosts that may be reached: name, *.name, address, [:port]")
     deniedDomains: Texts | None = Field(None, description="Hosts that may never be reached; beats allowedDomains")
     deniedDomainReasons: dict[Text, Text] | None = Field(
-        None, description="Text shown when a host is refused, by host pattern"
+        None, description="Text for the refusal of a host, by host pattern"
     )
     strictAllowlist: bool | None = Field(None, description="Refuse hosts on no list instead of asking about them")
     onUnlisted: Literal["ask", "deny"] | None = Field(
-        None, description="What happens to a host on no list; deny is the same as strictAllowlist"
+        None, description="Treatment of a host on no list; deny is the same as strictAllowlist"
     )
     useWebFetchRules: bool | None = Field(
         None,
@@ -71,7 +70,7 @@ class Network(Section):
     allowUnixSockets: Texts | None = Field(None, description="Unix sockets, or directories of them, that may be used")
     allowAllUnixSockets: bool | None = Field(None, description="Allow every Unix socket but the known control sockets")
     allowLocalBinding: bool | None = Field(
-        None, description="Allow servers in the sandbox to be reached from this machine: --publish; on macOS any port"
+        None, description="Allow connections from this host to servers in the sandbox: --publish; on macOS any port"
     )
     allowLocalPorts: list[Port | Ports] | None = Field(
         None, description="Ports of the host's loopback that may be reached: 5432 or 8000-8010"
@@ -80,10 +79,10 @@ class Network(Section):
     allowMachRegister: Texts | None = Field(None, description="macOS: Mach services that may be registered")
     httpProxyPort: Port | None = Field(
         None,
-        description="Port of your own HTTP proxy on this host, which then decides instead of sandboxd",
+        description="Port of the user's HTTP proxy on this host, which decides in place of sandboxd",
     )
     socksProxyPort: Port | None = Field(
-        None, description="Port of your own SOCKS5 proxy on this host, which then decides instead of sandboxd"
+        None, description="Port of the user's SOCKS5 proxy on this host, which decides in place of sandboxd"
     )
     parentProxy: Text | None = Field(
         None, description="Proxy that allowed connections go through: http://host:port, socks5h://host:port, or direct"
@@ -93,12 +92,12 @@ class Network(Section):
     )
     transparent: bool | None = Field(None, description="Capture connections of programs that ignore proxy variables")
     checkServerName: Annotated[Literal["off", "log", "enforce", "deny"], AfterValidator(_one_word_for_deny)] | None = (
-        Field(None, description="Compare the TLS server name with the host that was asked for; deny is enforce")
+        Field(None, description="Compare the TLS server name with the requested host; deny is enforce")
     )
 
 
 class Filesystem(Section):
-    """What the sandbox may read and write."""
+    """Paths that commands may read and write."""
 
     allowWrite: Texts | None = Field(None, description="Paths that may be written, beside the working directory")
     denyWrite: Texts | None = Field(None, description="Paths that may not be written; beats allowWrite")
@@ -112,42 +111,42 @@ class Filesystem(Section):
 
 
 class Environment(Section):
-    remove: Texts | None = Field(None, description="Variables that commands do not get; * and ? match (AWS_*)")
+    remove: Texts | None = Field(None, description="Variables that are withheld from commands; * and ? match (AWS_*)")
 
 
 class CredentialFile(Section):
-    """`mask` is enforced as `deny`, which is stricter: sandboxd puts nothing in the place of a secret."""
+    """A secret file; `mask` is enforced as `deny`, which is stricter."""
 
     path: Text = Field(description="A file or directory")
-    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which is the same here")
+    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which has the same effect")
 
     def __str__(self) -> str:
         return self.path
 
 
 class CredentialVariable(Section):
-    """As above, for a variable."""
+    """A secret variable; `mask` is enforced as `deny`, which is stricter."""
 
     name: Text = Field(description="An environment variable")
-    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which is the same here")
+    mode: Literal["deny", "mask"] = Field(description="deny, or mask, which has the same effect")
 
     def __str__(self) -> str:
         return self.name
 
 
 class Credentials(Section):
-    """Secrets that commands do not get."""
+    """Secrets that are withheld from commands."""
 
     files: Annotated[list[CredentialFile], Field(max_length=100_000)] | None = Field(
         None, description="Files that may not be read: {path, mode}"
     )
     envVars: Annotated[list[CredentialVariable], Field(max_length=100_000)] | None = Field(
-        None, description="Variables that commands do not get: {name, mode}"
+        None, description="Variables that are withheld from commands: {name, mode}"
     )
 
 
 class Limits(Section):
-    """How much a command may use."""
+    """Limits of one command."""
 
     maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Linux: processes and threads of one command at a time; not for a daemon of root"
@@ -155,28 +154,28 @@ class Limits(Section):
 
 
 class Sandbox(Section):
-    """The sandbox and what surrounds it."""
+    """The sandbox of commands."""
 
-    enabled: bool | None = Field(None, description="Run commands in the sandbox when the caller leaves it open")
+    enabled: bool | None = Field(None, description="Run commands in the sandbox when the call does not say")
     failIfUnavailable: bool | None = Field(
-        None, description="Refuse a command when the sandbox cannot start; false asks instead"
+        None, description="Refuse a command when the sandbox cannot start; false asks the user"
     )
     enabledPlatforms: list[Literal["linux", "macos", "wsl"]] | None = Field(
         None, description="Platforms on which enabled counts; unset is all of them"
     )
     autoAllowBashIfSandboxed: bool | None = Field(None, description="Sandboxed commands run without a question")
     allowUnsandboxedCommands: bool | None = Field(
-        None, description="A caller may ask to run one command outside the sandbox"
+        None, description="A call may request to run one command outside the sandbox"
     )
     allowOverrides: bool | None = Field(
-        None, description="A caller may widen the rules for one command or session; tightening is always possible"
+        None, description="A call may widen the rules for one command or session; it may always tighten"
     )
     ignoreUnknownRestrictions: bool | None = Field(
-        None, description="A caller's only: run commands although a restriction in the files is not enforced"
+        None, description="Of a call only: run commands although a restriction of a file is not enforced"
     )
     allowProjectTrust: bool | None = Field(
         None,
-        description="Managed settings only: people may trust the settings files of a project, which may then widen",
+        description="Managed settings only: the user may trust a project's settings files, which may then widen",
     )
     excludedCommands: Texts | None = Field(
         None, description="Commands that run outside the sandbox: docker, git push:*"
@@ -188,7 +187,7 @@ class Sandbox(Section):
     environment: Environment | None = None
     limits: Limits | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
-        None, description="What is refused is reported as it happens: nothing, writes, or also reads and Unix sockets"
+        None, description="Refusals to report: none, writes, or all, which adds reads and Unix sockets"
     )
     ignoreViolations: dict[Text, Texts] | None = Field(
         None, description="Violations not to show: command prefix, or *, to parts of the target"
@@ -198,7 +197,7 @@ class Sandbox(Section):
     allowAppleEvents: bool | None = Field(None, description="macOS: allow Apple events, which reach other programs")
     allowPty: bool | None = Field(None, description="macOS: allow new pseudo-terminals")
     mandatoryDenySearchDepth: Annotated[int, Field(ge=1, le=10)] | None = Field(
-        None, description="How deep protected names are looked for below a writable directory"
+        None, description="Depth of the search for protected names below a writable directory"
     )
     bwrapPath: Text | None = Field(None, description="Managed settings only: the bubblewrap program")
 
@@ -207,11 +206,11 @@ class Audit(Section):
     """The audit log. User and managed settings only."""
 
     enabled: bool | None = Field(None, description="Write an audit log")
-    path: Text | None = Field(None, description="Where it is written")
-    maxBytes: Annotated[int, Field(ge=4096)] | None = Field(None, description="Size at which a new file is begun")
-    keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="How many old files are kept")
+    path: Text | None = Field(None, description="File of the audit log")
+    maxBytes: Annotated[int, Field(ge=4096)] | None = Field(None, description="Size at which a new file begins")
+    keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Number of old files to keep")
     onFull: Literal["block", "drop"] | None = Field(
-        None, description="When it cannot be written: block commands or drop"
+        None, description="Without a writable log: block commands, or drop events"
     )
 
 
@@ -227,7 +226,7 @@ class SettingsFile(Section):
 
 
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The nested section behind a field, or None when the field is a value."""
+    """Return the nested section of a field, or None when the field is a value."""
     annotation = model.model_fields[name].annotation
     for candidate in getattr(annotation, "__args__", ()):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
@@ -236,7 +235,7 @@ def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def all_keys() -> tuple[str, ...]:
-    """Every key in dotted form, in the order of the schema."""
+    """Return every key in dotted form, in the order of the schema."""
 
     def walk(model: type[BaseModel], prefix: str) -> list[str]:
         keys: list[str] = []
@@ -249,7 +248,7 @@ def all_keys() -> tuple[str, ...]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a settings file, for editors. Unknown keys are left open: the file is shared."""
+    """Return the JSON Schema (2020-12) of a settings file; it permits unknown keys."""
     schema = SettingsFile.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "sandboxd settings"

@@ -1,8 +1,8 @@
-"""The tools that permission rules name, and what the rules of each become: one row for each tool.
+"""The tools that permission rules name, and what their rules mean for commands.
 
-Names are those of https://code.claude.com/docs/en/tools-reference, and older ones that files still have. A tool that a
-shell command cannot act for (`FOREIGN`, `mcp__…`) means nothing here. A rule in `ask` for files closes them: a command
-that runs cannot be asked about each file.
+The names are those of https://code.claude.com/docs/en/tools-reference, and older ones that files still have. A tool
+that no shell command can replace (`FOREIGN`, `mcp__…`) means nothing for commands. A rule of `ask` for files denies
+them, since a running command cannot wait for a question about each file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class RuleList(StrEnum):
-    """The list of `permissions` that a rule stands in."""
+    """A list of `permissions`."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -21,48 +21,49 @@ class RuleList(StrEnum):
 
 
 class Feeds(StrEnum):
-    """What a rule becomes."""
+    """The part of a policy that a rule feeds."""
 
     ALLOWED_HOST = "allowed host"
     DENIED_HOST = "denied host"
-    ASKED_HOST = "host to be asked about"
+    ASKED_HOST = "host that asks"
     ALLOW_WRITE = "writable path"
     DENY_WRITE = "unwritable path"
     DENY_READ = "unreadable path"
     COMMAND = "command rule"
     SANDBOXED_ONLY = "no command outside the sandbox"
     NO_COMMAND = "no command runs"
-    TOLD = "nothing, which is told"
+    WARNING = "nothing, with a warning"
     NOTHING = "nothing"
 
 
 class Parameter(StrEnum):
-    """What a parameter of a tool's calls is to a rule that names it, `Tool(parameter:value)`."""
+    """The role of a parameter of a tool in rules such as `Tool(parameter:value)`."""
 
     CONTENT = "content"
-    """The tool's own rules are about it, so its owner matches no rule that names it."""
+    """The rules of the tool describe it already, so no rule that names it can match."""
     CALL = "call"
-    """How the tool is called, which no command knows."""
+    """A property of the call, which no command can see."""
     OUTSIDE = "outside"
-    """Whether the call is to run outside the sandbox."""
+    """The request to run outside the sandbox."""
 
 
 _CONTENTS = frozenset({"command", "domain", "file", "file_path", "filename", "notebook_path", "path", "paths", "url"})
-"""Names of parameters that a content is taken to be about, whichever tool they belong to."""
+"""Parameters that the content of a rule describes, for any tool but a shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`content` and `alone` are what rules with a content and bare ones become in each list; `whole` is the content
-    that a bare one stands for."""
+    """The meanings of rules for one tool, with content and without (`alone`).
+
+    `whole` is the content that a bare rule stands for.
+    """
 
     content: Mapping[RuleList, Feeds]
     alone: Mapping[RuleList, Feeds] = field(default_factory=dict)
     whole: str | None = None
     own: str = ""
-    """The parameter that the content is about."""
+    """The parameter that the content describes."""
     others: frozenset[str] = frozenset()
-    """Further ones."""
 
     @property
     def is_shell(self) -> bool:
@@ -82,18 +83,18 @@ class Tool:
 _WRITES = {RuleList.ALLOW: Feeds.ALLOW_WRITE, RuleList.DENY: Feeds.DENY_WRITE, RuleList.ASK: Feeds.DENY_WRITE}
 _WRITES_ALL = {RuleList.DENY: Feeds.DENY_WRITE, RuleList.ASK: Feeds.COMMAND}
 _READS = {RuleList.DENY: Feeds.DENY_READ, RuleList.ASK: Feeds.DENY_READ}
-# An allow for Read does not become allowRead: every path is readable unless denied, and re-opening a denied region is a
-# decision about the sandbox that deserves its own key.
+# An allow for Read does not become allowRead: every path is readable unless denied, and re-opening a denied region
+# has its own key.
 _SEARCHES = Tool(
     _READS,
-    {RuleList.DENY: Feeds.TOLD, RuleList.ASK: Feeds.TOLD},
+    {RuleList.DENY: Feeds.WARNING, RuleList.ASK: Feeds.WARNING},
     own="path",
     others=frozenset({"glob", "ignore", "limit", "multiline", "operation", "output_mode", "pattern", "type"}),
 )
 _COMMANDS = {RuleList.ALLOW: Feeds.COMMAND, RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}
 _CALLS = frozenset({"description", "run_in_background", "timeout", "timeout_ms", "persistent"})
 _OTHER_SHELL = Tool({RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}, own="command", others=_CALLS)
-"""What its rules close is closed to commands too; the tool as a whole is not the shell's."""
+"""Its denials hold for commands too; a rule that allows it says nothing about the shell."""
 
 TOOLS: dict[str, Tool] = {
     "WebFetch": Tool(
@@ -102,9 +103,7 @@ TOOLS: dict[str, Tool] = {
         "*",
         "url",
     ),
-    "Edit": Tool(
-        _WRITES, _WRITES_ALL, "//**", "file_path", frozenset({"new_string", "old_string", "replace_all"})
-    ),
+    "Edit": Tool(_WRITES, _WRITES_ALL, "//**", "file_path", frozenset({"new_string", "old_string", "replace_all"})),
     "MultiEdit": Tool(_WRITES, _WRITES_ALL, "//**", "file_path", frozenset({"edits"})),
     "Write": Tool(_WRITES, _WRITES_ALL, "//**", "file_path"),
     "NotebookEdit": Tool(
@@ -140,4 +139,4 @@ FOREIGN = frozenset(
     TaskList TaskOutput TaskStop TaskUpdate TeamCreate TeamDelete TodoRead TodoWrite ToolSearch WaitForMcpServers
     WebBrowser WebSearch Workflow""".split()
 )
-"""Tools that act on no file, host or process of a shell command."""
+"""Tools that act on no file, host or process of a command."""

@@ -1,7 +1,7 @@
-"""What of a layer could widen what commands may do, whatever other layers say. Pure.
+"""The values of a layer that could widen a command's permissions. Pure.
 
-It is asked before a person trusts a file. So it depends on nothing that may change afterwards: a value counts unless it
-is the strictest that its key has.
+They are shown before a user trusts a file. The answer does not depend on other layers, which may change later: a value
+counts unless it is the strictest of its key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sandboxd.settings.origins import Origin, Source
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """One value or entry with its place."""
+    """One value or entry with its origin."""
 
     key: str
     value: Any
@@ -26,7 +26,7 @@ class Widening:
 
 
 def widening(layer: Layer) -> tuple[Widening, ...]:
-    """Every value of a project's layer that could widen, in table order."""
+    """Return every value of a project's layer that could widen, in table order."""
     return tuple(_of_layer(layer))
 
 

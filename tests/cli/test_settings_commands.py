@@ -129,10 +129,10 @@ def test_lint_names_the_place_and_the_nearest_key(cli: CommandLine, alone: dict[
     done = cli.run("settings", "lint", "bad.json", cwd=tmp_path, env=alone)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
-        "bad.json:3:18: warning: unknown key sandbox.network.allow, it has no effect "
+        "bad.json:3:18: warning: unknown key sandbox.network.allow has no effect "
         "(did you mean sandbox.network.allowedDomains?)\n"
-        "bad.json:4:5: error: sandbox.enabledd restricts commands by its name, and sandboxd does not know how to "
-        "enforce it (did you mean sandbox.enabled?)\n"
+        "bad.json:4:5: error: cannot enforce sandbox.enabledd, which by its name restricts commands "
+        "(did you mean sandbox.enabled?)\n"
     )
     answer = json.loads(cli.run("settings", "lint", "bad.json", "--json", cwd=tmp_path, env=alone).stdout)
     assert (answer["ok"], answer["files"], answer["problems"][0]["line"]) == (False, ["bad.json"], 3)

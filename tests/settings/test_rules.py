@@ -87,7 +87,7 @@ NOTHING = (None, None, None)
 def test_what_rules_feed(text: str, feeds: tuple[Feeds | None, ...], contents: tuple[str | None, ...]) -> None:
     rule = parse_rule(text)
     for kind, meaning, content in zip((A, D, K), feeds, contents, strict=True):
-        found = dict.fromkeys(one for one in rule.meanings(kind) if one[0] not in (Feeds.NOTHING, Feeds.TOLD))
+        found = dict.fromkeys(one for one in rule.meanings(kind) if one[0] not in (Feeds.NOTHING, Feeds.WARNING))
         if meaning is None:
             assert not found, kind
         elif meaning is not Feeds.COMMAND or "*" not in rule.tool:

@@ -61,9 +61,7 @@ def run_in_foreground(
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
     mask = before if mask is None else mask
     streams = [] if relay is None else [(os.POSIX_SPAWN_DUP2, given, n) for n, given in enumerate(relay.passed)]
-    pid = os.posix_spawnp(
-        argv[0], argv, environment, setsigmask=mask, setsigdef=_PYTHON_IGNORES, file_actions=streams
-    )
+    pid = os.posix_spawnp(argv[0], argv, environment, setsigmask=mask, setsigdef=_PYTHON_IGNORES, file_actions=streams)
     waiting = _Waiting(pid, forwarded, grace_s)
     if relay is None:
         return waiting.status()

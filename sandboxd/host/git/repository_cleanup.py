@@ -57,7 +57,6 @@ AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
 
 
-
 class _Unchanged(IntEnum):
     """What no command has changed: nothing, what a directory holds and its name, those above it as well."""
 

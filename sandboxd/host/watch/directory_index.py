@@ -88,9 +88,7 @@ class Deadline:
     def share(self, parts: int, least: float) -> Deadline:
         """The first of so many equal parts of what is left, with at least `least` seconds."""
         work, clock = time.thread_time(), time.monotonic()
-        return Deadline(
-            work + max(least, (self.work - work) / parts), clock + max(least, (self.clock - clock) / parts)
-        )
+        return Deadline(work + max(least, (self.work - work) / parts), clock + max(least, (self.clock - clock) / parts))
 
 
 @dataclass(slots=True)
@@ -144,9 +142,7 @@ class DirectoryIndex:
         except OSError:
             return False
 
-    def look(
-        self, apart: frozenset[str], budget: Budget, *, again: bool = False
-    ) -> Iterator[tuple[str, Directory]]:
+    def look(self, apart: frozenset[str], budget: Budget, *, again: bool = False) -> Iterator[tuple[str, Directory]]:
         """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up; the same
         look can then be made `again`, and the next one goes on from what was reached."""
         before, records = {**self._not_reached, **self._records}, dict[str, Directory]()

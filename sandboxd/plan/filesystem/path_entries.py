@@ -107,9 +107,7 @@ def _fix(entries: dict[str, PathEntry], path: str, mount: Mount, shows: Visibili
     entry.fixed, entry.shows, entry.kind = mount, shows, PathKind.DIRECTORY
 
 
-def _add_rule(
-    found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, mark: Mark, rule: PathRule
-) -> None:
+def _add_rule(found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, mark: Mark, rule: PathRule) -> None:
     reason = MarkReason(mark, rule.text or rule.path, rule)
     if rule.glob:
         _add_pattern(found, own, facts, followed, rule, reason)

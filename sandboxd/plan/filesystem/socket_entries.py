@@ -4,7 +4,7 @@ Most sockets of a host are seen in the sandbox anyway, read-only, and connecting
 write permission for the socket itself, on a read-only mount as well (unix(7)). What stands in the way is the
 session's own `/tmp`, and places that may not be read. Whether a connect succeeds is decided elsewhere
 (`policy.sockets.socket_decisions`); only where every socket is allowed nobody is asked, so there the dangerous ones are
-masked. """
+masked."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def _add_listed(found: PathTable, rule: SocketRule, real: str, kind: PathKind) -
         found.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
 
 
-def _mask_control_sockets(
-    found: PathTable, named: tuple[str, ...], facts: Facts, sockets: OpenSockets
-) -> None:
+def _mask_control_sockets(found: PathTable, named: tuple[str, ...], facts: Facts, sockets: OpenSockets) -> None:
     matches = [(one.real, one.kind) for pattern in FINDABLE for one in facts.globs[pattern]]
     matches += [(facts.paths[path].real, facts.paths[path].kind) for path in named]
     for real, kind in matches:

@@ -1,1 +1,1 @@
-"""Settings files: locate, read, write and watch them. The only part of `settings` with I/O."""
+"""Settings files: locate, read, write and watch them. The only part with I/O."""

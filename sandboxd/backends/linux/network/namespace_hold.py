@@ -25,6 +25,8 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 _REUSE_ADDRESS = (1, 2, 1)
 AT_ONCE = 2
 """Requests of one sandbox: each forks a process, which is to be there for the launches of others as well."""
+
+
 class NamespaceHold:
     """A sandbox's network namespace, kept open to open further sockets in it. Owns the descriptor `namespace`."""
 
