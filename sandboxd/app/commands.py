@@ -18,9 +18,9 @@ from sandboxd.proxy.dial import Dialer, PinnedResolver
 from sandboxd.proxy.fair_share import Turns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.limits import Room
-from sandboxd.proxy.outbound import OutboundConnection
 from sandboxd.proxy.own_addresses import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Event, Events, RunEnded, RunPrepared, RunStarted

@@ -15,7 +15,7 @@ from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
-from sandboxd.proxy.stream import Stream, hurry, send_at_once
+from sandboxd.proxy.streams.stream import Stream, hurry, send_at_once
 
 Serve = Callable[[Stream, Outbound, ProxyLimits], Awaitable[None]]
 """Serves one client connection until it ends, and closes it."""

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits
-from sandboxd.proxy.stream import hurry, keep_alive, reset, send_at_once
+from sandboxd.proxy.streams.stream import hurry, keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
 ATTEMPT_DELAY_S: Final = 0.25

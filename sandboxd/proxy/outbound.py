@@ -9,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sandboxd.errors import DaemonError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
-from sandboxd.policy.hosts.parent_proxies import ParentProxy, Protocol
-from sandboxd.proxy.client_watch import ClientWatch
+from sandboxd.policy.hosts.parent_proxies import Protocol
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
 from sandboxd.proxy.gate import Admission, Gate
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.relay import Inspect
 from sandboxd.proxy.sandbox_servers import SandboxServers
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.streams.client_watch import ClientWatch
+from sandboxd.proxy.streams.connection import Closed, Opened, OutboundConnection
+from sandboxd.proxy.streams.relay import Inspect
+from sandboxd.proxy.streams.stream import Stream
+from sandboxd.proxy.streams.tunnel import TunnelRecord, Tunnels
 from sandboxd.proxy.transparent.server_names import ServerNameCheck
-from sandboxd.proxy.tunnel import TunnelRecord, Tunnels
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 
 
@@ -50,34 +51,6 @@ class Refused(DaemonError):
         self.host = host
         self.port = port
         self.decision = decision
-
-
-@dataclass(eq=False, slots=True)
-class OutboundConnection:
-    """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection.
-    `address` is None where only the parent proxy knows it. `parent` is the proxy it goes through; with `forward` it
-    ends there, and the proxy is to be sent whole URLs."""
-
-    operation: str
-    host: Host
-    port: int
-    decision: Decision
-    address: IPAddress | None
-    socket: socket.socket
-    owner: asyncio.Task[None] | None = field(default=None, repr=False)
-    parent: ParentProxy | None = None
-    forward: bool = False
-    is_inside: bool = False
-    """To a server of the sandbox itself, about which policy has nothing to say."""
-
-    def is_to(self, host: Host, port: int) -> bool:
-        return self.host == host and self.port == port
-
-
-Opened = Callable[[OutboundConnection], None]
-"""Hears of each connection that stands."""
-Closed = Callable[[OutboundConnection, int, int], None]
-"""Hears of each connection that has been closed, with the bytes that a tunnel sent and received."""
 
 
 def ignore(*_: object) -> None:

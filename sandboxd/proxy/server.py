@@ -27,12 +27,13 @@ from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.http.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits, Room
-from sandboxd.proxy.outbound import BlockedConnection, Closed, Opened, Outbound, Report, ignore
+from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report, ignore
 from sandboxd.proxy.sandbox_servers import SandboxServers, ServerNetwork
 from sandboxd.proxy.socks.socks_server import serve_socks
-from sandboxd.proxy.stream import Stream, reset
+from sandboxd.proxy.streams.connection import Closed, Opened
+from sandboxd.proxy.streams.stream import Stream, reset
+from sandboxd.proxy.streams.tunnel import TunnelRecord
 from sandboxd.proxy.transparent.captured_connections import Captures
-from sandboxd.proxy.tunnel import TunnelRecord
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 

@@ -27,8 +27,8 @@ from sandboxd.handover.record import Descriptor
 from sandboxd.policy.hosts.host_patterns import quote
 from sandboxd.policy.hosts.publication import MOST, Publication
 from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
-from sandboxd.proxy.relay import SocketRelay
-from sandboxd.proxy.stream import hurry, reset, send_at_once
+from sandboxd.proxy.streams.relay import SocketRelay
+from sandboxd.proxy.streams.stream import hurry, reset, send_at_once
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024

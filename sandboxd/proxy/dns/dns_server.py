@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from sandboxd.proxy.dns.dns_message import MAX_MESSAGE
 from sandboxd.proxy.fair_share import QUESTION, Share
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 QUESTIONS_AT_ONCE: Final = 64
 """Of one socket, before others get their turn."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 
-from sandboxd.proxy.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import STEP
 from sandboxd.proxy.http.http1 import (
@@ -26,9 +25,10 @@ from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStre
 from sandboxd.proxy.http.http_target import Target, host_header
 from sandboxd.proxy.http.message_body import BodyKind, BodyReader, Framing, chunk, last_chunk, response_framing
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.outbound import OutboundConnection
-from sandboxd.proxy.stream import Stream
-from sandboxd.proxy.tunnel import Tunnels
+from sandboxd.proxy.streams.client_watch import ClientGone, ClientWatch
+from sandboxd.proxy.streams.connection import OutboundConnection
+from sandboxd.proxy.streams.stream import Stream
+from sandboxd.proxy.streams.tunnel import Tunnels
 from sandboxd.proxy.upstream.parent_dialer import login_refused, proxy_authorization
 
 

@@ -10,8 +10,9 @@ from sandboxd.proxy.http.http_heads import upgrade_of
 from sandboxd.proxy.http.http_target import Target
 from sandboxd.proxy.http.message_body import Framing
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.outbound import Outbound, OutboundConnection
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.outbound import Outbound
+from sandboxd.proxy.streams.connection import OutboundConnection
+from sandboxd.proxy.streams.stream import Stream
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 

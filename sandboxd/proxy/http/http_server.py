@@ -22,7 +22,7 @@ from sandboxd.proxy.http.message_body import NO_BODY, BodyKind, Framing, request
 from sandboxd.proxy.http.refusal_responses import denied_response, error_response, password_response
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
-from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MOST_DRAINED = 65536

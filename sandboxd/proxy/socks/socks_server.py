@@ -12,7 +12,7 @@ from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.socks.socks5 import Reply, Socks5Handshake, render_reply
-from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 VERSION: Final = b"\x05"
 """How every reply begins."""

@@ -40,9 +40,10 @@ from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.dns.synthetic_names import SyntheticNames
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.outbound import Outbound, OutboundConnection, Refused
-from sandboxd.proxy.relay import SocketRelay
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.outbound import Outbound, Refused
+from sandboxd.proxy.streams.connection import OutboundConnection
+from sandboxd.proxy.streams.relay import SocketRelay
+from sandboxd.proxy.streams.stream import Stream
 
 ARRIVES_WITHIN_S: Final = 5.0
 """From the answer to a connect() to the captured connection: both ends are in this kernel."""

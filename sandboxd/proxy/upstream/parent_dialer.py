@@ -19,7 +19,7 @@ from sandboxd.policy.hosts.parent_proxies import ParentProxy, Protocol
 from sandboxd.proxy.dial import Dialer, DialError, Resolver
 from sandboxd.proxy.http.http1 import HttpSyntaxError, ResponseReader, render_request
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits
-from sandboxd.proxy.stream import READ_SIZE
+from sandboxd.proxy.streams.stream import READ_SIZE
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _CREDENTIALS_HINT: Final = "set user and password in parentProxy or the proxy variables of the daemon"

@@ -21,9 +21,9 @@ from sandboxd.proxy.http.credentials import Check, is_authorized
 from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestReader, render_request
 from sandboxd.proxy.http.refusal_responses import error_response, password_response
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.relay import SocketRelay
 from sandboxd.proxy.socks.socks5 import NONE_ACCEPTABLE, Reply, Socks5Handshake, render_reply
-from sandboxd.proxy.stream import Stream
+from sandboxd.proxy.streams.relay import SocketRelay
+from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.upstream.parent_dialer import connect_by_socks
 
 LOOPBACK: Final = IPv4Address("127.0.0.1")

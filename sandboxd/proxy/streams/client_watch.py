@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final
 
 from sandboxd.proxy.fair_share import STEP
-from sandboxd.proxy.stream import HEAD_READ_SIZE, Stream
+from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 PROBES_S: Final = (0.02, 0.2, 1.0, 3.0, 6.0, 12.0, 24.0)
 """From one byte to the next; the answer to it is looked for before the next."""

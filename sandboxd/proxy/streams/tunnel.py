@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sandboxd.handover.record import Descriptor
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
-from sandboxd.proxy.relay import DirectionRecord, Inspect, SocketRelay
-from sandboxd.proxy.stream import Stream
-
-if TYPE_CHECKING:
-    from sandboxd.proxy.outbound import Outbound, OutboundConnection
+from sandboxd.proxy.streams.connection import OutboundConnection
+from sandboxd.proxy.streams.relay import DirectionRecord, Inspect, SocketRelay
+from sandboxd.proxy.streams.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,22 @@ class TunnelRecord:
     is_inside: bool = False
 
 
+class ConnectionOwner(Protocol):
+    """The owner of the connections to the outside (`outbound.Outbound`)."""
+
+    def resume(self, record: TunnelRecord, sock: socket.socket) -> OutboundConnection: ...
+
+    def inspect(self, connection: OutboundConnection) -> Inspect | None: ...
+
+    def forget(self, connection: OutboundConnection) -> None: ...
+
+    def release(self, connection: OutboundConnection, sent: int = 0, received: int = 0) -> None: ...
+
+
 class Tunnels:
     """Those of one command that are open now."""
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: ConnectionOwner) -> None:
         self._outbound = outbound
         self._open: dict[Stream, tuple[SocketRelay, OutboundConnection, Stream | None]] = {}
 

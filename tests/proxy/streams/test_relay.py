@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sandboxd.proxy.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
-from sandboxd.proxy.relay import SocketRelay
+from sandboxd.proxy.streams.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
+from sandboxd.proxy.streams.relay import SocketRelay
 from support.waiting import wait_until_async
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -199,7 +199,7 @@ async def test_an_idle_tunnel_holds_no_pipe() -> None:
 
 async def test_without_descriptors_for_a_pipe_bytes_still_go(monkeypatch: pytest.MonkeyPatch) -> None:
     async with joined(True) as pair:
-        monkeypatch.setattr("sandboxd.proxy.pipes.os.pipe2", _no_descriptor)
+        monkeypatch.setattr("sandboxd.proxy.streams.pipes.os.pipe2", _no_descriptor)
         pair.client[1].write(b"x" * 500_000)
         pair.client[1].write_eof()
         assert len(await pair.origin[0].read()) == 500_000
@@ -223,7 +223,7 @@ async def test_it_works_on_uvloop_as_well() -> None:
 
 def test_pipes_are_lent_large_then_small_then_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 20  # an eighth of the descriptors, two for each
-    monkeypatch.setattr("sandboxd.proxy.pipes.resource.getrlimit", lambda _: (16 * most, 16 * most))
+    monkeypatch.setattr("sandboxd.proxy.streams.pipes.resource.getrlimit", lambda _: (16 * most, 16 * most))
     pool = PipePool()
     lent = [pool.borrow() for _ in range(MOST_LARGE + most)]
     try:
@@ -246,7 +246,7 @@ def test_pipes_are_lent_large_then_small_then_not_at_all(monkeypatch: pytest.Mon
 
 def test_a_tiny_pipe_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
-    monkeypatch.setattr("sandboxd.proxy.pipes.fcntl.fcntl", lambda *_: 4096)
+    monkeypatch.setattr("sandboxd.proxy.streams.pipes.fcntl.fcntl", lambda *_: 4096)
     with pytest.raises(OSError):
         Pipe(LARGE)
     assert descriptors() == before

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.proxy.fair_share import STEP, Share
-from sandboxd.proxy.pipes import SHARED, Pipe, PipePool
-from sandboxd.proxy.stream import reset
+from sandboxd.proxy.streams.pipes import SHARED, Pipe, PipePool
+from sandboxd.proxy.streams.stream import reset
 
 Inspect = Callable[[bytes], bool | None]
 """Is given bytes as they come: True lets everything through, False ends the tunnel, None waits for more."""
