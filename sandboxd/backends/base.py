@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.hosts.host_patterns import IPAddress
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,20 +92,6 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Something the operating system refused to a command. `operation` is the system's own word, `target` a path, host
-    or name as it came from inside: not yet fit for display. `count` is how often."""
-
-    kind: ViolationKind
-    operation: str
-    target: str
-    source: ViolationSource
-    process: str | None = None
-    count: int = 1
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ConnectAttempt:
     """A connect() inside a sandbox that waits for an answer. For the Internet families `address` is the address as
     text and `port` its port; for a Unix socket `address` is the path after every symbolic link, `port` 0, and `file` is
@@ -134,7 +120,7 @@ class Observer(Protocol):
     `connecting` comes between started and ended; the answer is a courtesy for Internet addresses, where the gate stands
     behind the connection itself, and the decision for Unix sockets."""
 
-    def refused(self, refusal: Refusal) -> None: ...
+    def refused(self, refusal: DenialEvent) -> None: ...
     def lost(self, count: int) -> None: ...
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None: ...
     def claimed(self, pid: int) -> None: ...

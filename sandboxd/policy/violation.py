@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sandboxd.policy.decision import Decision
 from sandboxd.settings.origins import Origin
 
 
@@ -26,6 +27,32 @@ class ViolationSource(StrEnum):
     """A guess from the program's output."""
     DAEMON = "daemon"
     """Found when the command had ended, and undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenialEvent:
+    """A denial as its enforcer reports it, before it is recorded as a violation.
+
+    `operation` is the enforcer's own word, `target` a path, name or `host:port` from inside, not neutralised.
+    `decision` is why, None where only the operating system knows. `hint` is the enforcer's own, if it has a better one
+    than the table; `home` the user's home directory, `generation` that of the policy in force."""
+
+    kind: ViolationKind
+    operation: str
+    target: str
+    source: ViolationSource
+    process: str | None = None
+    count: int = 1
+    hint: str = ""
+    decision: Decision | None = None
+    inferred: bool = False
+    generation: int = 0
+    home: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """The reason in a fixed word."""
+        return "denied" if self.decision is None else self.decision.reason.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sandboxd.errors import DaemonError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
 from sandboxd.policy.hosts.parent_proxies import Protocol
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
 from sandboxd.proxy.gate import Admission, Gate
@@ -29,18 +30,15 @@ from sandboxd.proxy.transparent.server_names import ServerNameCheck
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedConnection:
-    """One refused request. `operation` is CONNECT or the HTTP method, `host` without brackets, printable ASCII; `port`
-    is 0 when the request did not get as far as a port."""
+def blocked(operation: str, host: str, port: int, decision: Decision) -> DenialEvent:
+    """The event of a refused request.
 
-    operation: str
-    host: str
-    port: int
-    decision: Decision
+    `operation` is CONNECT or the HTTP method, `host` printable ASCII without brackets, `port` 0 where there is none."""
+    target = f"{host}:{port}" if port else host
+    return DenialEvent(ViolationKind.NETWORK, operation, target, ViolationSource.PROXY, decision=decision)
 
 
-Report = Callable[[BlockedConnection], None]
+Report = Callable[[DenialEvent], None]
 
 
 class Refused(DaemonError):
@@ -180,7 +178,7 @@ class Outbound:
             return None
 
         def refuse(name: str, decision: Decision) -> None:
-            self._report(BlockedConnection("TLS", name, connection.port, decision))
+            self._report(blocked("TLS", name, connection.port, decision))
 
         return ServerNameCheck(
             connection.host,
@@ -218,7 +216,7 @@ class Outbound:
     def refuse_invalid(self, operation: str, text: bytes, error: HostSyntaxError) -> Decision:
         """Report a host that could not be read, and the decision that says so."""
         decision = Decision(Behavior.DENY, Reason.HOST_INVALID, error.message, hint=error.hint)
-        self._report(BlockedConnection(operation, quote(without_user(text))[1:-1], 0, decision))
+        self._report(blocked(operation, quote(without_user(text))[1:-1], 0, decision))
         return decision
 
     def recheck(self) -> int:
@@ -232,11 +230,11 @@ class Outbound:
                 continue
             cut += 1
             self._open.discard(connection)
-            self._report(BlockedConnection(connection.operation, connection.host.name, connection.port, verdict))
+            self._report(blocked(connection.operation, connection.host.name, connection.port, verdict))
             if connection.owner is not None:
                 connection.owner.cancel()
         return cut
 
     def _refused(self, operation: str, host: Host, port: int, decision: Decision) -> Refused:
-        self._report(BlockedConnection(operation, host.name, port, decision))
+        self._report(blocked(operation, host.name, port, decision))
         return Refused(host, port, decision)

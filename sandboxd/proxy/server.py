@@ -27,7 +27,7 @@ from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.http.http_server import serve_http
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits, Room
-from sandboxd.proxy.outbound import BlockedConnection, Outbound, Report, ignore
+from sandboxd.proxy.outbound import Outbound, Report, ignore
 from sandboxd.proxy.sandbox_servers import SandboxServers, ServerNetwork
 from sandboxd.proxy.socks.socks_server import serve_socks
 from sandboxd.proxy.streams.connection import Closed, Opened
@@ -37,7 +37,7 @@ from sandboxd.proxy.transparent.captured_connections import Captures
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
 
-__all__ = ["BlockedConnection", "ProxyRecord", "ProxyServer", "Report"]
+__all__ = ["ProxyRecord", "ProxyServer", "Report"]
 
 Ours = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Refusal, SandboxNetwork
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, SandboxNetwork
 from sandboxd.errors import LaunchError, PolicyError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.filesystem.attribution import Attribution
@@ -24,15 +24,16 @@ from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.explain.inference import paths_said_to_be_denied
 from sandboxd.policy.hosts.publication import Publication
-from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.policy.violation import DenialEvent
+from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import RunEnded, RunStarted
 from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate_bound import RateBound
 from sandboxd.runtime.socket_gate import SocketConnects, SocketGate
-from sandboxd.runtime.violations.denial_events import of_connection, of_output, of_refusal, of_socket
-from sandboxd.runtime.violations.violation_store import DenialEvent, ViolationStore
+from sandboxd.runtime.violations.denial_events import attributed, of_output, of_socket
+from sandboxd.runtime.violations.violation_store import ViolationStore
 from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
@@ -296,8 +297,8 @@ class Command:
         self._is_outdated = self._is_outdated or outdated
         self._reason = SETTINGS_CHANGED if self._settings.have_changed else reason
 
-    def refused(self, refusal: Refusal) -> None:
-        denial = of_refusal(refusal, self.attribution, self._home, self._generation)
+    def refused(self, refusal: DenialEvent) -> None:
+        denial = attributed(refusal, self.attribution, self._home, self._generation)
         if denial is not None:
             self._record(denial)
 
@@ -359,8 +360,8 @@ class Command:
 
     # what a session does with it
 
-    def blocked(self, connection: BlockedConnection) -> None:
-        self._record(of_connection(connection, self._home, self._generation_now()))
+    def blocked(self, denial: DenialEvent) -> None:
+        self._record(replace(denial, home=self._home, generation=self._generation_now()))
 
     def infer(self, output: str) -> None:
         """Record what the output lets one guess, where the system does not report refused reads."""

@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.launch_configuration import Flags, LaunchConfiguration, Listener
 from sandboxd.backends.linux.seccomp.filter import build_filter
+from sandboxd.policy.violation import DenialEvent
 from support import processes
 from support.waiting import wait_until, wait_until_async
 
@@ -75,7 +76,7 @@ class Observer:
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: DenialEvent) -> None:
         self.told.append("refused")
 
     def claimed(self, pid: int) -> None:

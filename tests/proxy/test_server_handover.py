@@ -64,7 +64,7 @@ async def tunnel(proxies: Proxies, port: int) -> Wire:
 def successor(proxies: Proxies) -> ProxyServer:
     resolver = PinnedResolver({"ok.test": ("127.0.0.1",)}, NoNames())
     gate = Gate(lambda: proxies.policy, None, resolver, resolver.pins)
-    return ProxyServer(gate, Dialer(), proxies.blocked.append, "after")
+    return ProxyServer(gate, Dialer(), proxies.blocked.add, "after")
 
 
 @pytest.mark.parametrize("turns", TURNS)

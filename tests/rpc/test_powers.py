@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.base import Refusal
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.rpc.dispatch import METHODS
 from sandboxd.rpc.peer import AGENT
 from sandboxd_client.wire.messages.methods import NOTIFICATIONS
@@ -107,7 +106,7 @@ class World:
         wrapped = await client.result("wrap", {"session_id": session_id, "argv": ["x"], **more})
         launch = self.machine.backend.launches[-1]
         launch.start()
-        launch.observer.refused(Refusal(ViolationKind.WRITE, "openat", target, ViolationSource.SECCOMP))
+        launch.observer.refused(DenialEvent(ViolationKind.WRITE, "openat", target, ViolationSource.SECCOMP))
         launch.end(0)
         return str(wrapped["wrap_id"])
 

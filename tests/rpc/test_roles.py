@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.base import Refusal
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.rpc.dispatch import METHODS
 from sandboxd.rpc.peer import AGENT
 from sandboxd.runtime import session as session_module
@@ -92,7 +91,7 @@ async def test_violations_of_others_are_not_shown(
     project = str(running.around.project)
     for one, path in ((client, "/theirs"), (agent, "/mine")):
         await one.result("wrap", {"cwd": project, "argv": ["x"], "command_id": "same"})
-        refused = Refusal(ViolationKind.WRITE, "openat", path, ViolationSource.SECCOMP)
+        refused = DenialEvent(ViolationKind.WRITE, "openat", path, ViolationSource.SECCOMP)
         machine.backend.launches[-1].start()
         machine.backend.launches[-1].observer.refused(refused)
     seen = [one["target"] for one in (await agent.result("violation.list"))["violations"]]

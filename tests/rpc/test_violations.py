@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from sandboxd.backends.base import Refusal
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import PlanRequest, ShellText
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.settings.origins import BUILT_IN
 from support.daemon import RunningDaemon
 from support.fake_host import FakeHost, place
@@ -20,8 +19,8 @@ from support.rpc import RawClient
 from support.waiting import wait_until_async
 
 
-def refusal(target: str, **more: Any) -> Refusal:
-    return Refusal(ViolationKind.WRITE, "openat", target, ViolationSource.SECCOMP, **more)
+def refusal(target: str, **more: Any) -> DenialEvent:
+    return DenialEvent(ViolationKind.WRITE, "openat", target, ViolationSource.SECCOMP, **more)
 
 
 async def start(client: RawClient, machine: FakeMachine, session_id: str, **more: Any) -> FakeHandle:

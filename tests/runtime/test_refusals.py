@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.runtime.rate_bound import RateBound
-from sandboxd.runtime.violations.violation_store import COLLAPSE_S, KEPT, DenialEvent, ViolationStore
+from sandboxd.runtime.violations.violation_store import COLLAPSE_S, KEPT, ViolationStore
 from sandboxd.settings.origins import BUILT_IN
 
 

@@ -8,14 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.host_patterns import HostPattern, IPAddress
 from sandboxd.policy.hosts.parent_proxies import parse_parent, read_environment
 from sandboxd.policy.model import HostRule, NetworkPolicy
+from sandboxd.policy.violation import DenialEvent, ViolationSource
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.limits import ProxyLimits, Room
-from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.settings.origins import Origin, Source
 
@@ -29,6 +31,27 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 def rules(*texts: str) -> tuple[HostRule, ...]:
     return tuple(HostRule(HostPattern.parse(text), SETTINGS) for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedRequest:
+    """A denial as these tests read it. `port` is 0 where there was none."""
+
+    operation: str
+    host: str
+    port: int
+    decision: Decision
+
+
+class Blocked(list[BlockedRequest]):
+    """The denials that a proxy has reported."""
+
+    def add(self, denial: DenialEvent) -> None:
+        assert denial.decision is not None and denial.source is ViolationSource.PROXY
+        host, colon, port = denial.target.rpartition(":")
+        if not colon or not port.isdecimal():
+            host, port = denial.target, "0"
+        self.append(BlockedRequest(denial.operation, host, int(port), denial.decision))
 
 
 class NoNames:
@@ -87,7 +110,7 @@ class Proxies:
     policy: NetworkPolicy
     http_port: int = 0
     socks_port: int = 0
-    blocked: list[BlockedConnection] = field(default_factory=list)
+    blocked: Blocked = field(default_factory=lambda: Blocked())
     names: NoNames = field(default_factory=NoNames)
     server: ProxyServer = field(init=False)
 
@@ -144,7 +167,7 @@ async def running_proxies(
     proxies.server = ProxyServer(
         gate,
         dialer,
-        proxies.blocked.append,
+        proxies.blocked.add,
         "test",
         limits=limits,
         room=room,

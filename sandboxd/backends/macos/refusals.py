@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sandboxd.backends.base import Refusal
 from sandboxd.backends.macos.log_lines import Denial
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 _KINDS = (
     ("file-read", ViolationKind.READ),
@@ -14,9 +13,9 @@ _KINDS = (
 )
 
 
-def refusal_of(denial: Denial) -> Refusal:
+def refusal_of(denial: Denial) -> DenialEvent:
     """What is told of a denial."""
-    return Refusal(
+    return DenialEvent(
         kind=_kind(denial.operation, denial.target),
         operation=denial.operation,
         target=denial.target,

@@ -41,7 +41,7 @@ from sandboxd.proxy.dns.dns_message import (
 )
 from sandboxd.proxy.dns.synthetic_names import NameTable, NoFreeAddress
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.outbound import BlockedConnection, Report
+from sandboxd.proxy.outbound import Report, blocked
 
 TTL_S: Final = 60
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
@@ -155,7 +155,7 @@ class DnsAnswers:
             if len(self._reported) >= MOST_REMEMBERED:
                 self._reported.clear()
             self._reported[name] = now
-            self._report(BlockedConnection("DNS", name, 0, decision))
+            self._report(blocked("DNS", name, 0, decision))
         why = decision.text if decision.origin is None else f"{decision.text} (in {decision.origin})"
         return DnsAnswer(Code.NXDOMAIN, explanation=quote(f"sandboxd: {why}", LONGEST_EXPLANATION)[1:-1])
 

@@ -1,20 +1,20 @@
-"""Conversion of an enforcer's reports into denial events."""
+"""Denial events of one command: their attribution to rules, and those that the daemon makes itself."""
 
 from __future__ import annotations
 
-from sandboxd.backends.base import ConnectAttempt, Refusal
+from dataclasses import replace
+
+from sandboxd.backends.base import ConnectAttempt
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.violation import ViolationKind, ViolationSource
-from sandboxd.proxy.server import BlockedConnection
-from sandboxd.runtime.violations.violation_store import DenialEvent
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 _FILES = (ViolationKind.READ, ViolationKind.WRITE)
 _REMOVALS = frozenset({"rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"})
 
 
-def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, generation: int) -> DenialEvent | None:
-    """Event of a call that the operating system refused.
+def attributed(refusal: DenialEvent, attribution: Attribution | None, home: str, generation: int) -> DenialEvent | None:
+    """Add the decision to a denial that the operating system reported.
 
     None when the policy allows it: then the host refuses it as well, or the program made a mistake.
     Seatbelt reports only what it refused itself."""
@@ -28,18 +28,7 @@ def of_refusal(refusal: Refusal, attribution: Attribution | None, home: str, gen
             if refusal.source is ViolationSource.SECCOMP:
                 return None
             decision = None
-    return DenialEvent(
-        kind=refusal.kind,
-        operation=refusal.operation,
-        target=refusal.target,
-        source=refusal.source,
-        decision=decision,
-        process=refusal.process,
-        count=refusal.count,
-        generation=generation,
-        hint=refusal.hint,
-        home=home,
-    )
+    return replace(refusal, decision=decision, generation=generation, home=home)
 
 
 def of_output(path: str, decision: Decision, home: str, generation: int) -> DenialEvent:
@@ -51,19 +40,6 @@ def of_output(path: str, decision: Decision, home: str, generation: int) -> Deni
         source=ViolationSource.OUTPUT,
         decision=decision,
         inferred=True,
-        generation=generation,
-        home=home,
-    )
-
-
-def of_connection(connection: BlockedConnection, home: str, generation: int) -> DenialEvent:
-    """Event of a connection or name that the proxy refused; a name has no port."""
-    return DenialEvent(
-        kind=ViolationKind.NETWORK,
-        operation=connection.operation,
-        target=f"{connection.host}:{connection.port}" if connection.port else connection.host,
-        source=ViolationSource.PROXY,
-        decision=connection.decision,
         generation=generation,
         home=home,
     )

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.explain.hints import Symptom, has_odd_characters, hint_for
-from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, Violation, ViolationKind
 from sandboxd.runtime.rate_bound import RateBound
 
 __all__ = ["Cleared", "DenialEvent", "Tell", "ViolationFeed", "ViolationStore"]
@@ -33,31 +32,6 @@ UPDATE_S = 0.2
 """Subscribers hear of a count that has grown after so long at the latest, and not more often."""
 KEPT_STORES = 32
 """Sessions that were a connection's own, as `sandboxd run` has one: people ask afterwards what was blocked in them."""
-
-
-
-@dataclass(frozen=True, slots=True)
-class DenialEvent:
-    """A violation before it has a number, a time and a session.
-
-    Texts are not neutralised yet. `decision` is why, None where only the operating system knows. `hint` is the
-    enforcer's own, if it has a better one than the table; `home` the user's home directory."""
-
-    kind: ViolationKind
-    operation: str
-    target: str
-    source: ViolationSource
-    decision: Decision | None = None
-    process: str | None = None
-    count: int = 1
-    inferred: bool = False
-    generation: int = 0
-    hint: str = ""
-    home: str = ""
-
-    @property
-    def outcome(self) -> str:
-        return "denied" if self.decision is None else self.decision.reason.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchSpec, Listeners, Observer, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchSpec, Listeners, Observer
 from sandboxd.backends.macos.backend import STAGE, MacosTools, SeatbeltBackend, open_listeners
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState
 from sandboxd.backends.macos.planner import SeatbeltPlan, SeatbeltPlanner
@@ -24,6 +24,7 @@ from sandboxd.errors import DaemonError, HostError, LaunchError
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, PlanRequest
 from sandboxd.policy.model import FilePolicy, Policy
+from sandboxd.policy.violation import DenialEvent
 from support.dictionary_host import DictionaryHost
 from support.seatbelt import SYSTEM, place, rules
 
@@ -43,7 +44,7 @@ class Heard:
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: DenialEvent) -> None:
         self.words.append(f"refused {refusal.target}")
 
     def claimed(self, pid: int) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
 from sandboxd.backends.macos import monitor as monitor_module
 from sandboxd.backends.macos.log_lines import make_tag
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, stream_command
+from sandboxd.policy.violation import DenialEvent
 from support.mac_stubs import MacStubs, install_stubs
 from support.processes import is_alive
 from support.waiting import wait_until, wait_until_async
@@ -26,14 +27,14 @@ QUICK = (0.01,)
 
 @dataclass
 class Recorder:
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[DenialEvent] = field(default_factory=list)
 
     def lost(self, count: int) -> None: ...
 
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(0)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: DenialEvent) -> None:
         self.refusals.append(refusal)
 
     def claimed(self, pid: int) -> None: ...

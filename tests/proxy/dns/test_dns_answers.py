@@ -18,8 +18,7 @@ from sandboxd.proxy.dns.dns_answers import REPORTED_AGAIN_AFTER_S, DnsAnswers
 from sandboxd.proxy.dns.dns_message import Code, DnsAnswer, DnsQuestion, RecordType, parse_message, render_query
 from sandboxd.proxy.dns.synthetic_names import NameTable
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.outbound import BlockedConnection
-from support.proxies import NoNames, rules
+from support.proxies import Blocked, NoNames, rules
 
 
 class Lab:
@@ -29,7 +28,7 @@ class Lab:
         self.policy = NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied))
         self.people = people
         self.names = NoNames()
-        self.blocked: list[BlockedConnection] = []
+        self.blocked = Blocked()
         self.granted: tuple[HostRule, ...] = ()
         self.now = 0.0
         gate = Gate(
@@ -39,7 +38,7 @@ class Lab:
         self.answers = DnsAnswers(
             gate,
             self.table,
-            self.blocked.append,
+            self.blocked.add,
             own_name=lambda: "Desk.corp.test",
             clock=lambda: self.now,
             **how,  # type: ignore[arg-type]

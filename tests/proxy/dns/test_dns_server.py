@@ -16,10 +16,9 @@ from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.dns.dns_message import Code, DnsQuestion, RecordType, parse_message, render_query
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.outbound import BlockedConnection
 from sandboxd.proxy.server import ProxyServer
 from support.dialogue import splits
-from support.proxies import NoNames, finish, rules
+from support.proxies import Blocked, NoNames, finish, rules
 from support.waiting import wait_until_async
 
 OK = NETWORK_V4[256].packed
@@ -29,7 +28,7 @@ OK = NETWORK_V4[256].packed
 class NameService:
     server: ProxyServer
     port: int
-    blocked: list[BlockedConnection]
+    blocked: Blocked
 
     def datagram(self) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -43,11 +42,11 @@ class NameService:
 
 @contextlib.asynccontextmanager
 async def name_service(*allowed: str, limits: ProxyLimits | None = None) -> AsyncIterator[NameService]:
-    blocked: list[BlockedConnection] = []
+    blocked = Blocked()
     names = NoNames()
     policy = NetworkPolicy(allowed=rules(*allowed))
     limits = limits or ProxyLimits()
-    server = ProxyServer(Gate(lambda: policy, None, names), Dialer(), blocked.append, "test", limits=limits)
+    server = ProxyServer(Gate(lambda: policy, None, names), Dialer(), blocked.add, "test", limits=limits)
     listener = socket.create_server(("127.0.0.1", 0))
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind(listener.getsockname())

@@ -15,9 +15,10 @@ from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http.credentials import is_authorized, parse_basic
-from sandboxd.proxy.server import BlockedConnection, ProxyServer
+from sandboxd.proxy.server import ProxyServer
 from sandboxd.settings.origins import BUILT_IN
 from support.origin import Origin
+from support.proxies import Blocked
 
 
 def basic(user: bytes, password: bytes) -> bytes:
@@ -57,12 +58,12 @@ def test_exactly_one_field_counts() -> None:
 
 
 @asynccontextmanager
-async def proxy() -> AsyncIterator[tuple[int, int, list[BlockedConnection]]]:
+async def proxy() -> AsyncIterator[tuple[int, int, Blocked]]:
     """Ports of an HTTP and a SOCKS proxy that allow `ok.test`."""
-    blocked: list[BlockedConnection] = []
+    blocked = Blocked()
     resolver = PinnedResolver({"ok.test": ["127.0.0.1"]}, SystemResolver())
     network = NetworkPolicy(allowed=(HostRule(HostPattern.parse("ok.test"), BUILT_IN),))
-    server = ProxyServer(Gate(lambda: network, None, resolver, resolver.pins), Dialer(), blocked.append)
+    server = ProxyServer(Gate(lambda: network, None, resolver, resolver.pins), Dialer(), blocked.add)
     http, socks = listener(), listener()
     server.serve(http, socks, check)
     try:

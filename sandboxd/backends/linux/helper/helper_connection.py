@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer
 from sandboxd.backends.linux.bwrap.init_pid import InitPidReader
 from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses
 from sandboxd.backends.linux.helper.bridge_protocol import (
@@ -41,7 +41,7 @@ from sandboxd.backends.linux.helper.notifications import (
 from sandboxd.backends.linux.seccomp.notified_calls import call_name
 from sandboxd.errors import DaemonError, InternalError, LaunchError
 from sandboxd.handover.record import Descriptor
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 if TYPE_CHECKING:
     from sandboxd.backends.linux.helper.bridge import Bridge
@@ -453,8 +453,8 @@ _KINDS = {
 }
 
 
-def _refusal(call: RefusedCall) -> Refusal:
-    return Refusal(
+def _refusal(call: RefusedCall) -> DenialEvent:
+    return DenialEvent(
         kind=_KINDS[call.access],
         operation=call_name(call.call, os.uname().machine),
         target=call.path + "…" * call.is_cut,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Observer, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.helper.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.network.capture import Ability
@@ -16,7 +16,7 @@ from sandboxd.errors import LaunchError
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 NOT_LOOKED_THROUGH = "what the command has left was not looked through"
 LOOKED_IN_PART = "only a part of what the command has left was looked through"
@@ -93,7 +93,7 @@ class Launching:
         self.must_stand = False
         self._observer.started()
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: DenialEvent) -> None:
         self._observer.refused(refusal)
 
     def lost(self, count: int) -> None:
@@ -145,7 +145,7 @@ class Launching:
         """Something that a program outside would obey has been given another name."""
         self._log("a protected name appeared during a command and was moved aside", path=path)
         self._observer.refused(
-            Refusal(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
+            DenialEvent(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
         )
 
     def not_looked_through(self, error: Exception) -> None:
@@ -159,7 +159,7 @@ class Launching:
         self._log("what a command has left could not be looked through", error=why)
         place = next(reversed(self.territory.places), "")
         hint = f"look at the git repositories in {place or 'its directory'} before you use them: {why}"
-        self._observer.refused(Refusal(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
+        self._observer.refused(DenialEvent(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
 
     def cancel(self) -> None:
         self._forget()
@@ -194,7 +194,7 @@ class NullObserver:
 
     def failed(self, reason: str, *, outdated: bool = False) -> None: ...
 
-    def refused(self, refusal: Refusal) -> None: ...
+    def refused(self, refusal: DenialEvent) -> None: ...
 
     def lost(self, count: int) -> None: ...
 

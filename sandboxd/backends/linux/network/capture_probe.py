@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
 from sandboxd.backends.linux.network.capture import Ability, Reach, capture_for
@@ -20,6 +20,7 @@ from sandboxd.backends.linux.network.namespace_request import NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.plan.network import NetworkPlan
+from sandboxd.policy.violation import DenialEvent
 
 PATIENCE_S = 20.0
 _BOTH = (Family.V4, Family.V6)
@@ -118,7 +119,7 @@ class _ProbeObserver:
     def failed(self, reason: str, *, outdated: bool = False) -> None:
         self.reason = self.reason or reason
 
-    def refused(self, refusal: Refusal) -> None: ...
+    def refused(self, refusal: DenialEvent) -> None: ...
 
     def lost(self, count: int) -> None: ...
 

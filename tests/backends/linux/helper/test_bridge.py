@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Refusal
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.bridge_protocol import (
     HARMLESS,
@@ -47,7 +47,7 @@ from sandboxd.backends.linux.helper.notifications import (
 )
 from sandboxd.backends.linux.seccomp.syscall_table import MACHINES, SYSCALLS
 from sandboxd.errors import CallerError
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from support.processes import is_alive
 from support.waiting import wait_until_async
 
@@ -84,7 +84,7 @@ class Recorder:
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         self.asked.append((attempt, answer))
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: DenialEvent) -> None:
         self.heard.append(("refused", refusal))
 
     def ended(self, status: int | None) -> None:
@@ -501,7 +501,7 @@ async def test_refused_calls_are_told_with_the_name_of_the_call(setting: Setting
     assert number is not None
     await helper.send(encode_event(RefusedCall(ReportedAccess.WRITE, number, 30, 2, "mkdir", "/etc/x", 3, is_cut=True)))
     await helper.send(encode_event(Lost(40)))
-    expected = Refusal(ViolationKind.WRITE, "mkdirat", "/etc/x…", ViolationSource.SECCOMP, "mkdir", 3)
+    expected = DenialEvent(ViolationKind.WRITE, "mkdirat", "/etc/x…", ViolationSource.SECCOMP, "mkdir", 3)
     assert (await hang_up_and_see(helper, recorder))[3:5] == [("refused", expected), ("lost", 40)]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sandboxd.backends.base import Refusal
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.helper.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.helper.launch import Launching, PendingSetup
@@ -16,7 +15,7 @@ from sandboxd.backends.linux.network.capture import NOTHING
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
-from sandboxd.policy.violation import ViolationKind, ViolationSource
+from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 
 @dataclass
@@ -68,7 +67,7 @@ def launch(around: Around) -> Launching:
     return made
 
 
-REFUSAL = Refusal(ViolationKind.READ, "open", "/x", ViolationSource.SECCOMP)
+REFUSAL = DenialEvent(ViolationKind.READ, "open", "/x", ViolationSource.SECCOMP)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_a_name_that_appeared_is_told_with_where_it_is_now(launch: Launching, ar
     around.appeared = ("/p/.git",)
     launch.ended(0)
     (refusal,) = [one[1] for one in around.heard if one[0] == "refused"]
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, DenialEvent)
     assert (refusal.kind, refusal.target, refusal.hint) == (ViolationKind.WRITE, "/p/.git", "see /p/.git.refused-*")
     assert ("log", "/p/.git") in around.heard
 
