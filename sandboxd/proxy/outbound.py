@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sandboxd.errors import DaemonError
 from sandboxd.policy.decision import Behavior, Decision, Reason
