@@ -137,7 +137,7 @@ async def test_a_change_without_effect_says_why(client: RawClient, running: Runn
     local_file(running).write_text("{}")
     local_file(running).chmod(0o666)  # everybody's, so it may only tighten
     opened = await update(client, change("add", DOMAINS, "ok.test"))
-    assert "ignored" in opened["warnings"][0] and "everybody can write it" in opened["warnings"][0]
+    assert "ignored" in opened["warnings"][0] and "every user can write it" in opened["warnings"][0]
 
 
 async def test_a_dangerous_rule_is_made_with_a_warning(client: RawClient) -> None:

@@ -128,7 +128,7 @@ def leaves_room() -> bool:
 
 
 def watch_limit() -> int:
-    """The number of watches that the user may have, here and in the user namespaces around."""
+    """Return the number of watches that the user may have, by all limits."""
     found = []
     for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:

@@ -1,7 +1,6 @@
-"""A watch of settings files through inotify(7): no thread, no polling, no wake-up without an event.
+"""A watch of settings files through inotify(7): no thread, and no idle wake-ups.
 
-The library watchfiles, which serves the other platforms, polls its queue twenty times a second in a thread. The daemon
-promises to idle without waking up.
+The library watchfiles, which serves the other platforms, polls its queue twenty times a second in a thread.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _MASKS = {
 
 
 class InotifyWatcher:
-    """A watch of a set of paths, which can be replaced at any time; events set `changed`."""
+    """A watch of a replaceable set of paths; events set `changed`."""
 
     def __init__(self) -> None:
-        """Raises `HostError` (`watch_unavailable`) when the kernel gives no inotify instance."""
+        """Raises `HostError` (`watch_unavailable`) without an inotify instance."""
         try:
             self._inotify = inotify.Inotify()
         except HostError as error:

@@ -1,4 +1,4 @@
-"""Which settings files exist for whom: one table. Pure: the environment and all directories come in as arguments.
+"""The table of settings files by source. Pure.
 
 | source | file |
 | --- | --- |
@@ -9,7 +9,7 @@
 | project | the project's `.claude/settings.json`; its `settings.local.json` while its content is not trusted |
 
 The configuration directory is `$SANDBOXD_CONFIG_HOME`, else `~/.claude`. Nothing in the environment moves the managed
-files: whoever runs the daemon could otherwise leave the organisation's rules behind.
+files, since the user could otherwise evade the rules of the administrator.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _MANAGED: dict[str, tuple[tuple[str, bool], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One settings file, or a directory of them (`*.json` in it, in order of name). `in_project` marks files that a
-    repository can bring along or a command can write: only a trusted content of them widens."""
+    """One settings file, or a directory of them (`*.json` in it, in order of name).
+
+    `in_project` marks files that a repository can contain or a command can write: they widen only with trusted content.
+    """
 
     source: Source
     path: str
@@ -51,16 +53,16 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class SettingsLocations:
-    """The files that count for one project, highest source first."""
+    """The settings files of one project, highest source first."""
 
     files: tuple[Location, ...]
     home: str
     local_file: str
-    """Where changes are written."""
+    """The file that changes are written to."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every path that is read, or would be if it existed, without repeats."""
+        """All paths that are read, or would be if they existed, without repeats."""
         return tuple(dict.fromkeys(location.path for location in self.files))
 
 
@@ -73,10 +75,11 @@ def find_locations(
     cli_files: tuple[str, ...] = (),
     managed_root: str = "/",
 ) -> SettingsLocations:
-    """The table above as a list. `cli_files` are settings files named on the command line; `managed_root` is for tests
-    and must never come from the environment. `project` None means no project: the daemon's own settings.
+    """Return the locations of the table above. `project` None means no project.
 
-    Raises `SettingsError` (`settings_invalid`)."""
+    `cli_files` are settings files named on the command line. `managed_root` is for tests and must never come from the
+    environment. Raises `SettingsError` (`settings_invalid`).
+    """
     config = _absolute(environment, CONFIG_VARIABLE) or posixpath.join(home, ".claude")
     managed = _MANAGED["macos" if platform == "macos" else "linux"]
     local, user = posixpath.join(config, "settings.local.json"), posixpath.join(config, "settings.json")
@@ -90,7 +93,7 @@ def find_locations(
         directory = posixpath.join(project, ".claude")
         files.append(Location(Source.LOCAL, posixpath.join(directory, "settings.local.json"), in_project=True))
         files.append(Location(Source.PROJECT, posixpath.join(directory, "settings.json"), in_project=True))
-    # In the home directory the project's files are the user's own: the first, higher reading counts.
+    # In the home directory the project's files are also the user's: the higher source wins.
     unique: dict[str, Location] = {}
     for location in files:
         unique.setdefault(location.path, location)
@@ -98,8 +101,7 @@ def find_locations(
 
 
 def _absolute(environment: Mapping[str, str], name: str) -> str | None:
-    """A path from the environment. One that depends on the directory a daemon was started in would mean another file
-    each time, so it is refused rather than guessed at."""
+    """Return an absolute path from the environment; a relative one is refused."""
     path = environment.get(name)
     if path and not path.startswith("/"):
         raise SettingsError(

@@ -1,5 +1,6 @@
-"""Reading settings files. Every way in which a file can be odd has one clear outcome, and none of them blocks, eats
-memory or loses rules: an absent file is an empty layer, anything else that cannot be read is a broken one.
+"""Reading of settings files, which never blocks, exhausts memory or loses rules.
+
+An absent file is an empty layer. Any other file that cannot be read is a broken layer.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ _OWN_SOURCES = frozenset({Source.FLAG, Source.LOCAL, Source.USER})
 
 ALLOW_TRUST = "sandbox.allowProjectTrust"
 TRUST_MISSING = "trust_missing"
-"""The slug of the warning that a person's local file of a project would widen and is not trusted."""
+"""The slug for a local file of a project that would widen and is not trusted."""
 TRUST_CHANGED = "trust_changed"
-"""The slug of the warning that a content is not the trusted one any more."""
+"""The slug for a content that differs from the trusted one."""
 _WARNED_LINES = 6
 
 
 def read_layers(
     locations: SettingsLocations, cli: Iterable[Layer] = (), trust: TrustStore | None = None
 ) -> tuple[Layer, ...]:
-    """Read every file of `locations`, and put `cli` (layers that came with a call) beside them. `trust` is what people
-    have trusted of files in projects: without it those may only tighten.
+    """Read every file of `locations`, beside `cli`, the layers of a call.
 
-    Never raises. An absent file gives an empty layer, so that its path is known and can be protected. A file that is
-    reached under two names counts once, under the higher source.
+    Never raises. `trust` holds the trusted contents of files in projects, which may otherwise only tighten. An absent
+    file gives an empty layer, so that its path is known and can be protected. A file with two names counts once, under
+    the higher source.
     """
     layers: list[Layer] = list(cli)
     seen: set[tuple[int, int]] = set()
     for location in locations.files:
-        believed = trust if location.in_project and trust_is_allowed(layers) else None
-        layers.append(_read_once(location, locations.home, seen, believed))
+        store = trust if location.in_project and trust_is_allowed(layers) else None
+        layers.append(_read_once(location, locations.home, seen, store))
         if location.directory:
             layers += (_read_once(inner, locations.home, seen) for inner in drop_ins(location))
     return tuple(layers)
 
 
 def trust_is_allowed(layers: Iterable[Layer]) -> bool:
-    """Whether managed settings, which are read first, let people trust files of projects."""
+    """Return whether managed settings, which come first, permit trust."""
     managed = (layer.values.get(ALLOW_TRUST) for layer in layers if layer.source is Source.MANAGED)
     return not any(isinstance(placed, Placed) and placed.value is False for placed in managed)
 
 
 def drop_ins(location: Location) -> tuple[Location, ...]:
-    """The files of a drop-in directory, by name. Hidden files and editors' copies do not end in `.json`."""
+    """Return the `.json` files of a drop-in directory, by name, without hidden ones."""
     try:
         names = sorted(os.listdir(location.path))
     except OSError:
@@ -83,8 +84,7 @@ def read_layer(location: Location, home: str, trust: TrustStore | None = None) -
 
 
 def read_content(location: Location) -> bytes | None:
-    """The bytes of a settings file as `read_layer` would parse them; None where there is no such file. Raises
-    SettingsError."""
+    """Return the bytes of a settings file; None if absent. Raises SettingsError."""
     try:
         return _read_bounded(location.path, MAX_PROJECT_BYTES if location.in_project else MAX_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
@@ -94,12 +94,14 @@ def read_content(location: Location) -> bytes | None:
             return None
         raise SettingsError(fault.slug, f"{location.path} {fault.message}", hint=fault.hint) from fault
     except OSError as fault:
-        raise SettingsError("settings_unreadable", f"{location.path} cannot be read: {fault.strerror}") from fault
+        raise SettingsError("settings_unreadable", f"cannot read {location.path}: {fault.strerror}") from fault
 
 
 def trust_subject(location: Location) -> tuple[str, str]:
-    """Under which real directory and name the content of a file is trusted. A project's files go by the project,
-    whatever links lead on from there; any other file goes by where it really is."""
+    """Return the real directory and the name under which a content is trusted.
+
+    Files of a project go by the project, wherever links lead from there; other files go by their real path.
+    """
     directory, name = os.path.split(location.path)
     project, folder = os.path.split(directory)
     if location.source not in (Source.LOCAL, Source.PROJECT) or folder != ".claude":
@@ -128,7 +130,9 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust:
             return empty
         return broken_layer(error(fault.slug, fault.message, _at(location), hint=fault.hint), source, path)
     except OSError as fault:
-        hint = "make it readable for the user who runs sandboxd" if fault.errno in (errno.EACCES, errno.EPERM) else ""
+        hint = (
+            "make it readable for the user that sandboxd runs as" if fault.errno in (errno.EACCES, errno.EPERM) else ""
+        )
         problem = error("settings_unreadable", f"cannot be read: {fault.strerror}", _at(location), hint=hint)
         return broken_layer(problem, source, path)
     identity = (status.st_dev, status.st_ino)
@@ -141,9 +145,10 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust:
 
 
 def keeps_absent(path: str) -> bool:
-    """Whether it is the empty directory with which the daemon keeps this very name from being created by a sandbox, see
-    `host.placeholders.placeholder_set`: with a command in the home directory, that is what stands for the user's
-    settings."""
+    """Return whether this is a placeholder of the daemon (`host.placeholders`).
+
+    A command in the home directory makes the daemon put one in the place of absent user settings.
+    """
     try:
         status = os.lstat(path)
         return (
@@ -157,7 +162,7 @@ def keeps_absent(path: str) -> bool:
 
 
 def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) -> Layer:
-    """A file that commands may have written: its very content was trusted, or it may only tighten."""
+    """Parse a file that commands may have written; only trusted content may widen."""
     directory, name = trust_subject(location)
     record = None if trust is None else trust.find(directory)
     trusted = None if record is None else record.files.get(name)
@@ -167,7 +172,7 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
     of_project = name.startswith(".claude/")
     source = Source.PROJECT if of_project else location.source
     subject = directory if of_project else location.path
-    reason, hint = f"{PROJECT_DISTRUST}, until a person trusts this content", f"sandboxd trust {quote(subject)}"
+    reason, hint = f"{PROJECT_DISTRUST}, until the user trusts this content", f"sandboxd trust {quote(subject)}"
     slug, changed = TRUST_MISSING, ""
     if record is not None and (of_project or trusted is not None):
         slug, lines = TRUST_CHANGED, difference("" if trusted is None else trusted.text, data)
@@ -176,9 +181,9 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
         changed = f"{reason}; the difference: {' | '.join(lines[:_WARNED_LINES])}{more}"
     layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason)
     if not widening(layer) or (record is None and location.source is Source.PROJECT):
-        return layer  # nothing is lost, or it came with the project, and `settings show` tells
-    said = warning(slug, changed or reason, _at(location), hint=hint)
-    return replace(layer, problems=(said, *layer.problems))
+        return layer  # no value is lost, or the file is the project's, and `settings show` lists what is ignored
+    problem = warning(slug, changed or reason, _at(location), hint=hint)
+    return replace(layer, problems=(problem, *layer.problems))
 
 
 def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
@@ -194,10 +199,12 @@ def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -
 
 
 def _foreign(status: os.stat_result, home: str) -> str:
-    """Why a file is not this user's word; empty when it is. The owner of the home directory counts as this user:
-    containers run as root over a mounted home."""
+    """Return why a file is not under the user's control; empty when it is.
+
+    The owner of the home directory counts as the user: containers run as root over a mounted home.
+    """
     if status.st_mode & stat.S_IWOTH:
-        return "everybody can write it"
+        return "every user can write it"
     owners = {0, os.geteuid()}
     with contextlib.suppress(OSError):
         owners.add(os.stat(home).st_uid)
@@ -205,7 +212,7 @@ def _foreign(status: os.stat_result, home: str) -> str:
 
 
 def _directory_layer(location: Location) -> Layer:
-    """A drop-in directory is an empty layer of its own: absent is fine, unreadable is not."""
+    """Return the layer of a drop-in directory: empty, or broken if unreadable."""
     try:
         os.listdir(location.path)
     except FileNotFoundError:
@@ -225,13 +232,13 @@ class _Unreadable(Exception):
 
 
 def _read_bounded(path: str, most: int) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: opening a named pipe must not wait for somebody to write into it.
+    # O_NONBLOCK: opening a named pipe must not wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-            raise _Unreadable("settings_not_a_file", f"is {kind}, not a file", "remove it, or put a file there")
+            raise _Unreadable("settings_not_a_file", f"is {kind}, not a file", "remove it, or replace it by a file")
         if status.st_size > most:
             raise _Unreadable("settings_too_large", f"has {status.st_size} bytes, the limit is {most}")
         data = bytearray()

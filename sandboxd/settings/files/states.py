@@ -1,7 +1,7 @@
-"""The state of settings files by which a change is noticed without a watch: a few system calls before each command.
+"""The state of settings files, by which a change is noticed without a watch.
 
-A watch reports a change a moment after it, and the system may allow none. A rule that was written before a command is
-asked for has to hold for it, so the files are looked at again then.
+A watch reports a change a moment later, and the system may allow none. A rule that was written before a command has to
+hold for it, so the files are examined again before each command, with a few system calls.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sandboxd.settings.files.locations import Location
 from sandboxd.settings.files.reading import drop_ins, keeps_absent
 
 _TICK = 100_000_000
-"""Nanoseconds, several times what the clock of a file system takes for one step."""
+"""Nanoseconds, several times one step of the clock of a file system."""
 _COARSE_TICK = 2_100_000_000
-"""The same where times are kept in seconds."""
+"""The same for a file system with times in seconds."""
 _SECOND = 1_000_000_000
 
 State = tuple[int, ...]
@@ -26,15 +26,17 @@ State = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileStates:
-    """`settled` is False where a further change could leave the same state, since it comes within one step of the
-    clock: then the files have to be read again although nothing differs."""
+    """The states of files; `settled` means that any change gives another state.
+
+    Otherwise the last change is within one tick of the clock, and the files have to be read again.
+    """
 
     states: tuple[State, ...]
     settled: bool
 
 
 def look_at_files(locations: Iterable[Location]) -> FileStates:
-    """The states of all files of these locations. To be called before they are read. Never raises."""
+    """Return the states of all files of these locations, before a read. Never raises."""
     states: list[State] = []
     for location in locations:
         states.append(file_state(location.path))
@@ -45,14 +47,16 @@ def look_at_files(locations: Iterable[Location]) -> FileStates:
 
 
 def look_at_file(path: str) -> FileStates:
-    """The same for one file."""
+    """Return the state of one file, before it is read. Never raises."""
     state = file_state(path)
     return FileStates((state,), _is_settled(state, time.time_ns()))
 
 
 def file_state(path: str) -> State:
-    """Device, inode, mode, size and times in nanoseconds; of a link its own and those of the file that it leads to. A
-    negative errno for what is not there."""
+    """Return device, inode, mode, size and times (ns); a negative errno if absent.
+
+    For a link the numbers of its target follow its own.
+    """
     try:
         state = os.lstat(path)
         if stat.S_ISREG(state.st_mode):

@@ -1,7 +1,7 @@
-"""Which contents of settings files a person has trusted: a record for each directory, with the SHA-256 of each file.
+"""Trusted contents of settings files: a record for each directory, by SHA-256.
 
-The records lie in a directory that is masked in every sandbox. What is not surely such a record counts as none: then a
-file may only tighten.
+The directory of the records is masked in every sandbox. Content that is not surely a valid record counts as none: then
+a file may only tighten.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class TrustedFile:
 
 @dataclass(frozen=True, slots=True)
 class TrustedDirectory:
-    """`directory` is a real path; `files` go by their names relative to it; `trusted_at` is in seconds since the
-    epoch."""
+    """The record of a real path; `files` by their names relative to it.
+
+    `trusted_at` is in seconds since the epoch.
+    """
 
     directory: str
     files: Mapping[str, TrustedFile] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class TrustStore:
         self.directory = directory
 
     def make(self) -> bool:
-        """Make the directory, so that it can be masked; False when it cannot be made or is not this user's."""
+        """Make the directory, so that it can be masked; False when it is not usable."""
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             return _is_own(os.lstat(self.directory), stat.S_IFDIR)
@@ -57,12 +59,12 @@ class TrustStore:
             return False
 
     def find(self, directory: str) -> TrustedDirectory | None:
-        """The record of a directory, by its real path; None when there is none that can be used."""
+        """Return the record of a real directory; None without a usable one."""
         found = self._read(self._path(directory))
         return found if found is not None and found.directory == directory else None
 
     def state(self, directory: str) -> tuple[int, ...]:
-        """What differs after the record of a directory was written or removed."""
+        """Return a value that changes with each write or removal of a record."""
         try:
             status = os.stat(self._path(directory))
         except OSError:
@@ -70,7 +72,7 @@ class TrustStore:
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def all(self) -> tuple[TrustedDirectory, ...]:
-        """All records, by directory."""
+        """Return all records, by directory."""
         try:
             names = os.listdir(self.directory)
         except OSError:
@@ -86,7 +88,7 @@ class TrustStore:
         new = f"{path}.{secrets.token_hex(8)}"
         try:
             if not self.make():
-                raise PermissionError(0, "it is not a directory of this user alone", self.directory)
+                raise PermissionError(0, "it is not a directory that only this user can write", self.directory)
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="ascii") as file:
                 json.dump(value, file)
@@ -99,12 +101,12 @@ class TrustStore:
                 os.unlink(new)
             raise SettingsError(
                 "trust_unwritable",
-                f"{self.directory}: what is trusted cannot be written there: {fault.strerror}",
+                f"cannot write the record of trust in {self.directory}: {fault.strerror}",
                 hint=f"make {self.directory} a directory that only you can write",
             ) from fault
 
     def remove(self, directory: str) -> bool:
-        """Forget a directory; False when nothing of it was trusted. Raises SettingsError `trust_unwritable`."""
+        """Forget a directory; False without a record. Raises `trust_unwritable`."""
         try:
             os.unlink(self._path(directory))
             _sync(self.directory)
@@ -112,7 +114,7 @@ class TrustStore:
             return False
         except OSError as fault:
             raise SettingsError(
-                "trust_unwritable", f"{self.directory}: nothing can be removed there: {fault.strerror}"
+                "trust_unwritable", f"cannot remove the record of trust in {self.directory}: {fault.strerror}"
             ) from fault
         return True
 
@@ -137,45 +139,52 @@ class TrustStore:
 
 
 class OpenedPlaces:
-    """Directories that commands of any daemon of this user could write, by their real paths: one a line, as JSON, in
-    the file `path` beside the records. A settings file in one of them may be what a command has left there."""
+    """Real paths of directories that commands of any daemon of the user could write.
+
+    The file `path`, beside the records, has one a line, as JSON. A command may have left a settings file in them.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._known: set[str] = set()
         self._state: tuple[int, ...] = ()
         self._added = self._synced = 0
-        """How often something was added, and how much of that a failure of power leaves."""
+        """The number of additions, and of those that are on the disk."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that was added is on the disk."""
+        """Return whether all additions are on the disk."""
         return self._synced == self._added
 
     def sync(self) -> None:
-        """Wait until it is. For a worker thread. Raises SettingsError as `add`."""
+        """Wait until they are, in a worker thread. Raises `opened_unwritable`."""
         added = self._added
         try:
             _sync(self._path)
             _sync(os.path.dirname(self._path))
-        except FileNotFoundError:  # a person has removed it
+        except FileNotFoundError:  # removed by the user
             pass
         except OSError as fault:
             raise self._unwritable(fault) from fault
         self._synced = max(self._synced, added)
 
     def add(self, paths: Iterable[str], store: TrustStore) -> None:
-        """Remember further ones, durably after `sync`. Raises SettingsError `opened_unwritable` where the record cannot
-        be written although this user may write there: the next daemon would believe what commands leave there. A home
-        that cannot be written at all has no record, and then no place is believed (`read`)."""
+        """Record further directories, durably after `sync`.
+
+        Raises SettingsError `opened_unwritable` when the user may write the record and writing fails: the next daemon
+        would trust what commands leave there. A home without write permission has no record, and no directory is
+        trusted (`read`).
+        """
         known = self.read()
         new = {path for path in map(real_path, paths) if not _is_in(path, known)}
         if not new or not self._can_be_kept():
             return
-        lines = "".join(f"\n{json.dumps(path)}" for path in sorted(new))  # begun anew where a line was cut off
+        lines = "".join(
+            f"\n{json.dumps(path)}" for path in sorted(new)
+        )  # a new line, since the last one may be cut off
         try:
             if not store.make():
-                raise PermissionError(errno.EPERM, "it is not a directory of this user alone")
+                raise PermissionError(errno.EPERM, "it is not a directory that only this user can write")
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(self._path, flags, 0o600), "w", encoding="ascii") as file:
                 file.write(lines)
@@ -186,21 +195,20 @@ class OpenedPlaces:
     def _unwritable(self, fault: OSError) -> SettingsError:
         return SettingsError(
             "opened_unwritable",
-            f"{self._path}: what commands may write cannot be recorded there: {fault.strerror}",
-            hint=f"make room on the disk, and {os.path.dirname(self._path)} a directory that only you can write",
+            f"cannot record in {self._path} which directories commands may write: {fault.strerror}",
+            hint=f"free some disk space, and make {os.path.dirname(self._path)} a directory that only you can write",
         )
 
     def _can_be_kept(self) -> bool:
-        """Whether this user can write the record, or could make the directories to it."""
+        """Return whether the user can write the record, or make its directories."""
         at = self._path
         while not os.path.lexists(at):
             at = os.path.dirname(at)
-        there = at == os.path.dirname(self._path)
-        return os.access(at, os.W_OK) and (not there or _is_own(os.lstat(at), stat.S_IFDIR))
+        is_made = at == os.path.dirname(self._path)
+        return os.access(at, os.W_OK) and (not is_made or _is_own(os.lstat(at), stat.S_IFDIR))
 
     def read(self) -> set[str]:
-        """All of them. The root where there are too many, where what is there is not such a file, and where none can be
-        kept."""
+        """Return all directories; the root when there are too many or no valid record."""
         try:
             status = os.lstat(self._path)
         except OSError:
@@ -226,7 +234,7 @@ class OpenedPlaces:
 
 
 def _sync(path: str) -> None:
-    """Wait until a file, or what stands in a directory, is on the disk."""
+    """Wait until a file, or the entries of a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -235,7 +243,7 @@ def _sync(path: str) -> None:
 
 
 def _is_in(path: str, places: set[str]) -> bool:
-    """Whether a canonical path is one of these directories, or lies below one."""
+    """Return whether a canonical path is one of these directories or below one."""
     while path not in places:
         if path == "/":
             return False
@@ -244,7 +252,7 @@ def _is_in(path: str, places: set[str]) -> bool:
 
 
 def real_path(path: str) -> str:
-    """Where links lead, as far as this process may follow them: a link below /proc may be another process's."""
+    """Resolve links as far as this process may; /proc has links of other processes."""
     try:
         return os.path.realpath(path)
     except OSError:
@@ -252,30 +260,30 @@ def real_path(path: str) -> str:
 
 
 def trust_directory(home: str) -> str:
-    """Where the records of a user lie."""
+    """Return the directory of a user's records."""
     return os.path.join(home, ".local/state/sandboxd/trust")
 
 
 def opened_file(home: str) -> str:
-    """The record of what was opened for commands (`OpenedPlaces`)."""
+    """Return the record of directories that were opened for commands."""
     return os.path.join(trust_directory(home), "opened")
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 by which a content is known."""
+    """Return the SHA-256 of a content."""
     return hashlib.sha256(data).hexdigest()
 
 
 def remembered(data: bytes) -> TrustedFile:
-    """What a record keeps of a file: its digest, and its text for a later difference."""
+    """Return the record of a file: its digest, and its text for a later difference."""
     return TrustedFile(digest(data), data.decode("utf-8", "replace"))
 
 
 def difference(before: str, after: bytes) -> tuple[str, ...]:
-    """The lines that were removed (`-`) and added (`+`), bounded, each fit for a terminal."""
+    """List removed (`-`) and added (`+`) lines, bounded and printable."""
     new = after.decode("utf-8", "replace").splitlines()
     old = before.splitlines()
-    if len(old) + len(new) > 2000:  # comparing takes quadratic time, and an attacker chooses the text
+    if len(old) + len(new) > 2000:  # quadratic time, and a command may have written the text
         return ("(too long to compare)",)
     lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:3] not in ("---", "+++", "@@ ")]
     shown = ["".join(c if c.isprintable() else " " for c in line[:_SHOWN_LETTERS]) for line in lines[:_SHOWN_LINES]]
@@ -284,5 +292,5 @@ def difference(before: str, after: bytes) -> tuple[str, ...]:
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
-    """Of this user, and writable for nobody else."""
+    """Return whether a file is the user's, and writable for no other user."""
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -1,8 +1,8 @@
-"""What has to be watched so that any change of a settings file is noticed: inodes, and what may happen to them.
+"""The paths to watch so that any change of a settings file is noticed.
 
-A file that exists is watched itself, not its directory: other files in it can change all day without waking anybody.
-Replacing a file or moving a directory above it is seen on the old inode. Where something does not exist yet, the
-nearest directory that does is watched for new names.
+An existing file is watched itself, not its directory, so that changes of other files there wake no daemon. Replacing a
+file or moving a directory above it is an event of the old inode. For a file that does not exist, the nearest existing
+directory is watched for new names.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MAX_LINKS = 16
 
 
 class Watch(Enum):
-    """What is of interest about one path."""
+    """The events of interest at one path."""
 
     CONTENT = "content"
-    """Written, truncated, changed mode, replaced, removed."""
+    """The file is written, truncated, replaced or removed, or its mode changes."""
     PLACE = "place"
-    """Moved or removed: a directory, or a symbolic link itself, on the way to a file."""
+    """A directory or symlink on the way to a file is moved or removed."""
     NAMES = "names"
     """Entries appear, disappear or are replaced in a directory."""
     ENTRY = "entry"
-    """The same, and whatever else happens to one that we may not read: inotify(7) wants read permission for a watch."""
+    """The same, and any event of an entry that cannot be read: inotify(7) needs read permission for a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedPath:
-    """`names` limits NAMES and ENTRY to these entries; empty means every entry ending in `.json`."""
+    """A path with its events; `names` limits NAMES and ENTRY, empty means `*.json`."""
 
     path: str
     watch: Watch
@@ -42,7 +42,7 @@ class WatchedPath:
 
 
 def watched_paths(locations: Iterable[Location]) -> frozenset[WatchedPath]:
-    """Look at the file system and list what to watch for these locations now. Never raises."""
+    """List what to watch for these locations, as of now. Never raises."""
     found: set[WatchedPath] = set()
     for location in locations:
         _follow(location.path, location.directory, found)
@@ -50,7 +50,7 @@ def watched_paths(locations: Iterable[Location]) -> frozenset[WatchedPath]:
 
 
 def _follow(path: str, directory: bool, found: set[WatchedPath]) -> None:
-    """Walk down a path component by component, through links, and note what can change."""
+    """Walk down a path by component, through links, and note what can change."""
     pending = [part for part in path.split("/") if part]
     here, links = "/", 0
     while pending:

@@ -1,12 +1,12 @@
-"""Noticing that settings files changed: one report for each burst, none for what does not concern us.
+"""A watch of settings files: one report for each burst of changes.
 
     async with SettingsWatcher(locations.files) as watcher:
         async for _ in watcher.changes():
             ...read all files again...
 
 Changes are reported after a quiet moment (`shortest`), and at the latest after `longest` while they go on. The set of
-watched files is brought up to date *before* a report, so that nothing can change unnoticed between a report and the
-reading that it leads to. Whether anything really differs is for the reader to find out.
+watched files is updated *before* a report, so that no change is missed between the report and the read. The reader
+finds out whether anything differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST = 0.3
 
 
 class Feed(Protocol):
-    """The operating system's side: sets `changed` when something happened to one of the paths given last."""
+    """The system's source of events: sets `changed` after an event at a watched path."""
 
     changed: asyncio.Event
 
@@ -37,7 +37,7 @@ class Feed(Protocol):
 
 
 class SettingsWatcher:
-    """Watches settings locations; the set can be replaced while it runs. An async context manager."""
+    """A watch of settings locations, which can be replaced; an async context manager."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SettingsWatcher:
         self._feed = feed
 
     async def __aenter__(self) -> SettingsWatcher:
-        """From here on no change is missed. Raises `HostError` when the system cannot watch."""
+        """Start; no later change is missed. Raises `HostError` without a watch."""
         if self._feed is None:
             self._feed = _system_feed()
         self._arm()
@@ -64,23 +64,23 @@ class SettingsWatcher:
             self._feed.close()
 
     def set_locations(self, locations: Iterable[Location]) -> None:
-        """Watch these from now on (another project was opened or closed). Read the files after the call, not before."""
+        """Watch these locations from now on. Read the files after the call."""
         self._locations = dict.fromkeys(locations)
         self._arm()
 
     def include(self, locations: Iterable[Location]) -> None:
-        """Watch these as well, at no cost for those that are watched already. Read the files after the call."""
+        """Watch these locations in addition. Read the files after the call."""
         new = dict.fromkeys(location for location in locations if location not in self._locations)
         self._locations |= new
         assert self._feed is not None
         self._watch_all(new, self._feed.watch_also)
 
     def __len__(self) -> int:
-        """How many locations are watched."""
+        """Return the number of watched locations."""
         return len(self._locations)
 
     async def changes(self) -> AsyncIterator[None]:
-        """One item for each burst of changes, for ever."""
+        """Yield once for each burst of changes, for ever."""
         assert self._feed is not None, "enter the watcher first"
         loop = asyncio.get_running_loop()
         while True:
@@ -98,13 +98,12 @@ class SettingsWatcher:
             yield
 
     def _arm(self) -> None:
-        """Watch what the file system looks like now."""
         assert self._feed is not None
         self._watch_all(self._locations, self._feed.watch)
 
     @staticmethod
     def _watch_all(locations: Iterable[Location], watch: Callable[[frozenset[WatchedPath]], None]) -> None:
-        """Twice, since it may change while we look."""
+        """Watch until the list of paths is stable, since it may change meanwhile."""
         before: frozenset[WatchedPath] | None = None
         for _ in range(8):
             paths = watched_paths(locations)
@@ -123,13 +122,13 @@ def _system_feed() -> Feed:
 
 
 def _existing_directories(paths: Iterable[str]) -> set[str]:
-    """The directories among these paths, and the directories that the others are in."""
+    """Return these paths that are directories, and the parents of the others."""
     directories = {path if os.path.isdir(path) else os.path.dirname(path) for path in paths}
     return {directory for directory in directories if os.path.isdir(directory)}
 
 
 class WatchfilesFeed:
-    """The other platforms: watchfiles over the directories concerned. It wakes up on its own a few times a second."""
+    """The feed of other platforms, by watchfiles; it polls a few times a second."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()

@@ -1,14 +1,13 @@
-"""Changing a settings file so that nobody's work is lost: not another daemon's, not an editor's, not ours.
+"""Changes of settings files that lose no work of another program.
 
-- Daemons take turns through an advisory lock on a directory, which leaves no file behind: one of theirs that commands
-  cannot open, since whoever can open a directory or file can keep it locked (flock(2)). Another program of the user
-  could still keep it locked, so nobody waits for ever.
+- Daemons take turns through an advisory lock on a directory of theirs. Commands cannot open it, since a process that
+  can open a directory can keep it locked (flock(2)). Another program of the user could, so the wait is bounded.
 - An editor takes no lock. The new file is *exchanged* with the old one (renameat2 RENAME_EXCHANGE, macOS renamex_np
-  RENAME_SWAP), and what comes out is compared with what the change was based on. If somebody saved in between, the
-  change is made again on their text, so both stay.
-- The file is never a link that we follow, and never half written: a temporary file beside it, flushed, then exchanged.
+  RENAME_SWAP), and the old file is compared with the text that the change is based on. If another program saved in
+  between, the change is made again on its text.
+- No link is followed, and no file is half written: a temporary file beside it is flushed, then exchanged.
 
-Everything goes through one descriptor of the directory, so that a directory swapped for a link changes nothing.
+All steps use one descriptor of the directory, so that replacing the directory by a link changes nothing.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from sandboxd.settings.jsonc import MAX_BYTES
 
 ATTEMPTS = 20
 LOCK_PATIENCE_S = 5.0
-"""Daemons that write at the same time take some milliseconds each."""
+"""A daemon that writes holds the lock for some milliseconds."""
 _LOCK_LOOK_S = 0.005
 _RENAME_EXCHANGE = 2
 _RENAME_SWAP = 2
 
 
 def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "", *, follow: bool = True) -> bool:
-    """Replace the text of a settings file by `edit(text)`; an absent file counts as empty text, its directory is made.
-    True when something changed.
+    """Replace the text of a settings file by `edit(text)`; True when it changed.
 
-    `lock_directory` is the one that is locked meanwhile, of all daemons of this user; without one the file's own.
-    Without `follow` the file's directory must not be a link: a command may have put it there.
-    `edit` may be called several times, each time with the newest text. Raises `SettingsError`: `settings_is_link`,
-    `settings_not_a_file`, `settings_too_large`, `settings_not_utf8`, `settings_unwritable`, `settings_busy`, and what
-    `edit` raises."""
+    An absent file counts as empty text, and its directory is made. `lock_directory` is common to all daemons of the
+    user; without it the directory of the file is locked. Without `follow`, that directory must not be a link, which a
+    command may have made. `edit` may be called several times, each time with the newest text. Raises `SettingsError`:
+    `settings_is_link`, `settings_not_a_file`, `settings_too_large`, `settings_not_utf8`, `settings_unwritable`,
+    `settings_busy`, and what `edit` raises.
+    """
     directory, name = os.path.split(path)
     try:
         if not os.path.lexists(directory) or follow:
@@ -55,15 +54,18 @@ def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "", *
     except OSError as fault:
         raise SettingsError(
             "settings_unwritable",
-            f"{path} cannot be written: {fault.strerror}",
+            f"cannot write {path}: {fault.strerror}",
             hint="check the owner and mode of the file and its directory",
             data={"file": path},
         ) from fault
 
 
 def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
-    """`base` is the text that the change is made on, `present` the one that we believe to be in place. They differ
-    once somebody saved between our reading and our exchange: then their text came out and is the new base."""
+    """Exchange the file until no other change came in between.
+
+    `base` is the text that the change is made on, `present` the text that should be in place. They differ after another
+    program has saved between the read and the exchange: its text came out, and is the new base.
+    """
     _remove_leftovers(at, name)
     base = present = _read(at, name, path)
     for _ in range(ATTEMPTS):
@@ -84,14 +86,14 @@ def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
                 return True
             base, present = came_out, _Content(new.encode("utf-8"), came_out.status)
         except FileNotFoundError:
-            present = None  # deleted meanwhile: the exchange found nothing to exchange with
+            present = None  # deleted meanwhile
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=at)
             os.fsync(at)
     raise SettingsError(
         "settings_busy",
-        f"{path} is being changed by another program all the time",
+        f"cannot write {path}: another program keeps changing it",
         hint="try again",
         data={"file": path},
     )
@@ -123,16 +125,15 @@ def _lock(descriptor: int, directory: str) -> None:
             if time.monotonic() >= until:
                 raise SettingsError(
                     "settings_busy",
-                    f"a program keeps {directory} locked (flock), so nothing is changed there",
-                    hint=f"end that program (lslocks and fuser {quote(directory)} show it), and try again; an editor "
-                    "needs no lock",
+                    f"cannot change settings: another program keeps {directory} locked (flock)",
+                    hint=f"end that program (lslocks and fuser {quote(directory)} show it), or use an editor",
                     data={"file": directory},
                 ) from None
         time.sleep(_LOCK_LOOK_S)
 
 
 class _Content:
-    """What a file held, and what a replacement has to keep."""
+    """The content of a file, and the status that a replacement keeps."""
 
     def __init__(self, data: bytes, status: os.stat_result) -> None:
         self.data = data
@@ -140,7 +141,7 @@ class _Content:
 
     def text(self, path: str) -> str:
         if not self.data:
-            # An editor that is about to write, or an accident. Taking it for "no settings" could lose some.
+            # An editor that is about to write, or an accident: replacing it could lose settings.
             raise SettingsError(
                 "settings_empty", f"{path} is empty", hint="write an empty object into it, or delete it"
             )
@@ -159,7 +160,7 @@ def _read(at: int, name: str, path: str) -> _Content | None:
         if fault.errno == errno.ELOOP:
             raise SettingsError(
                 "settings_is_link",
-                f"{path} is a symbolic link, which is not written through",
+                f"cannot write {path}: it is a symbolic link",
                 hint="change the file that it points to, or replace the link by a file",
                 data={"file": path},
             ) from None
@@ -167,14 +168,18 @@ def _read(at: int, name: str, path: str) -> _Content | None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError("settings_not_a_file", f"{path} is not a file", data={"file": path})
+            raise SettingsError(
+                "settings_not_a_file", f"cannot write {path}: it is not a regular file", data={"file": path}
+            )
         data = bytearray()
         while chunk := os.read(descriptor, MAX_BYTES + 1 - len(data)):
             data += chunk
     finally:
         os.close(descriptor)
     if len(data) > MAX_BYTES:
-        raise SettingsError("settings_too_large", f"{path} has more than {MAX_BYTES} bytes", data={"file": path})
+        raise SettingsError(
+            "settings_too_large", f"cannot write {path}: it has more than {MAX_BYTES} bytes", data={"file": path}
+        )
     return _Content(bytes(data), status)
 
 
@@ -195,7 +200,7 @@ def _write_beside(at: int, name: str, text: str, old: _Content | None) -> str:
 
 
 def _remove_leftovers(at: int, name: str) -> None:
-    """Temporary files of a daemon that died while it wrote. We hold the lock, so nobody is using them."""
+    """Remove temporary files of a daemon that died; the lock is held."""
     for entry in os.listdir(at):
         if entry.startswith(f".{name}.") and entry.endswith(".tmp"):
             with contextlib.suppress(OSError):
@@ -203,7 +208,7 @@ def _remove_leftovers(at: int, name: str) -> None:
 
 
 def _move_to_new(at: int, temporary: str, name: str) -> bool:
-    """Put a file where none is; False when somebody made one meanwhile."""
+    """Put a file where none is; False when another program made one meanwhile."""
     try:
         os.link(temporary, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
     except FileExistsError:
@@ -212,8 +217,10 @@ def _move_to_new(at: int, temporary: str, name: str) -> bool:
 
 
 def _exchange(at: int, temporary: str, name: str) -> None:
-    """Swap two files in one step. Where the file system cannot, replace: the old text is then in `temporary` no more,
-    so keep it there by linking it first."""
+    """Swap two files in one step.
+
+    A file system without this step gets a rename; a link made before keeps the old text in `temporary`.
+    """
     code = _rename_exchange()(at, temporary, name)
     if code == 0:
         return
@@ -227,7 +234,7 @@ def _exchange(at: int, temporary: str, name: str) -> None:
 
 @cache
 def _rename_exchange() -> Callable[[int, str, str], int]:
-    """The C library's exchange call as a function that returns 0 or an errno."""
+    """Return the exchange call of the C library, which returns 0 or an errno."""
     library = ctypes.CDLL(None, use_errno=True)
     name, flag = ("renameatx_np", _RENAME_SWAP) if sys.platform == "darwin" else ("renameat2", _RENAME_EXCHANGE)
     function = getattr(library, name, None)

@@ -88,7 +88,7 @@ def test_what_cannot_be_edited_is_left_alone(tmp_path: Path) -> None:
         assert path.read_text() == text
     path.unlink()
     path.mkdir()
-    with pytest.raises(SettingsError, match="not a file"):
+    with pytest.raises(SettingsError, match="not a regular file"):
         edit_file(str(path), add("a"))
     path.rmdir()
     (tmp_path / "plain").write_text("x")
