@@ -10,9 +10,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from sandboxd.policy.decision import ONLY_MANAGED, Decision, Reason
 from sandboxd.policy.paths.protected_names import is_protected_name
@@ -299,6 +300,37 @@ HINTS: tuple[Hint, ...] = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class DenialText:
+    """Texts for a reason: why learning suggests no rule, and the last hint."""
+
+    left_out: str = ""
+    hint: str = ""
+
+
+_EXPLAIN = "see the rule that decides: sandboxd explain"
+DENIALS: Final[Mapping[Reason, DenialText]] = {
+    Reason.HOST_DENIED: DenialText("a rule denies the host", "take out the rule {rule}: a deny beats every allow"),
+    Reason.HOST_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} host {{host}}"),
+    Reason.HOST_INVALID: DenialText("it is no valid host", "write the host as a name or an address"),
+    Reason.LOCAL_ADDRESS: DenialText("it is an address of this machine or its network", f"{_EXPLAIN} host {{host}}"),
+    Reason.ADDRESS_DENIED: DenialText("a rule denies the address", f"{_EXPLAIN} host {{host}}"),
+    Reason.SERVER_NAME: DenialText("a tunnel to another host asked for it", f"{_EXPLAIN} host {{host}}"),
+    Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user, who said no, before another try"),
+    Reason.PROMPT_UNANSWERED: DenialText(hint="answer the prompt while the command waits"),
+    Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),
+    Reason.PATH_DENIED: DenialText(),
+    Reason.PATH_PROTECTED: DenialText("it is protected, because a program outside the sandbox obeys it"),
+    Reason.PATH_KEPT: DenialText("it can be written, and has to stay in its place", f"{_EXPLAIN} path {{path}}"),
+    Reason.SOCKET_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} socket {{path}}"),
+    Reason.SOCKET_CONTROL: DenialText("its server acts outside the sandbox", f"{_EXPLAIN} socket {{path}}"),
+    Reason.SOCKET_OWN: DenialText("it is sandboxd's own"),
+    Reason.SOCKET_REDIRECTED: DenialText("a listed path leads there by a link that the command can change"),
+    Reason.SOCKET_BROUGHT: DenialText("its place is open, and it came there after the command had started"),
+}
+"""Texts for every reason of a violation. A new reason needs one, and a row of `HINTS` or a hint here."""
+
+
 def hint_for(symptom: Symptom) -> str:
     """Return the hint: particular rows, the decision's own hint, general rows."""
     decision = symptom.decision
@@ -315,7 +347,9 @@ def hint_for(symptom: Symptom) -> str:
         if found is not None:
             invented = not symptom.exists and "{path}" in row.text and has_odd_characters(symptom.target)
             return NO_SUCH_NAME if invented else _filled(row.text, found, symptom)
-    return symptom.decision.hint if symptom.decision is not None else ""
+    if decision is None or decision.hint:
+        return "" if decision is None else decision.hint
+    return _filled(DENIALS[decision.reason].hint, None, symptom) if decision.reason in DENIALS else ""
 
 
 def has_odd_characters(target: str) -> bool:
@@ -323,9 +357,9 @@ def has_odd_characters(target: str) -> bool:
     return not _PLAIN_NAME.fullmatch(target)
 
 
-def _filled(text: str, found: re.Match[str], symptom: Symptom) -> str:
-    path = found.groupdict().get("path")
-    path = symptom.target if path is None else symptom.target[: found.end("path")]
+def _filled(text: str, found: re.Match[str] | None, symptom: Symptom) -> str:
+    part = found is not None and found.groupdict().get("path") is not None
+    path = symptom.target[: found.end("path")] if found is not None and part else symptom.target
     host = symptom.target.rpartition(":")[0] or symptom.target
     rule = symptom.decision.rule if symptom.decision is not None and symptom.decision.rule is not None else ""
     if symptom.decision is not None and symptom.decision.origin is not None:

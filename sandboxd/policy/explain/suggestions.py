@@ -20,6 +20,7 @@ from typing import Any
 from sandboxd.paths import is_below
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.display import neutralise
+from sandboxd.policy.explain.hints import DENIALS
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_authority, parse_host
 from sandboxd.policy.hosts.public_suffixes import is_shared_suffix
 from sandboxd.policy.hosts.shared_hosts import purpose_of
@@ -33,17 +34,6 @@ _SPECIAL = "*?[$"
 _DEPTH = 2
 """Components that a directory needs to be opened as a whole."""
 _OPEN_HOSTS = (Reason.HOST_NOT_LISTED, Reason.PROMPT_UNANSWERED)
-_WHY_NOT = {
-    Reason.PATH_PROTECTED: "it is protected, because a program outside the sandbox obeys it",
-    Reason.HOST_DENIED: "a rule denies the host",
-    Reason.PROMPT_DENIED: "a user said no to it",
-    Reason.LOCAL_ADDRESS: "it is an address of this machine or its network",
-    Reason.ADDRESS_DENIED: "a rule denies the address",
-    Reason.SOCKET_CONTROL: "its server acts outside the sandbox",
-    Reason.SOCKET_OWN: "it is sandboxd's own",
-    Reason.SOCKET_REDIRECTED: "a listed path leads there by a link that the command can change",
-    Reason.SOCKET_BROUGHT: "its place is open, and it came there after the command had started",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +96,8 @@ class _Learner:
             reason: Reason | None = Reason(violation.outcome)
         except ValueError:
             reason = None
-        if reason in _WHY_NOT:
-            return _WHY_NOT[reason]
+        if reason is not None and reason in DENIALS and (why := DENIALS[reason].left_out):
+            return why
         match violation.kind:
             case ViolationKind.WRITE | ViolationKind.READ | ViolationKind.UNIX_SOCKET:
                 if not violation.target.startswith("/") or _is_changed(violation.target):
@@ -124,7 +114,7 @@ class _Learner:
         target = violation.target
         if violation.kind is ViolationKind.UNIX_SOCKET:
             if reason is not Reason.SOCKET_NOT_LISTED or control_socket(target) is not None:
-                return _WHY_NOT[Reason.SOCKET_CONTROL]
+                return DENIALS[Reason.SOCKET_CONTROL].left_out
             self._sockets[target] = None
             return ""
         context = self._ground.get(target, TargetState(False, "/"))
@@ -137,7 +127,7 @@ class _Learner:
             self._closed.add(context.closed_at)
             return ""
         if is_protected_name(target, self._home):
-            return _WHY_NOT[Reason.PATH_PROTECTED]
+            return DENIALS[Reason.PATH_PROTECTED].left_out
         if reason is not Reason.PATH_NOT_WRITABLE:
             return f"the rule {violation.rule} closes it, and a deny wins" if violation.rule else "no rule opens it"
         self._write[target if context.exists else self._made_in(target, context)] = None
