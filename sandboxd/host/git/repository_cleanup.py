@@ -16,53 +16,20 @@ another machine, and of a file system in memory, prove nothing.
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import partial
-from glob import glob
 
-from sandboxd.errors import HostError, PolicyError
-from sandboxd.host.busy_places import BusyPlaces
-from sandboxd.host.git import git_directory_cleanup
-from sandboxd.host.git.config_targets import GitConfiguration, configuration_of_user
-from sandboxd.host.git.git_directory_cleanup import Signature, bytes_of, signature_of
-from sandboxd.host.git.git_index import gitlinks
+from sandboxd.errors import HostError
+from sandboxd.host.git.cleanup_memory import CleanupMemory
+from sandboxd.host.git.cleanup_pass import CleanupPass
 from sandboxd.host.git.launch_journal import LaunchJournal, StartedLaunch, started_at
 from sandboxd.host.git.pending_cleanups import CouldWrite, PendingCleanups, Tell
-from sandboxd.host.git.repositories import configured_worktrees, depends_on_process, obeyed_by, physical, pointers_of
-from sandboxd.host.git.unfinished_cleanups import PART_S, UnfinishedCleanup, UnfinishedCleanups
-from sandboxd.host.resolve import OF_A_PROCESS, NullNameRecorder
-from sandboxd.host.watch.directory_index import Budget, Deadline, Directory, DirectoryIndex, Holds, Rest
-from sandboxd.plan.host_facts import Neutralised, ResolvedPath, Territory
+from sandboxd.host.git.unfinished_cleanups import UnfinishedCleanup, UnfinishedCleanups
+from sandboxd.host.watch.directory_index import Rest
+from sandboxd.plan.host_facts import Neutralised, Territory
 
-MOST_DIRECTORIES = 200_000
-"""Looked at below one place."""
-MOST_SECONDS = 5.0
-"""Of processor time, for one look."""
-SECONDS_BEFORE = 1.0
-"""For the look before the first command of a place. What it does not reach is judged by its times alone."""
-SECONDS_FOR_POINTERS = 2.0
-"""To follow what leads to repositories, where not every directory could be looked at."""
-MOST_KEPT = 400_000
-"""Directories that are remembered between looks, for all places together."""
-LARGEST_INDEX = 128 << 20
-LEAST_SECONDS = 0.05
 AT_ONCE = 3
 """Looks in threads: one for each session at most, so that no session takes all of them."""
-
-
-class _Unchanged(IntEnum):
-    """What no command has changed: nothing, what a directory holds and its name, those above it as well."""
-
-    CHANGED = 0
-    STANDS = 1
-    STANDS_ABOVE = 2
 
 
 class RepositoryCleanup:
@@ -74,30 +41,25 @@ class RepositoryCleanup:
         self._journal = journal
         self.owed = PendingCleanups(self.look, self.resume, self._settled, tell)
         self.rests = UnfinishedCleanups(self._look_on, self._settled, self.owed.add, tell)
-        self.busy = BusyPlaces()
-        self._indexes: dict[str, DirectoryIndex] = {}
-        """By place, the least recently used first."""
-        self._locks: dict[str, threading.Lock] = {}
+        self._memory = CleanupMemory()
+        self._busy = self._memory.busy
         self._sessions: dict[str, _SessionCleanups] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._beginning = asyncio.Lock()
-        self._guard = threading.Lock()
-        self._admitted: dict[str, Signature] = {}
-        """Files that git obeys and that are known to be no command's, as they were then."""
 
     async def begin(self, launch_id: str, territory: Territory) -> None:
         """A command is about to start. Remembers what repositories there are, where that is not known yet. One at a
         time, since a command that starts meanwhile could add some. What is owed there is looked at first."""
         await self.owed.make_up(territory.places)
         async with self._beginning:
-            new = [place for place in territory.places if place not in self._indexes]
+            new = [place for place in territory.places if not self._memory.has_index(place)]
             if new:
                 await asyncio.to_thread(self._remember, new, territory)
             self.resume(launch_id, territory)
 
     def claimed(self, launch_id: str, process: int) -> None:
         """The command starts now; `process` is its bubblewrap. Raises HostError."""
-        territory = self.busy.running.get(launch_id)
+        territory = self._busy.running.get(launch_id)
         if self._journal is not None and territory is not None and territory.places:
             self._journal.add(StartedLaunch(launch_id, territory, process, started_at(process)))
 
@@ -123,17 +85,17 @@ class RepositoryCleanup:
 
     def resume(self, launch_id: str, territory: Territory) -> None:
         """A command that an earlier daemon has started, or that is about to start."""
-        self.busy.begin(launch_id, territory)
+        self._busy.begin(launch_id, territory)
 
     def forget(self, launch_id: str) -> None:
         """It never ran, or a later daemon looks after it."""
-        self.busy.running.pop(launch_id, None)
+        self._busy.running.pop(launch_id, None)
         self._settled(launch_id)
 
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         """The command has ended: make harmless what it has left. One look of a session serves all of its commands that
         had ended when the look began. What it did not come to is looked at afterwards."""
-        territory = self.busy.running.get(launch_id)
+        territory = self._busy.running.get(launch_id)
         if territory is None:
             return Neutralised()
         ended = time.monotonic()
@@ -147,8 +109,8 @@ class RepositoryCleanup:
                     found = Neutralised(unseen=turn.unseen)
                     return found
                 async with self._slots:
-                    began, since = time.monotonic(), self.busy.since(territory.since)
-                    look = _CleanupPass(self, territory, could_write, since)
+                    began, since = time.monotonic(), self._busy.since(territory.since)
+                    look = CleanupPass(self._memory, territory, could_write, since)
                     found = await asyncio.to_thread(look.run)
                     rests = look.rests
                     if found.failed is None:  # one that failed serves no other command
@@ -164,13 +126,13 @@ class RepositoryCleanup:
             turn.waiting -= 1
             if not turn.waiting:
                 self._sessions.pop(territory.places[0] if territory.places else "", None)
-            self.busy.end(launch_id, territory)
+            self._busy.end(launch_id, territory)
 
     async def _look_on(self, rest: UnfinishedCleanup) -> Neutralised:
         """One part of what a look did not come to."""
         async with self._slots:
-            since = min(rest.territory.since, self.busy.since(rest.territory.since))
-            look = _CleanupPass(self, rest.territory, rest.could_write, since)
+            since = min(rest.territory.since, self._busy.since(rest.territory.since))
+            look = CleanupPass(self._memory, rest.territory, rest.could_write, since)
             return await asyncio.to_thread(look.go_on, rest.rests)
 
     def _settled(self, launch_id: str) -> None:
@@ -178,40 +140,10 @@ class RepositoryCleanup:
             self._journal.remove(launch_id)
 
     def _remember(self, places: list[str], territory: Territory) -> None:
-        since = self.busy.since(territory.since)
-        look = _CleanupPass(self, territory, lambda path: False, since)
+        since = self._busy.since(territory.since)
+        look = CleanupPass(self._memory, territory, lambda path: False, since)
         look.remember(places)
-        self._shrink()
-
-    def _shrink(self) -> None:
-        self.busy.forget_what_is_gone()
-        in_use = self.busy.in_use()
-        with self._guard:
-            kept = sum(map(len, self._indexes.values()))
-            for place, index in list(self._indexes.items())[:-1]:
-                if place not in in_use and (kept > MOST_KEPT or not os.path.isdir(place)):
-                    kept -= len(index)
-                    del self._indexes[place]
-                    self._locks.pop(place, None)
-                    for path in [path for path in list(self._admitted) if path.startswith(f"{place}/")]:
-                        self._admitted.pop(path, None)
-
-    # for `_CleanupPass`
-
-    def index_of(self, place: str) -> tuple[DirectoryIndex, threading.Lock]:
-        with self._guard:
-            index = self._indexes.pop(place, None)
-            self._indexes[place] = index = DirectoryIndex(place) if index is None else index
-            return index, self._locks.setdefault(place, threading.Lock())
-
-    def everybody(self) -> GitConfiguration:
-        return configuration_of_user(os.path.expanduser("~"), NullNameRecorder())
-
-    def is_admitted(self, path: str, signature: Signature) -> bool:
-        return self._admitted.get(path) == signature
-
-    def admit(self, path: str, signature: Signature) -> None:
-        self._admitted[path] = signature
+        self._memory.shrink()
 
 
 @dataclass(slots=True)
@@ -232,335 +164,3 @@ class _SessionCleanups:
             and (last.places, last.apart) == (territory.places, territory.apart)
             and set(last.known) <= set(territory.known)
         )
-
-
-class _CleanupPass:
-    """One look, in a thread."""
-
-    def __init__(
-        self, repositories: RepositoryCleanup, territory: Territory, could_write: CouldWrite, since: int
-    ) -> None:
-        self._all = repositories
-        self._territory = territory
-        self._could_write = could_write
-        self._command_since = since
-        self._since = min(since, repositories.busy.started)
-        self._known = frozenset(territory.known)
-        self._opened: dict[str, int] = {}
-        self._moved: list[str] = []
-        self._failed: Exception | None = None
-        self._done: set[tuple[str, str]] = set()
-        self._changes = True
-        self._index: DirectoryIndex | None = None
-        self._moved_from: frozenset[str] | None = None
-        self._until = Deadline.after(0.0)
-        self.rests: dict[str, Rest] = {}
-        """By place, what was not looked at."""
-        try:
-            self._everybody = repositories.everybody()
-        except PolicyError as error:
-            self._everybody, self._failed = GitConfiguration(), error
-
-    def run(self) -> Neutralised:
-        try:
-            incomplete = self._walk(self._territory.places, MOST_SECONDS)
-            if incomplete:
-                self._until = Deadline.after(SECONDS_FOR_POINTERS)
-                self._follow()
-        finally:
-            git_directory_cleanup.close_again(self._opened)
-        unseen = f"{incomplete}; the rest is looked at in the background" if incomplete else ""
-        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
-
-    def go_on(self, rests: dict[str, Rest]) -> Neutralised:
-        """A part of what an earlier look has left; takes it out of `rests`."""
-        apart, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
-        try:
-            for place, rest in list(rests.items()):
-                index, lock = self._all.index_of(place)
-                with lock:
-                    self._index = index
-                    for path, directory in index.go_on(rest, apart, Budget(until, MOST_DIRECTORIES, self._open_up)):
-                        self._visit(path, directory)
-                    self._failed, unseen = self._failed or index.failed, unseen or index.unseen
-                if not rest:
-                    del rests[place]
-        finally:
-            git_directory_cleanup.close_again(self._opened)
-        return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
-
-    def remember(self, places: list[str]) -> None:
-        """Change nothing, and remember what is no command's: everything where none runs."""
-        self._changes = False
-        self._walk(places, SECONDS_BEFORE)
-
-    def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
-        """Why something was not seen, empty when nothing was left out. `seconds` are of this thread's processor time;
-        it may take `SLOWEST` times as long where the machine has other work."""
-        apart = frozenset(self._territory.apart)
-        end = Deadline.after(seconds)
-        # each its share, so that one that is large leaves something for the others; then what is left over
-        unfinished = []
-        for number, place in enumerate(places):
-            if self._walk_one(place, apart, end.share(len(places) - number, LEAST_SECONDS)):
-                unfinished.append(place)
-        why = [self._walk_one(place, apart, end, again=True) for place in unfinished]
-        return next(filter(None, why), "")
-
-    def _walk_one(self, place: str, apart: frozenset[str], until: Deadline, *, again: bool = False) -> str:
-        index, lock = self._all.index_of(place)
-        with lock:
-            self._index = index
-            for path, directory in index.look(apart, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
-                self._visit(path, directory)
-            self._failed = self._failed or index.failed
-            if index.unseen:
-                self.rests[place] = index.rest
-            else:
-                self.rests.pop(place, None)
-            index.rest = deque()
-            return index.unseen
-
-    def _open_up(self, path: str) -> bool:
-        """Only what a command has closed: what a person has closed is read-only inside, or has not changed. Those above
-        it first: a part of a look may begin anywhere."""
-        closed = [path]
-        while not os.access(above := os.path.dirname(closed[-1]), os.X_OK):
-            closed.append(above)
-        return all([self._open_one(one) for one in reversed(closed)])
-
-    def _open_one(self, path: str) -> bool:
-        if not self._changes or path in self._opened or not self._could_write(path):
-            return False
-        try:
-            if os.lstat(path).st_ctime_ns < self._command_since:
-                return False
-        except OSError:
-            return False
-        mode = git_directory_cleanup.open_up(path)
-        if mode is not None:
-            self._opened[path] = mode
-        return mode is not None
-
-    def _visit(self, path: str, directory: Directory) -> None:
-        try:
-            self._visit_one(path, directory.holds)
-        except (OSError, ValueError) as error:  # nothing that stands in one keeps the others from their turn
-            self._failed = error
-
-    def _visit_one(self, path: str, holds: Holds) -> None:
-        if holds & Holds.DOT_GIT:
-            self._pointer(path)
-        whole = bool(holds & Holds.COMMONDIR) or Holds.OBJECTS | Holds.REFS in holds
-        if holds & Holds.HEAD and (whole or os.path.basename(path).lower() == ".git"):
-            self._judge(path)
-        if holds & Holds.LINK:
-            self._links_to_modules(path)
-
-    def _links_to_modules(self, directory: str) -> None:
-        """git takes the git directory of a submodule from `modules` by its name, through links, and makes none there.
-        So those of a command that lead to directories are moved aside, wherever that is."""
-        if not self._changes or not self._could_write(directory):
-            return
-        for link in git_directory_cleanup.links_to_modules(directory):
-            if not self._is_quiet_link(link):
-                self._moved += git_directory_cleanup.move(*os.path.split(link))
-
-    def _pointer(self, work_tree: str) -> None:
-        """What the `.git` of a directory leads to."""
-        entry = os.path.join(work_tree, ".git")
-        try:
-            state = os.lstat(entry)
-        except OSError:
-            return
-        if stat.S_ISDIR(state.st_mode):
-            self._judge(entry)  # also without a HEAD: `git init` makes a repository of what is there
-            return
-        fresh = not self._was_made_quietly(entry, _Unchanged.STANDS)
-        if fresh and self._changes and depends_on_process(work_tree):
-            self._moved += git_directory_cleanup.move(work_tree, ".git")
-            return
-        for target in pointers_of(work_tree):
-            whole = os.path.lexists(os.path.join(target, "HEAD"))
-            came = not whole or self._came_along(git_directory_cleanup.common_of(target) or target)
-            if came and fresh and self._changes:
-                self._moved += git_directory_cleanup.move(work_tree, ".git")
-                return
-            if whole:
-                self._judge(target, work_tree, fresh=fresh)
-
-    def _came_along(self, git_dir: str) -> bool:
-        """Whether a checkout may have brought a git directory that runs something, so that a person has never used it:
-        it lies in a working tree, has another name than `.git`, which git checks out nowhere, and no person's `.git`
-        leads to it. What a command has made there is none of this, and is made harmless itself."""
-        if ".git" in git_dir.split("/") or not git_directory_cleanup.runs_something(git_dir):
-            return False
-        above = os.path.dirname(git_dir)
-        while not os.path.lexists(entry := os.path.join(above, ".git")):
-            if above == "/":
-                return False
-            above = os.path.dirname(above)
-        if self._was_made_quietly(entry, _Unchanged.STANDS) and git_dir in pointers_of(above):
-            return False
-        way = self._way_to(git_dir)
-        return git_dir in self._known or not all(
-            self._is_planted(one, way) for one in git_directory_cleanup.obeyed_items(git_dir)
-        )
-
-    def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
-        """`fresh`: what leads there may be a command's, so that its age proves nothing."""
-        closed = git_dir in self._known or (self._changes and not self._could_write(git_dir))
-        if (git_dir, work_tree) in self._done or (closed and not work_tree):
-            return
-        self._done.add((git_dir, work_tree))
-        if not self._changes:
-            self._remember(git_dir, work_tree, fresh=fresh)
-            return
-        if not closed and not os.access(git_dir, os.X_OK):
-            self._open_up(git_dir)
-        way = _Unchanged.CHANGED if fresh else self._way_to(git_dir)
-        leads = git_directory_cleanup.common_of(git_dir)
-        common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), way)
-        if not closed:
-            self._clean(git_dir, way)
-        if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
-            self._judge(leads, work_tree, fresh=fresh or common_is_new)
-        # what a closed one names may be relative to the working tree that leads to it
-        self._clean_obeyed(git_dir, work_tree, way)
-        self._remember(git_dir, work_tree, fresh=fresh)
-
-    def _clean(self, git_dir: str, way: _Unchanged) -> None:
-        moved, failed = git_directory_cleanup.make_harmless(git_dir, lambda path: self._is_planted(path, way))
-        self._moved += moved
-        self._failed = failed or self._failed
-
-    def _clean_obeyed(self, git_dir: str, work_tree: str, way: _Unchanged) -> None:
-        try:
-            for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
-                leads = obeyed.resolved
-                if not self._could_write(leads.real) or leads.problem == OF_A_PROCESS:
-                    self._clean_links(leads)
-                elif leads.kind is not None:
-                    there = min(way, self._way_along(leads))
-                    self._moved += git_directory_cleanup.make_obeyed_harmless(
-                        obeyed, partial(self._is_planted, way=there)
-                    )
-        except (OSError, PolicyError) as error:
-            self._failed = error
-
-    def _clean_links(self, leads: ResolvedPath) -> None:
-        """What they lead to cannot be looked through, or is none of the command's: some of a checkout, for instance."""
-        for link in leads.links:
-            if self._could_write(link.path) and not self._is_quiet_link(link.path):
-                self._moved += git_directory_cleanup.move(*os.path.split(link.path))
-                return
-
-    def _way_along(self, resolved: ResolvedPath) -> _Unchanged:
-        """To what a configuration names, by whatever links and directories."""
-        way = self._way_to(os.path.dirname(resolved.real))
-        whole = way is _Unchanged.STANDS_ABOVE and all(self._is_quiet_link(link.path) for link in resolved.links)
-        return way if whole else _Unchanged.CHANGED
-
-    def _is_quiet_link(self, path: str) -> bool:
-        return self._way_to(os.path.dirname(path)) is _Unchanged.STANDS_ABOVE and self._was_made_quietly(path)
-
-    def _is_planted(self, path: str, way: _Unchanged) -> bool:
-        signature = signature_of(path)
-        if not signature or self._all.is_admitted(path, signature):
-            return False
-        if self._index is None or not self._index.keeps_times:
-            return True
-        # what commands of an earlier daemon have left was looked at by that one
-        return not all(
-            (way is _Unchanged.STANDS_ABOVE and moment < self._since)
-            or (way and self._all.busy.was_quiet(moment, path, self._from(way)))
-            for moment in signature[2::5]
-        )
-
-    def _was_made_quietly(self, path: str, way: _Unchanged = _Unchanged.STANDS_ABOVE) -> bool:
-        try:
-            moment = os.lstat(path).st_ctime_ns
-            return moment < self._since or self._all.busy.was_quiet(moment, path, self._from(way))
-        except OSError:
-            return False
-
-    def _remember(self, git_dir: str, work_tree: str, *, fresh: bool) -> None:
-        """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
-        way = _Unchanged.CHANGED if fresh else self._way_to(git_dir)
-        ways = dict.fromkeys(git_directory_cleanup.obeyed_items(git_dir), way)
-        try:
-            for obeyed in obeyed_by(git_dir, self._everybody, work_tree):
-                real, there = obeyed.resolved.real, min(way, self._way_along(obeyed.resolved))
-                ways.update(dict.fromkeys(git_directory_cleanup.hooks_in(real) if obeyed.directory else [real], there))
-        except PolicyError as error:
-            self._failed = error
-        found = {path: signature_of(path) for path in ways}
-        for path, signature in found.items():
-            certain = self._failed is None and self._all.busy.runs_alone(path, self._territory)
-            if signature and (certain or not self._is_planted(path, ways[path])):
-                self._all.admit(path, signature)
-        leads = git_directory_cleanup.common_of(git_dir)
-        if not self._changes and leads and leads != git_dir:
-            self._judge(leads, work_tree)
-
-    def _way_to(self, directory: str) -> _Unchanged:
-        """The directories above have to have stood there since before any command that still runs."""
-        index = self._index
-        if index is None or not index.keeps_times or not self._is_settled(directory):
-            return _Unchanged.CHANGED
-        lowest = directory
-        while directory not in ("/", *self._territory.places):
-            record = index.get(directory)
-            seen_before = record is not None and record.first < index.number
-            if not seen_before and not self._is_settled(directory):
-                return _Unchanged.STANDS if self._was_made_quietly(lowest, _Unchanged.STANDS) else _Unchanged.CHANGED
-            directory = os.path.dirname(directory)
-        return _Unchanged.STANDS_ABOVE
-
-    def _from(self, way: _Unchanged) -> frozenset[str]:
-        """Where else a command may have left what is found at a path."""
-        if way is _Unchanged.STANDS_ABOVE:
-            return frozenset()
-        if self._moved_from is None:
-            self._moved_from = self._all.busy.connected(self._territory.places)
-        return self._moved_from
-
-    def _is_settled(self, directory: str) -> bool:
-        return self._index is not None and self._index.is_on_device(directory) and self._was_made_quietly(directory)
-
-    # where not every directory could be looked at
-
-    def _follow(self) -> None:
-        """To where git goes by itself from the repositories that were seen: submodules, alternates, worktrees."""
-        todo = [*self._territory.known, *(path for path, _ in self._done)]
-        followed: set[str] = set()
-        for git_dir in todo:
-            if git_dir in followed or self._until.is_over():
-                continue
-            followed.add(git_dir)
-            for target in self._leads_from(git_dir):
-                if self._until.is_over():
-                    break
-                self._pointer(target)
-                if os.path.lexists(os.path.join(target, "HEAD")):
-                    self._judge(target, fresh=True)
-                    todo.append(target)
-                todo += pointers_of(target)
-
-    def _leads_from(self, git_dir: str) -> Iterator[str]:
-        for name in ("modules", "worktrees"):
-            for directory, below, _ in os.walk(os.path.join(git_dir, name), followlinks=False):
-                if self._until.is_over():
-                    return
-                yield directory
-                below[:] = [one for one in below if one not in ("objects", "refs", "logs")]
-        objects = os.path.join(git_directory_cleanup.common_of(git_dir) or git_dir, "objects")
-        for line in bytes_of(os.path.join(objects, "info", "alternates"), git_directory_cleanup.LARGEST_ITEM).split(
-            b"\n"
-        ):
-            yield os.path.dirname(physical(os.path.join(objects, os.fsdecode(line).partition("\0")[0])))
-        indexes = ["index", *glob("sharedindex.*", root_dir=git_dir)]
-        for name in indexes:
-            for path in gitlinks(bytes_of(os.path.join(git_dir, name), LARGEST_INDEX), self._until.is_over):
-                for work_tree in configured_worktrees(git_dir):
-                    yield physical(os.path.join(work_tree, path))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.host.git import git_directory_cleanup, repository_cleanup, unfinished_cleanups
+from sandboxd.host.git import cleanup_pass, git_directory_cleanup, unfinished_cleanups
 from sandboxd.host.git.launch_journal import LaunchJournal
 from sandboxd.host.git.repository_cleanup import RepositoryCleanup
 from sandboxd.plan.host_facts import Neutralised, Territory
@@ -165,7 +165,7 @@ async def test_one_that_failed_is_made_up_for_before_the_next_command(
 async def test_at_its_limit_it_goes_where_git_goes(looks: Looks, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Shallow ones are harmless then, what git goes to is, and the rest is told."""
     outer = repository(looks.work / "outer")
-    monkeypatch.setattr(repository_cleanup, "MOST_DIRECTORIES", 200)
+    monkeypatch.setattr(cleanup_pass, "MOST_DIRECTORIES", 200)
     command = await looks.begin(outer / ".git")
     shallow, unseen = trap(looks.work / "shallow"), trap(looks.work / "many/1/2/3/4/5/6/7/8/9/unseen")
     for number in range(300):
@@ -197,8 +197,8 @@ async def test_a_look_that_takes_too_long_ends(looks: Looks, monkeypatch: pytest
     command = await looks.begin()
     for number in range(50):
         (looks.work / str(number)).mkdir()
-    monkeypatch.setattr(repository_cleanup, "MOST_SECONDS", 0.0)
-    monkeypatch.setattr(repository_cleanup, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup_pass, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup_pass, "LEAST_SECONDS", 0.0)
     assert "took too long" in (await looks.end(command)).unseen
 
 
@@ -208,7 +208,7 @@ async def test_what_was_not_seen_is_not_excused_by_its_age(looks: Looks, monkeyp
     for number in range(300):
         (looks.work / "many" / str(number)).mkdir(exist_ok=True)
     with monkeypatch.context() as limited:
-        limited.setattr(repository_cleanup, "MOST_DIRECTORIES", 200)
+        limited.setattr(cleanup_pass, "MOST_DIRECTORIES", 200)
         assert (await looks.end(command)).unseen and is_trap(path)
     await looks.repositories.rests.aclose()
     command = await looks.begin()
@@ -227,8 +227,8 @@ async def nothing_is_owed(looks: Looks) -> None:
 @pytest.fixture
 def limited(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks are not whole, and what follows is made in many parts."""
-    monkeypatch.setattr(repository_cleanup, "MOST_DIRECTORIES", 200)
-    monkeypatch.setattr(repository_cleanup, "PART_S", 0.002)
+    monkeypatch.setattr(cleanup_pass, "MOST_DIRECTORIES", 200)
+    monkeypatch.setattr(cleanup_pass, "PART_S", 0.002)
     monkeypatch.setattr(unfinished_cleanups, "PAUSE_S", 0.001)
 
 
