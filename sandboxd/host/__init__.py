@@ -1,2 +1,1 @@
-"""Host: looks at the machine. Paths, tools, kernel features, directories. Answers the questions of
-`plan.host_queries`."""
+"""Host: paths, tools, kernel features and directories, as they are on disk."""

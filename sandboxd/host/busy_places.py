@@ -1,7 +1,8 @@
-"""When commands have run that could write in a place: a file that was made at another time is no command's.
+"""Times at which commands could write in a place.
 
-A command that can write in several places can move there what another one has left. So where something may have been
-moved, the time counts for every place that it can have come from.
+A file that was made at another time was not made by a command. A command that can write in several places can move
+there what another one has left. So where something may have been moved, the time counts for every place that it can
+have come from.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _MOST_GONE = 1_000
 
 
 class BusyPlaces:
-    """For one daemon. `running` are the commands that have not ended, by the ids of their launches."""
+    """The times of one daemon's commands; `running` holds the present ones."""
 
     def __init__(self) -> None:
         self.started = time.time_ns()
         self.running: dict[str, Territory] = {}
         self._guard = threading.Lock()
         self._busy: dict[str, list[tuple[int, int]]] = {}
-        """By place (ns of the wall clock), in order, none in another."""
+        """By place: disjoint intervals in order, in ns of the wall clock."""
         self._together: set[tuple[str, ...]] = set()
-        """Places that one command could write."""
+        """Sets of places that one command could write."""
         self._gone: deque[tuple[str, int]] = deque(maxlen=_MOST_GONE)
-        """Places that are there no longer, and when the last command ended there."""
+        """Removed places, each with the end of its last command."""
 
     def begin(self, launch_id: str, territory: Territory) -> None:
         with self._guard:
@@ -40,7 +41,7 @@ class BusyPlaces:
         self.running[launch_id] = territory
 
     def end(self, launch_id: str, territory: Territory) -> None:
-        """It was looked at after it."""
+        """Record the end of a command, after its clean-up."""
         self.running.pop(launch_id, None)
         end = time.time_ns()
         with self._guard:
@@ -53,17 +54,19 @@ class BusyPlaces:
                     busy[:2] = [(busy[0][0], busy[1][1])]
 
     def since(self, default: int) -> int:
-        """When the first of the commands that still run has started."""
+        """Return the start of the earliest command that still runs."""
         return min((one.since for one in self.running.values()), default=default)
 
     def runs_alone(self, path: str, territory: Territory) -> bool:
-        """Whether no other command can write at a path now than the one with this territory."""
+        """Return whether only the command with this territory can write at a path now."""
         others = (one for one in list(self.running.values()) if one is not territory)
         return not any(is_below(path, place) for one in others for place in one.places)
 
     def was_quiet(self, moment: int, path: str, others: frozenset[str] = frozenset()) -> bool:
-        """Whether no command could write at a path then, nor in one of the `others`. False for times before this
-        daemon's."""
+        """Return whether no command could write at a path at a moment.
+
+        The places in `others` count as well. False for times before the start of this daemon.
+        """
         with self._guard:
             for place, busy in self._busy.items():
                 at = bisect_right(busy, moment, key=lambda one: one[0])
@@ -75,7 +78,7 @@ class BusyPlaces:
         return self.started < moment and not any(place in others or is_below(path, place) for place in running)
 
     def connected(self, places: Iterable[str]) -> frozenset[str]:
-        """From where commands could have moved something to these places, one after the other."""
+        """Return the places from which commands could have moved something here."""
         found, more = set[str](), set(places)
         with self._guard:
             rest = set(self._together)

@@ -1,8 +1,8 @@
-"""What patterns match below the directory of a preset: a cache, which may be very large and changes with each command.
+"""The scan of a preset's cache directory, which may be large and changes often.
 
-Nothing is watched there. Each look asks every directory for its change time and lists those where it differs, about
-5 µs and 30 µs each. A cache with more directories than the budget has is not looked through: it is not opened then.
-Symlinks are not followed: what they lead to is no part of the cache.
+Nothing is watched there. Each scan compares the change time of every directory, and lists those where it differs: about
+5 µs and 30 µs each. A cache with more directories than the budget stays closed. Symlinks are not followed: their
+targets are no part of the cache.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from sandboxd.host.placeholders.placeholder import is_absent
 from sandboxd.host.watch.directory_index import Budget, Deadline, Directory, DirectoryIndex
 
 MOST_DIRECTORIES = 20_000
-"""Of one cache. Looking at so many takes a tenth of a second for each command."""
+"""Limit for one cache: so many take a tenth of a second for each command."""
 _SECONDS = 3.0
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class CacheScan:
-    """The names below `root`, a canonical path, that match `patterns`, which are relative to it."""
+    """The names below `root`, a canonical path, that match patterns relative to it."""
 
     def __init__(self, root: str, patterns: Sequence[str]) -> None:
         self.root = root
         self.unseen = ""
-        """Why the last look did not see all; empty when it did."""
+        """The reason why the last scan was incomplete, else empty."""
         self.version = 0
-        """Another one after each change of what was found or seen."""
+        """A number that changes with each change of the result."""
         self.found: dict[str, tuple[str, ...]] = {}
-        """The matches of each pattern, by their whole paths."""
+        """The matches of each pattern, as absolute paths."""
         self._parts = {pattern: pattern.split("/") for pattern in patterns}
         self._last = re.compile("|".join(sorted({translate(parts[-1]) for parts in self._parts.values()})))
         self._index = DirectoryIndex(root)
@@ -41,7 +41,7 @@ class CacheScan:
         self._lock = threading.Lock()
 
     def refresh(self, apart: frozenset[str]) -> int:
-        """Look again, at no directory of `apart`; the `version` of what was seen."""
+        """Scan again, but for directories in `apart`; return the `version` of the result."""
         with self._lock:
             before = (self.found, self.unseen)
             self._look(apart)

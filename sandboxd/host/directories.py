@@ -1,4 +1,4 @@
-"""The directories that the daemon keeps things in: where they are, and whether they can be trusted."""
+"""The daemon's own directories: their paths, and checks of their owners."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from sandboxd.errors import HostError
 
 TEMPORARY_PARENT = "/var/tmp"
-"""On disk, kept over a reboot, and not what `/tmp` inside a sandbox covers."""
+"""On disk, kept over a reboot, and not hidden by the `/tmp` of a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemporaryBase:
-    """Where the temporary directories of sessions are. `warning` is empty, or says why it is not the usual place."""
+    """The parent of sessions' temporary directories; `warning` when it is unusual."""
 
     path: str
     warning: str = ""
 
 
 def ensure_private_directory(path: str, uid: int) -> None:
-    """Make a directory of mode 0700, or check one that is there: not a symlink, this user's, closed to others. Raises
-    `HostError` with slug `directory_unusable`, `directory_foreign` or `directory_not_private`."""
+    """Make a directory of mode 0700, or check an existing one.
+
+    It must not be a symlink, must belong to this user and be closed to others. Raises `HostError`:
+    `directory_unusable`, `directory_foreign`, `directory_not_private`.
+    """
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -50,8 +53,10 @@ def ensure_private_directory(path: str, uid: int) -> None:
 
 
 def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -> TemporaryBase:
-    """`/var/tmp/sandboxd-UID`, made when it is missing. Where it cannot be used the runtime directory serves, with a
-    warning: that is often in memory. Raises `HostError` when neither can be used."""
+    """Return `/var/tmp/sandboxd-UID`, made when it is missing.
+
+    Falls back to the runtime directory, which is often in memory, with a warning. Raises `HostError` when both fail.
+    """
     path = os.path.join(parent, f"sandboxd-{uid}")
     try:
         ensure_private_directory(path, uid)
@@ -63,7 +68,7 @@ def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -
 
 
 def remove_when_empty(path: str) -> None:
-    """At the end of the daemon: take a directory away that nothing is in."""
+    """Remove an empty directory at the end of the daemon."""
     try:
         os.rmdir(path)
     except OSError:

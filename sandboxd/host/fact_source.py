@@ -1,7 +1,7 @@
-"""Answers the questions of `plan.host_queries` by looking at the disk in a worker thread, and keeps the answers good.
+"""The fact source: answers to host queries, looked up by a worker thread.
 
-What was looked at is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue.
-The same questions asked by several callers at once are answered once.
+Each name is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue. The same
+queries from several callers at once are answered once.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from sandboxd.plan.host_queries import BoundedNeed, HostQueries, ScanQuery
 
 _TRIES = 20
 MOST_REGISTERED = 50_000
-"""Directories that are kept in memory for the facts of several places, about; those of one place are kept anyway."""
+"""A soft limit on directories kept in memory for several places together."""
 _CACHES_KEPT = 64
-"""Directories of presets whose listings are kept."""
+"""Number of preset directories whose listings are kept."""
 _ScanKey = tuple[str, int, tuple[str, ...], frozenset[str], tuple[str, ...]]
 
 
 @dataclass(slots=True)
 class _SharedScan:
-    """A scan, and how many facts rest on it."""
+    """A scan, with the number of facts that rest on it."""
 
     tree: TreeScan
     users: int = 0
@@ -45,26 +45,26 @@ class _SharedScan:
 
 @dataclass(slots=True, eq=False)
 class _Stamp:
-    """Ties facts to what they depend on."""
+    """The dependencies of one set of facts."""
 
     needs: HostQueries
     stale: bool = False
     used: float = 0.0
-    """When somebody last asked whether it holds, on the monotonic clock."""
+    """The time of the last check, on the monotonic clock."""
     scans: list[tuple[TreeScan, int]] = field(default_factory=list)
-    """Each with its version at the look."""
+    """Each with its version when the facts were made."""
     names: NameWatch | None = None
     globs: list[GlobScan] = field(default_factory=list)
     keys: list[_ScanKey] = field(default_factory=list)
     caches: list[tuple[CacheScan, int]] = field(default_factory=list)
-    """Each with its version at the look. Nothing tells when one changes."""
+    """Each with its version when the facts were made; no event reports their changes."""
 
     def spoil(self) -> None:
-        """Something that the facts depend on has changed."""
+        """Mark the facts as outdated."""
         self.stale = True
 
     def slow(self) -> Iterator[Collection[Interest]]:
-        """The registrations that `Changes.poll` says nothing of."""
+        """The registrations that `Changes.poll` does not report."""
         yield self.names.slow if self.names is not None else ()
         yield from (glob.slow for glob in self.globs)
         yield from (scan.slow for scan, _ in self.scans)
@@ -86,7 +86,7 @@ class _Stamp:
 
 
 class HostFacts:
-    """The real `FactSource`. One for each daemon; `close` when it ends."""
+    """The `FactSource` of a daemon, on the real disk; `close` it at the end."""
 
     def __init__(self) -> None:
         self._changes = Changes()
@@ -101,7 +101,7 @@ class HostFacts:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know of how changes of files are noticed now."""
+        """Warnings about slow detection of file changes."""
         short_of = self._changes.compared
         if not short_of:
             return ()
@@ -121,7 +121,7 @@ class HostFacts:
         return facts.stamp.good and not facts.stamp.caches and not any(facts.stamp.slow())
 
     async def _still_hold(self, facts: Facts) -> bool:
-        """The same, whatever it takes to find out."""
+        """Return whether the facts still hold, by all means including slow ones."""
         if not self.unchanged(facts) and isinstance(facts.stamp, _Stamp) and facts.stamp.good:
             slow = [interest for interests in facts.stamp.slow() for interest in interests]
             await asyncio.to_thread(self._changes.compare, slow)
@@ -141,8 +141,7 @@ class HostFacts:
             return facts
 
     def _make_room(self, asked: Facts | None) -> None:
-        """Let go of the facts that were not used for the longest time while too much is registered for them. Who asks
-        for them again has them looked up again."""
+        """Drop the least recently used facts while too many directories are registered."""
         if not self._has_too_much():
             return
         others = [
@@ -159,21 +158,20 @@ class HostFacts:
         return self._changes.crowded or self._changes.registered > MOST_REGISTERED
 
     async def _look_until_it_holds_still(self, needs: HostQueries) -> Facts:
-        """A name may go between the scan that has seen it and the look at what it is."""
+        """Repeat the look-up until no name goes between its scan and its look-up."""
         for _ in range(_TRIES):
-            # scans are shared with other needs, so one of theirs may be old although these were never answered
+            # scans are shared with other queries, so one may be outdated at the first answer
             self._changes.poll()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 return await asyncio.to_thread(self._look, needs)
         raise PolicyError(
             "scan_failed",
-            "protected names come and go faster than they can be looked at",
-            hint="try again when the working directory is quieter",
+            "cannot read the protected names: programs create and remove them all the time",
+            hint="stop the programs that change the working directory, and try again",
         )
 
     def look_again(self, path: str) -> None:
-        """What was found out about this name does not hold, although nothing has told: a placeholder that a program has
-        put something into."""
+        """Discard the answers about a path, although no event has reported a change."""
         with self._scans_lock:
             for shared in self._scans.values():
                 for above in _directories_above(path):
@@ -206,11 +204,12 @@ class HostFacts:
                 why = self._look_into(bounded, paths[bounded.directory], needs, stamp, names, globs)
                 if why:
                     unseen[bounded.directory] = why
-            everybody = configuration_of_user(os.path.expanduser("~"), names)
+            user_configuration = configuration_of_user(os.path.expanduser("~"), names)
             scans = {
-                need.root: self._scan(need, paths[need.root], needs, stamp, names, everybody) for need in needs.scans
+                need.root: self._scan(need, paths[need.root], needs, stamp, names, user_configuration)
+                for need in needs.scans
             }
-            obeyed = tuple(everybody.files(names))
+            obeyed = tuple(user_configuration.files(names))
         except BaseException:
             self._release(stamp)
             raise
@@ -230,7 +229,7 @@ class HostFacts:
         names: NameWatch,
         globs: dict[str, tuple[Found, ...]],
     ) -> str:
-        """Add the matches of a bounded need; why they are not all."""
+        """Add the matches of a bounded query; return why they are incomplete, else empty."""
         globs |= {need.whole(pattern): () for pattern in need.patterns}
         if root.kind is not PathKind.DIRECTORY:
             return ""
@@ -260,7 +259,7 @@ class HostFacts:
         needs: HostQueries,
         stamp: _Stamp,
         names: NameWatch,
-        everybody: GitConfiguration,
+        user_configuration: GitConfiguration,
     ) -> Scan | None:
         if root.kind is not PathKind.DIRECTORY or root.real in needs.apart:
             return None
@@ -281,22 +280,22 @@ class HostFacts:
             if record.git in ("file", "link"):
                 entries.append(found_at(os.path.join(directory, ".git"), names))
             if record.git == "file":
-                obeyed |= dict.fromkeys(obeyed_in(directory, names, everybody))
+                obeyed |= dict.fromkeys(obeyed_in(directory, names, user_configuration))
             if record.git:
                 git = resolve(os.path.join(directory, ".git"), names)
                 inside = resolve(os.path.join(git.real, "modules"), names)
                 if inside.problem and inside.obstacle is PathObstacle.OWN:
                     unreadable[inside.existing] = None
                 elif git.kind is PathKind.DIRECTORY:
-                    git_dirs += git_directories(git.real, needs.git_names, names, everybody, directory)
+                    git_dirs += git_directories(git.real, needs.git_names, names, user_configuration, directory)
             elif record.bare:
-                git_dirs += git_directories(directory, needs.git_names, names, everybody)
+                git_dirs += git_directories(directory, needs.git_names, names, user_configuration)
         worktree = worktree_of(root.real, names) if need.follow_worktree else None
         if worktree is not None and not worktree.refused:
-            git_dirs += git_directories(worktree.common, needs.git_names, names, everybody)
+            git_dirs += git_directories(worktree.common, needs.git_names, names, user_configuration)
         top = ""
         if need.follow_worktree:
-            top, around = repositories_around(root.real, needs.git_names, names, everybody)
+            top, around = repositories_around(root.real, needs.git_names, names, user_configuration)
             git_dirs += around
         dirs = _once(git_dirs)
         return Scan(root.real, tuple(found), tuple(entries), dirs, worktree, tuple(unreadable), top, tuple(obeyed))
@@ -314,7 +313,7 @@ class HostFacts:
 
     def _release(self, stamp: _Stamp) -> None:
         stamp.cancel()
-        stamp.spoil()  # from now on nobody tells it of changes
+        stamp.spoil()  # its changes are not reported from now on
         with self._scans_lock:
             for key in stamp.keys:
                 shared = self._scans[key]
@@ -334,15 +333,14 @@ def _directories_above(path: str) -> Iterator[str]:
 
 
 def _closed(directory: str, record: ScanRecord, names: NameWatch) -> str | None:
-    """The directory that cannot be searched, if one has to be, so that the names here cannot be looked at. It may have
-    been closed since they were found."""
+    """Return the directory that keeps the names here from being looked up, if any."""
     if record.unreadable:
         return directory
     entry = os.path.join(directory, next(iter((*record.names, ".git" if record.git else "HEAD"))))
     try:
         os.lstat(entry)
     except PermissionError:
-        return resolve(entry, names).existing  # no link is on the way, so this is the one that is closed
+        return resolve(entry, names).existing  # without links on the way, this is the closed directory
     except OSError:
         pass
     return None

@@ -1,9 +1,9 @@
-"""What this machine can enforce, found out by really starting a minimal sandbox, and what to do when it cannot.
+"""Checks of the machine by a real start of a minimal sandbox, with remedies.
 
-That bubblewrap answers `--version` says nothing: user namespaces may be switched off, a container may mask /proc, a
+An answer to `bwrap --version` proves nothing: user namespaces may be switched off, a container may mask /proc, a
 security module may refuse one step. So the probe uses the options of a real sandbox and runs bubblewrap itself inside
-(`/proc/self/exe --version`), which exists wherever the probe got that far. A success is kept until the next boot or
-until bubblewrap is replaced; a failure is tried again each time.
+(`/proc/self/exe --version`). A success is kept until the next boot or until bubblewrap is replaced. A failure is tried
+again each time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _APPARMOR = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One way in which bubblewrap fails: what it prints, and what that means."""
+    """A known failure of bubblewrap: the pattern of its output, cause and remedy."""
 
     pattern: re.Pattern[str]
     slug: str
@@ -85,7 +85,7 @@ FAILURES: tuple[Failure, ...] = (
     ),
     _failure(
         r"failed to make / (slave|private)", "mounts_restricted",
-        "the container does not let a namespace of its own change mounts",
+        "the container does not let a new namespace change mounts",
         "allow mount in the container's AppArmor and seccomp profiles (--security-opt apparmor=unconfined)",
     ),
     _failure(
@@ -113,7 +113,7 @@ FAILURES: tuple[Failure, ...] = (
 
 
 def explain_failure(stderr: str, status: int, *, is_root: bool) -> HostError:
-    """The error for what a failed bubblewrap printed. Unknown texts are passed on."""
+    """Return the error for the output of a failed bubblewrap; unknown text is quoted."""
     line = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
     for known in FAILURES:
         if known.only_root is not None and known.only_root is not is_root:
@@ -130,7 +130,7 @@ def explain_failure(stderr: str, status: int, *, is_root: bool) -> HostError:
 
 
 def check_platform(system: str = sys.platform, kernel: str | None = None) -> None:
-    """Raises `HostError` `platform_unsupported` or `wsl1`. `kernel` is the text of /proc/version."""
+    """Raise `HostError` for an unusable platform; `kernel` is /proc/version's text."""
     if system != "linux":
         raise HostError("platform_unsupported", f"there is no Linux sandbox on {system}", hint="")
     if kernel is None:
@@ -148,8 +148,7 @@ def check_platform(system: str = sys.platform, kernel: str | None = None) -> Non
 
 
 class SandboxProbe:
-    """Whether a sandbox can be started, tried once for each bubblewrap. `options` are those of a minimal sandbox with
-    everything a real one needs (`backends.linux.bwrap.bwrap_options.probe_options`)."""
+    """The trial start of a minimal sandbox with `options`, once for each bubblewrap."""
 
     def __init__(self, options: Sequence[str]) -> None:
         self._options = tuple(options)
@@ -157,7 +156,7 @@ class SandboxProbe:
         self._lock = asyncio.Lock()
 
     async def ready(self, configured: str | None, search_path: str, writable: Sequence[str] = ()) -> Bwrap:
-        """A bubblewrap that has started a sandbox. Raises `HostError` with cause and remedy."""
+        """Return a bubblewrap that has started a sandbox, or raise `HostError`."""
         proven = self._proven
         if proven is not None and (configured is None or configured == proven.path) and _is_same(proven):
             return proven
@@ -166,7 +165,7 @@ class SandboxProbe:
             return self._proven
 
     def doubt(self) -> None:
-        """A sandbox did not start: try again before the next one."""
+        """Try again before the next sandbox, since one did not start."""
         self._proven = None
 
     def _try(self, configured: str | None, search_path: str, writable: Sequence[str]) -> Bwrap:
@@ -177,7 +176,7 @@ class SandboxProbe:
 
 
 def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/proc/self/exe", "--version")) -> str:
-    """Run a command in a minimal sandbox; its output. Raises `HostError`."""
+    """Run a command in a minimal sandbox; return its output or raise `HostError`."""
     try:
         done = subprocess.run(
             [bwrap, *options, "--", *command],
@@ -207,8 +206,7 @@ _NO_LISTENER = {
 
 
 def why_unwatched(helper: str) -> str:
-    """Why a command's system calls could not be watched here, tried with our helper; empty when they can, unless
-    `closed_memory` says something. Blocks: for a worker thread."""
+    """Return why the helper cannot supervise system calls, else empty. Blocks."""
     try:
         done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_PATIENCE, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -219,9 +217,12 @@ def why_unwatched(helper: str) -> str:
 
 
 def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
-    """Why they cannot be watched now, by a setting that an administrator can change at any time; asked before each
-    command. From 2 on Yama lets no process without privilege read another one, not even its own children; the helper
-    has none, and could not see what a call is about."""
+    """Return why system calls cannot be supervised at the moment, else empty.
+
+    An administrator can change this setting at any time, so it is read before each command. From 2 on Yama lets no
+    unprivileged process read another one, not even its own children. The helper is unprivileged, and could not read the
+    arguments of a call.
+    """
     try:
         with open(ptrace_scope, encoding="ascii") as file:
             scope = int(file.read())
@@ -231,9 +232,11 @@ def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> s
 
 
 def why_unbounded(release: str | None = None, uid: int | None = None, uid_map: str = "/proc/self/uid_map") -> str:
-    """Why a limit on the processes of a command would not hold here; empty when it does. The kernel counts them for
-    each user namespace since Linux 5.14 (before, a limit would be on all that the user runs), and lets the root of the
-    machine exceed every such limit: copy_process() in kernel/fork.c."""
+    """Return why a limit on processes would not hold here, else empty.
+
+    The kernel counts processes for each user namespace since Linux 5.14; before, a limit would cover all processes of
+    the user. The root of the machine may exceed every such limit: copy_process() in kernel/fork.c.
+    """
     release = os.uname().release if release is None else release
     numbers = re.match(r"(\d+)\.(\d+)", release)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (5, 14):
@@ -259,8 +262,7 @@ def _is_same(bwrap: Bwrap) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """One thing that has to be right. `detail` says what was found, `remedy` what to do when `ok` is false. `required`:
-    no sandbox without it."""
+    """The result of one check; with `required`, no sandbox starts when it fails."""
 
     name: str
     ok: bool
@@ -271,7 +273,7 @@ class CheckStep:
 
 
 Parts = Sequence[tuple[str, Sequence[str]]]
-"""What a sandbox is made of, each alone, by name (`backends.linux.bwrap.bwrap_options.PROBE_PARTS`)."""
+"""The named parts of a sandbox, for separate trials."""
 
 
 def check_host(
@@ -282,7 +284,7 @@ def check_host(
     search_path: str,
     writable: Sequence[str] = (),
 ) -> tuple[CheckStep, ...]:
-    """Every step, failing ones included, in one go. Blocks: for a worker thread."""
+    """Return the results of all checks, failed ones included. Blocks."""
     found: list[Bwrap] = []
 
     def platform() -> str:
@@ -306,8 +308,7 @@ def check_host(
 
 
 def check_git() -> CheckStep:
-    """Advice: a second line behind the look at what commands have left. Reads the user's files; git is not
-    run. Blocks."""
+    """Check the user's `safe.bareRepository` without running git. Blocks."""
     name, setting = "bare repositories", "safe.bareRepository"
     try:
         value = configuration_of_user(os.path.expanduser("~"), NullNameRecorder()).get(setting.lower())
@@ -331,7 +332,7 @@ def _step(name: str, look: Callable[[], str], *, required: bool = True) -> Check
 
 
 def _part_steps(bwrap: str, parts: Parts) -> list[CheckStep]:
-    """Not required: what counts is the whole sandbox, which has failed already."""
+    """Try each part alone; not required, since the whole sandbox has failed already."""
     steps: list[CheckStep] = []
     for name, options in parts:
         steps.append(_step(name, partial(_can_be_made, bwrap, options), required=False))
@@ -353,7 +354,7 @@ _SWITCHES = (
 
 
 def _kernel_steps() -> list[CheckStep]:
-    """Switches that are known to stand in the way. Not required: what counts is whether a sandbox starts."""
+    """Check switches that often keep sandboxes from starting; not required."""
     steps = []
     for switch, bad, name in _SWITCHES:
         try:
@@ -388,7 +389,7 @@ _CANARY_STEPS = {
 
 
 def _enforcement_steps(bwrap: str, options: Sequence[str]) -> list[CheckStep]:
-    """Does the sandbox that started also hold? A layer that silently does nothing would pass everything else."""
+    """Check that a started sandbox also enforces: a layer may silently do nothing."""
     with tempfile.TemporaryDirectory(prefix="sandboxd-check-", dir="/var/tmp") as directory:
         secret, mask = os.path.join(directory, "secret"), os.path.join(directory, "mask")
         for path, mode in ((secret, 0o600), (mask, 0)):

@@ -1,11 +1,11 @@
-"""Path patterns, expanded to what exists. The cost follows what can match: a literal part is looked up, never listed,
-and only `**` looks at whole trees.
+"""The expansion of path patterns to existing paths.
 
-`*` and `?` do not match a slash, and do match a leading dot: a rule that denies `*.pem` means hidden ones too.
+The cost follows the possible matches: a literal part is looked up, never listed, and only `**` walks whole trees. `*`
+and `?` do not match a slash, and do match a leading dot: a rule that denies `*.pem` means hidden files too.
 
-Symlinks are as in a shell: a part that matches the name of one goes on in the directory that it leads to, and `**` goes
-through none. There is no end to what links lead to (a link to `/` is enough), and what lies in the tree itself is found
-without them. Those that lead out of the tree are told of.
+Symlinks are as in a shell: a part that matches a link continues in its target, and `**` passes through none. The
+targets of links are unbounded (a link to `/` is enough), and what lies in the tree itself is found without them. Links
+that lead out of the tree are reported.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from sandboxd.plan.host_queries import literal_name, split_pattern
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
 MAX_OF_ALL = 4
-"""How often the patterns of one command may take these limits together: a project may have sent thousands of them, and
-each directory is remembered for each pattern."""
+"""Factor of these limits for all patterns of one command together.
+
+A project may contain thousands of patterns, and each directory is kept for each pattern.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _PartialMatch:
-    """A canonical path that begins with what has been matched, the parts still to match, and the symlinks that it was
-    reached through."""
+    """A partial match: the canonical path so far, the parts to match, the links used."""
 
     path: str
     rest: tuple[str, ...]
@@ -50,15 +51,14 @@ class _PartialMatch:
 
 @dataclass(slots=True)
 class Effort:
-    """What all patterns of one command have taken so far."""
+    """The work that all patterns of one command have taken so far."""
 
     directories: int = 0
     matches: int = 0
 
 
 class GlobScan:
-    """The matches of one absolute pattern, with everything that could change them registered. `all_together` is shared
-    by the patterns that are enforced together."""
+    """The matches of one absolute pattern; `all_together` counts for all patterns."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class GlobScan:
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
         self._passed_by: list[_PartialMatch] = []
-        """Links to directories that `**` has not gone through."""
+        """Links to directories that `**` has not passed through."""
 
     def expand(self, seen: NameRecorder) -> tuple[Found, ...]:
-        """Raises `PolicyError` when there is more than can be enforced or looked at."""
+        """Return the matches. Raises `PolicyError` when they exceed a limit."""
         beginning, parts = split_pattern(self.pattern)
         top = resolve(beginning, seen)
         if top.kind is not None:
@@ -91,8 +91,7 @@ class GlobScan:
         return tuple(self._found[path] for path in sorted(self._found))
 
     def passed_by(self) -> tuple[Symlink, ...]:
-        """After `expand`: the symlinks that `**` has not gone through, and that lead out of where it has looked. Each
-        with the directory that it leads to."""
+        """Return the links out of the tree that `**` did not enter, after `expand`."""
         return tuple(Symlink(way.path, os.path.realpath(way.path)) for way in self._passed_by)
 
     def close(self) -> None:
@@ -103,8 +102,11 @@ class GlobScan:
         self._on_change()
 
     def _walk(self, start: _PartialMatch, seen: NameRecorder) -> None:
-        """Ways through fewer links come first. What can be reached without any must not count as reached through one:
-        a rule that opens is not followed through every link."""
+        """Find matches, those through fewer links first.
+
+        A path that is reached without a link must not count as reached through one: a rule that opens does not follow
+        every link.
+        """
         done: set[tuple[str, tuple[str, ...]]] = set()
         later: list[tuple[int, list[str], int, _PartialMatch]] = []
         turns = count()
@@ -133,7 +135,7 @@ class GlobScan:
         if name is not None:
             seen.visit(way.path, name)
             below = _join(way.path, name)
-            if is_absent(below):  # also what only keeps the name absent: it goes with its command
+            if is_absent(below):  # placeholders too: they end with their commands
                 return
             with self._as_far_as_it_can_be_searched(way.path, way.links, seen):
                 is_link = stat.S_ISLNK(os.lstat(below).st_mode)
@@ -151,7 +153,7 @@ class GlobScan:
                 self._passed_by.append(replace(way, path=entry.path))
 
     def _enter(self, way: _PartialMatch, is_link: bool, seen: NameRecorder) -> Iterator[_PartialMatch]:
-        """What has matched a part: taken as it is by the last one, otherwise gone into."""
+        """Report a match of the last part, or continue in a match of an earlier part."""
         if not is_link or not way.rest:
             yield way
             return
@@ -166,7 +168,7 @@ class GlobScan:
     def _as_far_as_it_can_be_searched(
         self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder
     ) -> Iterator[None]:
-        """For a look at a name in a directory: nothing may be there, or this user may not see it for the moment."""
+        """Look at a name in a directory that may be missing or closed at the moment."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
@@ -176,14 +178,14 @@ class GlobScan:
                 self._close_off(directory, links, seen)
 
     def _close_off(self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder) -> None:
-        """What is in there, whoever it belongs to can get at again: a command in a sandbox too."""
+        """Report an unsearchable directory: its owner, also as a command, can reopen it."""
         seen.access(directory)
-        if os.access(directory, os.X_OK):  # before anybody watched it
+        if os.access(directory, os.X_OK):  # before it was watched
             self._on_change()
         self._found.setdefault(directory, Found(directory, directory, None, links=links, closed=directory))
 
     def _leads_out(self, way: _PartialMatch, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
-        """Whether a link leads to a directory that has not been looked at by another way."""
+        """Return whether a link leads to a directory that was not visited otherwise."""
         real = os.path.realpath(way.path)
         return (real, way.rest) not in done and not self._is_apart(real)
 
@@ -193,8 +195,7 @@ class GlobScan:
     def _entries(
         self, way: _PartialMatch, pattern: re.Pattern[str] | None, seen: NameRecorder
     ) -> list[os.DirEntry[str]]:
-        """The entries that match and fit: directories where something is to be matched in them, for None all of these.
-        Links to directories are among them. Registered before they are listed."""
+        """Register a directory, and return its matches; only directories if parts follow."""
         path = way.path
         self._directories += 1
         self._all.directories += 1
@@ -256,7 +257,7 @@ class GlobScan:
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except PermissionError:  # whoever goes there sees why
+    except PermissionError:  # keep it: its use reports the error
         return True
     except OSError:  # a loop of links
         return False
@@ -271,7 +272,7 @@ def _matters(pattern: re.Pattern[str] | None) -> Callable[[str, bool], bool]:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether the user could open the directory up: then what it holds must not be missed."""
+    """Return whether the user could open the directory: then it must be read."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_uid == os.geteuid()
     return True

@@ -1,4 +1,4 @@
-"""Where our helper is: the static program that stands between bubblewrap and the command (docs/helper.md)."""
+"""The path of the helper, which runs between bubblewrap and the command."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 
 def machine_name(machine: str | None = None) -> str:
-    """The name that builds and filters use for this machine (`x86_64`, `aarch64`). Raises HostError
-    `machine_unsupported`."""
+    """Return `x86_64` or `aarch64`. Raises HostError `machine_unsupported`."""
     found = (machine or platform.machine()).lower()
     if found not in _MACHINES:
         raise HostError(
             "machine_unsupported",
             f"sandboxd has no helper and no system call table for {found}",
-            hint="x86_64 and aarch64 are supported",
+            hint="run it on x86_64 or aarch64",
         )
     return _MACHINES[found]
 
 
 def find_helper(package: Path = _PACKAGE) -> str:
-    """The helper for this machine: inside the package where it was installed from a wheel, beside it in a checkout.
-    Raises HostError `helper_missing`, `helper_not_executable`, `machine_unsupported`."""
+    """Return the helper of this machine, from the package or the checkout.
+
+    Raises HostError `helper_missing`, `helper_not_executable`, `machine_unsupported`.
+    """
     machine = machine_name()
     for root in (package, package.parent):
         path = root / "vendor" / "seccomp" / machine / "apply-seccomp"

@@ -1,7 +1,7 @@
-"""Which directories and files have several canonical paths, by the mounts that this process sees.
+"""Mount aliases: files and directories with several canonical paths.
 
-A bind mount, or a file system that is mounted twice (a subvolume and the whole of it, say), gives what is in it a
-second name, as a symlink does. What a rule closes under one of them must not be open under the other.
+A bind mount, or a file system that is mounted twice (a subvolume and the whole of it, say), gives its content a second
+name, as a symlink does. A path that is closed under one name must not be open under the other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PRIVATE = ("/proc", "/dev")
 
 
 def aliases_by_mounts() -> MountAliases:
-    """All pairs of which this user can reach both sides; who cannot reach one needs no rule about it."""
-    if sys.platform == "darwin":  # rules go by paths there, and nothing of the system is mounted twice
+    """Return all pairs of which this user can reach both sides."""
+    if sys.platform == "darwin":  # macOS: skip mount-alias detection, rules are by path
         return MountAliases()
     places: dict[str, dict[str, list[str]]] = {}
     mounted: set[str] = set()
@@ -41,7 +41,7 @@ def aliases_by_mounts() -> MountAliases:
 
 
 def _candidates(roots: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """For each mount of one file system: where other mounts of it, of the same part or of more, show its root."""
+    """Yield, for each mount, the paths where other mounts of its file system show it."""
     for root, points in roots.items():
         above = root
         while True:
@@ -57,5 +57,5 @@ def _candidates(roots: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
 def _are_one(one: str, other: str) -> bool:
     try:
         return os.path.samestat(os.lstat(one), os.lstat(other))
-    except OSError:  # hidden by another mount, or closed to this user
+    except OSError:  # hidden by another mount, or unreadable
         return False

@@ -1,8 +1,8 @@
-"""Paths in places that a sandbox may write, used without following a symlink.
+"""File operations in places that a sandbox may write, which follow no symlink.
 
-While the daemon looks, a command that still runs there can put a symlink where a directory was, and what was meant for
-it would happen elsewhere. So a directory is opened by openat2(2) with RESOLVE_NO_SYMLINKS, and everything in it is done
-relative to that descriptor.
+A running command can put a symlink in the place of a directory while the daemon works there, and so redirect the
+operation. So a directory is opened by openat2(2) with RESOLVE_NO_SYMLINKS, and everything in it is done relative to
+that descriptor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """A descriptor of a directory (O_PATH) for as long as it is needed. Raises OSError."""
+    """Hold a descriptor (O_PATH) of a directory. Raises OSError."""
     how = struct.pack("QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     descriptor: int = _libc.syscall(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
     if descriptor < 0:
@@ -39,8 +39,10 @@ def opened(path: str) -> Iterator[int]:
 
 @contextmanager
 def made_accessible(path: str) -> Iterator[None]:
-    """For as long as it is needed, what its owner has closed on the way to a directory can be searched, and the
-    directory itself be changed. Raises OSError where somebody else has closed it."""
+    """Make a directory writable, and those above it searchable, where the owner can.
+
+    The modes are restored afterwards. Raises OSError where another user has closed a directory.
+    """
     step = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     way = [os.open("/", step)]
     modes: list[tuple[int, int]] = []
@@ -69,7 +71,7 @@ def made_accessible(path: str) -> Iterator[None]:
 
 
 def open_up(directory: int) -> int | None:
-    """Let its owner list and change a directory: the mode it had, or None when that is somebody else."""
+    """Let the owner list and change a directory; return its old mode, else None."""
     state = os.fstat(directory)
     if state.st_uid != os.geteuid():
         return None
@@ -83,7 +85,7 @@ def set_mode(directory: int, mode: int) -> None:
 
 
 def mode_of(directory: int, name: str) -> int:
-    """Type and permissions (inode(7)), 0 when there is nothing of that name."""
+    """Return type and permissions of an entry (inode(7)), 0 when it does not exist."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except OSError:
@@ -91,7 +93,7 @@ def mode_of(directory: int, name: str) -> int:
 
 
 def read(directory: int, name: str, limit: int) -> str | None:
-    """The text of a regular file, None when there is none that could be read. At most `limit` bytes and one."""
+    """Return at most `limit` bytes and one of a regular file's text, or None."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
@@ -106,15 +108,17 @@ def read(directory: int, name: str, limit: int) -> str | None:
 
 
 def create(directory: int, name: str, text: str) -> None:
-    """A new file. Raises FileExistsError."""
+    """Create a file. Raises FileExistsError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(name, flags, 0o644, dir_fd=directory), "wb") as stream:
         stream.write(os.fsencode(text))
 
 
 def move_aside(directory: int, name: str) -> str | None:
-    """Give an entry a name nobody obeys, in the same directory: that name, or None when it is gone. Write permission
-    that the directory lacks is added: it may have been taken away against this very step."""
+    """Rename an entry so that no program obeys it; return its new name.
+
+    None when it is gone. Missing write permission is added: a command may have removed it to prevent this step.
+    """
     aside = f"{name}.refused-{secrets.token_hex(4)}"
     try:
         try:

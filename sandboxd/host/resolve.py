@@ -1,4 +1,4 @@
-"""Following a path by hand, link by link, so that every name it depends on is known."""
+"""Path resolution, link by link, with a record of every name it depends on."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from sandboxd.host.placeholders.placeholder import is_placeholder
 from sandboxd.plan.host_facts import PathKind, PathObstacle, ResolvedPath, Symlink
 
 MAX_LINKS = 40
-"""As the kernel has it (path_resolution(7))."""
-OF_A_PROCESS = "it belongs to a process, and a sandbox has processes of its own"
-"""proc(5): `/proc/self`, `/dev/fd` and `/dev/stdin` mean the process that looks, which here would be the daemon."""
+"""The kernel's limit (path_resolution(7))."""
+OF_A_PROCESS = "it belongs to a process, and a sandbox has its own processes"
+"""The problem of `/proc/self` and `/dev/fd`: they depend on the process."""
 
 
 class NameRecorder(Protocol):
-    """Is told what an answer depends on. `host.watch.name_watch.NameWatch`, or nothing in particular in a test."""
+    """The receiver of the names that an answer depends on (`host.watch.name_watch`)."""
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
-        """A name in a canonical directory, before it is looked at; with `contents` when a file is read."""
+        """Record a name in a canonical directory, or a file to be read, beforehand."""
 
     def absent(self, path: str) -> None:
-        """Nothing was there."""
+        """Record that nothing was there."""
 
     def access(self, directory: str) -> None:
-        """Who may look and make something in a directory, before that is asked."""
+        """Record a check of the permissions of a directory, before it is made."""
 
 
 class NullNameRecorder:
-    """For an answer that is not kept."""
+    """A recorder for answers that are not kept."""
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
         return
@@ -51,7 +51,7 @@ def kind_of(mode: int) -> PathKind:
 
 
 def resolve(path: str, names: NameRecorder) -> ResolvedPath:
-    """Where an absolute path leads. Never raises: what stands in the way is in `problem`."""
+    """Return the target of an absolute path. Never raises: see `problem`."""
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     at = "/"
     kind: PathKind | None = PathKind.DIRECTORY
@@ -75,9 +75,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
         except OSError as error:
             rest = os.path.normpath("/".join([here, *reversed(todo)]))
             if error.errno == errno.EACCES:
-                closed = (
-                    _obstacle(at, names) or PathObstacle.OWN
-                )  # opened up in this moment: what is in it was not seen
+                closed = _obstacle(at, names) or PathObstacle.OWN  # opened at this moment, with its content unseen
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error))

@@ -1,5 +1,7 @@
-"""What is mounted in the sandboxes that run, whoever started them, and when they end. A command outlives a daemon that
-is killed, and the next one has to know what it still needs."""
+"""The mounts of all running sandboxes, and the ends of their processes.
+
+A command outlives a daemon that is killed, and the next daemon has to know what the command still needs.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def mounts_of_sandboxes() -> dict[int, frozenset[str]]:
-    """By the process id of their init: their mount points, as proc_pid_mountinfo(5) has them. What ends meanwhile has
-    none."""
+    """Return the mount points of each running sandbox, by its init pid."""
     found: dict[int, frozenset[str]] = {}
     for process in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with contextlib.suppress(OSError):
@@ -29,25 +30,25 @@ def mounts_of_sandboxes() -> dict[int, frozenset[str]]:
 
 
 def mount_field(line: bytes, number: int) -> str:
-    """A field of a line of mountinfo, from 0."""
+    """Return a field of a line of mountinfo, counted from 0."""
     return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[number]))
 
 
 def in_use(paths: Iterable[str], sandboxes: Mapping[int, frozenset[str]]) -> frozenset[str]:
-    """Those on which something is mounted, or on something in them."""
+    """Return the paths at or below which something is mounted."""
     mounted = itertools.chain.from_iterable(sandboxes.values())
     above = {top for path in mounted for top in itertools.accumulate(path.split("/"), lambda a, b: f"{a}/{b}")}
     return frozenset(path for path in paths if path.rstrip("/") in above)
 
 
 class ProcessEnds:
-    """Tells once when one of some processes has ended (pidfd_open(2)). To be used in the event loop."""
+    """A watch on processes that reports the first end, in the event loop."""
 
     def __init__(self) -> None:
         self._pidfds: list[int] = []
 
     def watch(self, processes: Iterable[int], ended: Callable[[], None]) -> None:
-        """Instead of those that were watched before. One that has ended already counts."""
+        """Watch these processes instead of earlier ones; an ended one counts at once."""
         self.close()
         loop = asyncio.get_running_loop()
         for process in processes:
@@ -56,7 +57,7 @@ class ProcessEnds:
             except ProcessLookupError:
                 loop.call_soon(ended)
                 continue
-            except OSError:  # no descriptor is left: then it is found out when we end
+            except OSError:  # out of descriptors: the next daemon finds out
                 continue
             self._pidfds.append(pidfd)
             loop.add_reader(pidfd, ended)

@@ -1,11 +1,11 @@
 """The scan for protected names below a writable root, kept up to date.
 
-The first scan lists every directory it reaches; later ones list again only those in which something that matters has
-changed. Symlinks are never followed. Ignore-files play no part. A directory that cannot be listed is reported, any
-other failure fails the scan: a name that was not seen would not be protected.
+The first scan lists every directory that it reaches; later ones list only those that have changed. Symlinks are never
+followed, and ignore files play no part. A directory that cannot be listed is reported. Any other failure fails the
+scan, since a name that was not seen would not be protected.
 
-`os.scandir` and not ripgrep: ripgrep reports files only, so an empty `.vscode` or `.git/hooks` would be missed; the
-directories have to be known anyway, to be watched; and the scan would depend on a program being installed.
+The scan uses `os.scandir` and no external program: empty directories count (`.vscode`, `.git/hooks`), and the
+directories have to be known anyway, to be watched.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BARE = frozenset({"HEAD", "refs", "objects"})
 
 @dataclass(frozen=True, slots=True)
 class ScanTarget:
-    """What to look for: protected names by their first part, and the names of directories not to enter."""
+    """The names to find, by their first part, and the directories not to enter."""
 
     literal: frozenset[str]
     """Single-part names."""
     tails: dict[str, tuple[str, ...]]
-    """First part of a longer name: what is wanted in the directory of that name (one part each)."""
+    """By the first part of a longer name: the parts looked for below it."""
     skipped: frozenset[str]
     apart: frozenset[str]
 
@@ -51,7 +51,7 @@ class ScanTarget:
 
 @dataclass(slots=True)
 class ScanRecord:
-    """What one directory holds that matters."""
+    """The notable content of one directory."""
 
     depth: int
     tail: re.Pattern[str] | None
@@ -81,23 +81,24 @@ class TreeScan:
         self._lock = threading.Lock()
         self.slow: dict[Interest, None] = {}
         self.version = 0
-        """Another one after each change: what was found under this one still holds. Several facts rest on one scan, and
-        a look for some of them makes the scan current and not the others."""
+        """A number that changes with each change.
+
+        Several facts rest on one scan, and a check of some of them makes the scan current but not the others.
+        """
 
     @property
     def stale(self) -> bool:
         return bool(self._dirty)
 
     def refresh(self) -> int:
-        """Look at what changed since the last time; the `version` that this was. Raises `PolicyError` when the scan
-        cannot be complete."""
+        """Apply changes since the last scan; return its `version`. Raises `PolicyError`."""
         with self._lock:
             if (identity := _identity(self.root)) != self._identity:
                 self.version += self._identity is not None
                 self._identity = identity
                 self._forget(self.root)
                 self._dirty[self.root] = None
-            version = self.version  # before the look: what changes meanwhile makes it an old one
+            version = self.version  # before the scan, so that a change meanwhile outdates it
             while self._dirty:
                 path = next(iter(self._dirty))
                 self._dirty.pop(path, None)
@@ -111,7 +112,7 @@ class TreeScan:
             return version
 
     def notable(self) -> dict[str, ScanRecord]:
-        """The directories in which there is something to report, by path."""
+        """Return the directories with notable content, by path."""
         with self._lock:
             return dict(self._notable)
 
@@ -153,7 +154,7 @@ class TreeScan:
     def _read(
         self, path: str, depth: int, tail: re.Pattern[str] | None, interest: Interest | None
     ) -> ScanRecord | None:
-        """One directory; None when it is no longer there."""
+        """Read one directory; None when it no longer exists."""
         record = ScanRecord(depth, tail, interest=interest)
         try:
             if interest is None:
@@ -189,7 +190,7 @@ class TreeScan:
             self._changes.cancel(interest)
 
     def _can_be_searched(self, path: str, record: ScanRecord) -> bool:
-        """Where not, the names in it are no use, and its mode is what has to be watched too."""
+        """Return whether names in a directory can be used; else watch its mode too."""
         if os.access(path, os.X_OK):
             return True
         names_only = record.interest
@@ -228,7 +229,7 @@ class TreeScan:
         record.below = () if record.bare else tuple(below)
 
     def look_again(self, directory: str) -> None:
-        """It may be listed by now: nothing tells of a mode that changes."""
+        """List a directory again: no event reports that its mode has changed."""
         if directory in self._records:
             self._changed(directory)
 
@@ -252,7 +253,7 @@ class TreeScan:
 
 @dataclass(frozen=True, slots=True)
 class _RecordFilter:
-    """Whether the coming or going of a name changes what a directory's record says."""
+    """Decides whether the change of a name changes the record of a directory."""
 
     directory: str
     records: Mapping[str, ScanRecord]
@@ -272,7 +273,7 @@ class _RecordFilter:
         return is_directory and self.deeper and name not in self.wanted.skipped and not self._still_absent(name)
 
     def _still_absent(self, name: str) -> bool:
-        """Placeholders come and go with every command; to the scan they are nothing."""
+        """Return whether a name is absent still; placeholders count as absent."""
         record = self.records.get(self.directory)
         return (
             record is not None
@@ -285,7 +286,7 @@ class _RecordFilter:
 
 
 def found_at(path: str, seen: NameRecorder) -> Found:
-    """A name with what it is, its link followed."""
+    """Return a name with its type, after its link."""
     state = os.lstat(path)
     if not os.path.islink(path):
         return Found(
@@ -311,7 +312,7 @@ def _git_kind(entry: os.DirEntry[str]) -> str:
 
 
 def _can_be_opened_up(path: str) -> bool:
-    """Whether the user could list or fill the directory after all: it is theirs, or it can be written unseen."""
+    """Return whether the user could still list or fill a directory of this mode."""
     try:
         return os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK | os.X_OK)
     except OSError:

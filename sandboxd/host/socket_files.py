@@ -1,6 +1,6 @@
-"""The Unix sockets below directories that commands can write, as they are now.
+"""The search for Unix sockets below directories that commands can write.
 
-Other commands may be at work there: no symbolic link is followed on the way, and how much is looked through is bounded.
+Other commands may be at work there: no symlink is followed, and the amount of work is bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sandboxd.host.nofollow import opened
 from sandboxd.plan.host_facts import FoundSocket, SocketFile, SocketsAtStart
 
 MOST_ENTRIES, MOST_SOCKETS, MOST_SECONDS = 200_000, 1_000, 3.0
-"""Of all places together. Shallow ones come first."""
+"""Limits of all places together; shallow directories come first."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _NO_FOLLOW = 0x100
@@ -31,7 +31,8 @@ _STATX = struct.Struct("=I24xHxxQ40xqI4xqI4x24xII")
 def find_sockets(places: Sequence[tuple[str, str]]) -> SocketsAtStart:
     """List the sockets at and below canonical paths of the host.
 
-    With each path comes the path of the same as a command sees it. A directory that cannot be opened is passed over."""
+    Each path comes with its path inside the sandbox. A directory that cannot be opened is skipped.
+    """
     found: list[FoundSocket] = []
     left, until = MOST_ENTRIES, time.monotonic() + MOST_SECONDS
     for host, inside in places:
@@ -68,9 +69,7 @@ def _listed(directory: int) -> Iterator[tuple[str, bool]]:
 
 
 def _socket_at(directory: int, name: str) -> SocketFile | None:
-    """Identify the socket of a name as the helper does (docs/helper.md).
-
-    os.stat() does not say when a file was made."""
+    """Identify a socket as the helper does, by statx(2) with the time of its making."""
     answer = ctypes.create_string_buffer(256)
     wanted = _TYPE | _INODE | _CTIME | _BTIME
     if _libc.statx(directory, os.fsencode(name), _NO_FOLLOW, wanted, answer) != 0:

@@ -1,4 +1,4 @@
-"""Programs of the host that a sandbox needs: where bubblewrap is, which version, and whether it can serve."""
+"""The search for bubblewrap, with a check of its version and its mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Bwrap:
-    """A bubblewrap that can be executed. `mtime_ns` and `inode` tell a replaced one from the one that was tried."""
+    """An executable bubblewrap; `mtime_ns` and `inode` reveal its replacement."""
 
     path: str
     version: tuple[int, ...]
@@ -33,9 +33,12 @@ class Bwrap:
 
 
 def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str] = ()) -> Bwrap:
-    """The bubblewrap of the settings, else of the system, else one of PATH that no command can write (`writable` are
-    directories that commands may write). Runs `--version`. Raises `HostError`: `bwrap_missing`, `bwrap_writable`,
-    `bwrap_not_executable`, `bwrap_setuid`, `bwrap_too_old`, `bwrap_broken`."""
+    """Return the bubblewrap of the settings, else the system's, else one in PATH.
+
+    One in PATH is used only where no command can write it; `writable` are the directories that commands may write. Runs
+    `--version`. Raises `HostError`: `bwrap_missing`, `bwrap_writable`, `bwrap_not_executable`, `bwrap_setuid`,
+    `bwrap_too_old`, `bwrap_broken`.
+    """
     path = _locate(configured, search_path, writable)
     state = os.stat(path)
     if state.st_mode & stat.S_ISUID and state.st_uid == 0 and os.geteuid() != 0:
@@ -49,7 +52,7 @@ def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str]
     if version < OLDEST_BWRAP:
         raise HostError(
             "bwrap_too_old",
-            f"{path} is bubblewrap {_dotted(version)}, and {_dotted(OLDEST_BWRAP)} is the oldest that can be used",
+            f"{path} is bubblewrap {_dotted(version)}; the oldest supported version is {_dotted(OLDEST_BWRAP)}",
             hint="install a newer one, or name one in bwrapPath of the managed settings",
             data={"path": path},
         )

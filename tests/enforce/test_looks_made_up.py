@@ -80,7 +80,7 @@ def test_what_was_looked_through_is_not_looked_at_again(start_daemon: StartDaemo
     second = start_daemon()
     assert second.run("run", "--", "true").returncode == 0
     assert second.stop() == 0
-    assert "looked through" not in second.output()
+    assert "an earlier command has left" not in second.output()
 
 
 def test_the_recorded_outcome_says_so(start_daemon: StartDaemon) -> None:

@@ -41,7 +41,7 @@ class CleanupMemory:
         self._admitted[path] = signature
 
     def shrink(self) -> None:
-        """Drop indexes of places that no command uses, when they are gone or all indexes are too large."""
+        """Drop indexes of unused places that are gone, or of all when too many are kept."""
         self.busy.forget_what_is_gone()
         in_use = self.busy.in_use()
         with self._guard:

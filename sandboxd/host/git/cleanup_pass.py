@@ -1,4 +1,4 @@
-"""One pass of a repository clean-up, in a thread: find git directories and make them harmless.
+"""One pass of a repository clean-up: find git directories, make them harmless.
 
 A pass tells what a command has left from what a person has made by inode change times, which no program can set.
 Those of another machine, and of a file system in memory, prove nothing.
@@ -28,19 +28,19 @@ from sandboxd.host.watch.directory_index import Budget, Deadline, Directory, Dir
 from sandboxd.plan.host_facts import Neutralised, ResolvedPath, Territory
 
 MOST_DIRECTORIES = 200_000
-"""Looked at below one place."""
+"""Limit below one place."""
 MOST_SECONDS = 5.0
-"""Of processor time, for one look."""
+"""Processor time of one pass."""
 SECONDS_BEFORE = 1.0
-"""For the look before the first command of a place. What it does not reach is judged by its times alone."""
+"""For the pass before the first command of a place; the rest is judged by times."""
 SECONDS_FOR_POINTERS = 2.0
-"""To follow what leads to repositories, where not every directory could be looked at."""
+"""For pointers to repositories, after an incomplete walk."""
 LARGEST_INDEX = 128 << 20
 LEAST_SECONDS = 0.05
 
 
 class _Unchanged(IntEnum):
-    """What no command has changed: nothing, what a directory holds and its name, those above it as well."""
+    """The extent that no command has changed, from nothing to all directories above."""
 
     CHANGED = 0
     STANDS = 1
@@ -48,7 +48,7 @@ class _Unchanged(IntEnum):
 
 
 class CleanupPass:
-    """One look, in a thread."""
+    """One pass, in a thread."""
 
     def __init__(self, memory: CleanupMemory, territory: Territory, could_write: CouldWrite, since: int) -> None:
         self._memory = memory
@@ -66,7 +66,7 @@ class CleanupPass:
         self._moved_from: frozenset[str] | None = None
         self._until = Deadline.after(0.0)
         self.rests: dict[str, Rest] = {}
-        """By place, what was not looked at."""
+        """The unsearched rest of each place."""
         try:
             self._user_configuration = configuration_of_user(os.path.expanduser("~"), NullNameRecorder())
         except PolicyError as error:
@@ -80,11 +80,11 @@ class CleanupPass:
                 self._follow()
         finally:
             git_directory_cleanup.close_again(self._opened)
-        unseen = f"{incomplete}; the rest is looked at in the background" if incomplete else ""
+        unseen = f"{incomplete}; the rest is searched in the background" if incomplete else ""
         return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
 
     def go_on(self, rests: dict[str, Rest]) -> Neutralised:
-        """A part of what an earlier look has left; takes it out of `rests`."""
+        """Search a part of an earlier pass's rest, and take it out of `rests`."""
         apart, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
         try:
             for place, rest in list(rests.items()):
@@ -101,16 +101,15 @@ class CleanupPass:
         return Neutralised(tuple(dict.fromkeys(self._moved)), self._failed, unseen)
 
     def remember(self, places: list[str]) -> None:
-        """Change nothing, and remember what is no command's: everything where none runs."""
+        """Change nothing, and admit what no command has left."""
         self._changes = False
         self._walk(places, SECONDS_BEFORE)
 
     def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
-        """Why something was not seen, empty when nothing was left out. `seconds` are of this thread's processor time;
-        it may take `SLOWEST` times as long where the machine has other work."""
+        """Search the places; return why something was not seen, else empty."""
         apart = frozenset(self._territory.apart)
         end = Deadline.after(seconds)
-        # each its share, so that one that is large leaves something for the others; then what is left over
+        # an equal share of time each, so that a large place leaves some for the others; then the remainder
         unfinished = []
         for number, place in enumerate(places):
             if self._walk_one(place, apart, end.share(len(places) - number, LEAST_SECONDS)):
@@ -133,8 +132,10 @@ class CleanupPass:
             return index.unseen
 
     def _open_up(self, path: str) -> bool:
-        """Only what a command has closed: what a person has closed is read-only inside, or has not changed. Those above
-        it first: a part of a look may begin anywhere."""
+        """Reopen a directory that a command has closed, those above it first.
+
+        A directory that a person has closed is read-only inside, or has not changed.
+        """
         closed = [path]
         while not os.access(above := os.path.dirname(closed[-1]), os.X_OK):
             closed.append(above)
@@ -156,7 +157,7 @@ class CleanupPass:
     def _visit(self, path: str, directory: Directory) -> None:
         try:
             self._visit_one(path, directory.holds)
-        except (OSError, ValueError) as error:  # nothing that stands in one keeps the others from their turn
+        except (OSError, ValueError) as error:  # a failure at one does not keep the others from being cleaned
             self._failed = error
 
     def _visit_one(self, path: str, holds: Holds) -> None:
@@ -169,8 +170,7 @@ class CleanupPass:
             self._links_to_modules(path)
 
     def _links_to_modules(self, directory: str) -> None:
-        """git takes the git directory of a submodule from `modules` by its name, through links, and makes none there.
-        So those of a command that lead to directories are moved aside, wherever that is."""
+        """Move aside links by which git would reach git directories of submodules."""
         if not self._changes or not self._could_write(directory):
             return
         for link in git_directory_cleanup.links_to_modules(directory):
@@ -178,14 +178,14 @@ class CleanupPass:
                 self._moved += git_directory_cleanup.move(*os.path.split(link))
 
     def _pointer(self, work_tree: str) -> None:
-        """What the `.git` of a directory leads to."""
+        """Judge the targets of the `.git` of a directory."""
         entry = os.path.join(work_tree, ".git")
         try:
             state = os.lstat(entry)
         except OSError:
             return
         if stat.S_ISDIR(state.st_mode):
-            self._judge(entry)  # also without a HEAD: `git init` makes a repository of what is there
+            self._judge(entry)  # also without a HEAD: `git init` would make a repository of it
             return
         fresh = not self._was_made_quietly(entry, _Unchanged.STANDS)
         if fresh and self._changes and depends_on_process(work_tree):
@@ -201,9 +201,11 @@ class CleanupPass:
                 self._judge(target, work_tree, fresh=fresh)
 
     def _came_along(self, git_dir: str) -> bool:
-        """Whether a checkout may have brought a git directory that runs something, so that a person has never used it:
-        it lies in a working tree, has another name than `.git`, which git checks out nowhere, and no person's `.git`
-        leads to it. What a command has made there is none of this, and is made harmless itself."""
+        """Return whether a checkout may have brought a git directory that runs something.
+
+        It lies in a working tree, has another name than `.git`, which git never checks out, and no person's `.git`
+        leads to it. One that a command has made is cleaned itself.
+        """
         if ".git" in git_dir.split("/") or not git_directory_cleanup.runs_something(git_dir):
             return False
         above = os.path.dirname(git_dir)
@@ -219,7 +221,7 @@ class CleanupPass:
         )
 
     def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
-        """`fresh`: what leads there may be a command's, so that its age proves nothing."""
+        """Clean one git directory; with `fresh`, its age proves nothing."""
         closed = git_dir in self._known or (self._changes and not self._could_write(git_dir))
         if (git_dir, work_tree) in self._done or (closed and not work_tree):
             return
@@ -236,7 +238,7 @@ class CleanupPass:
             self._clean(git_dir, way)
         if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
             self._judge(leads, work_tree, fresh=fresh or common_is_new)
-        # what a closed one names may be relative to the working tree that leads to it
+        # targets of a protected one may be relative to the working tree that leads to it
         self._clean_obeyed(git_dir, work_tree, way)
         self._remember(git_dir, work_tree, fresh=fresh)
 
@@ -260,14 +262,14 @@ class CleanupPass:
             self._failed = error
 
     def _clean_links(self, leads: ResolvedPath) -> None:
-        """What they lead to cannot be looked through, or is none of the command's: some of a checkout, for instance."""
+        """Move a command's link aside when its target is out of the command's reach."""
         for link in leads.links:
             if self._could_write(link.path) and not self._is_quiet_link(link.path):
                 self._moved += git_directory_cleanup.move(*os.path.split(link.path))
                 return
 
     def _way_along(self, resolved: ResolvedPath) -> _Unchanged:
-        """To what a configuration names, by whatever links and directories."""
+        """Return how much is unchanged on the way to the target of a configuration."""
         way = self._way_to(os.path.dirname(resolved.real))
         whole = way is _Unchanged.STANDS_ABOVE and all(self._is_quiet_link(link.path) for link in resolved.links)
         return way if whole else _Unchanged.CHANGED
@@ -281,7 +283,7 @@ class CleanupPass:
             return False
         if self._index is None or not self._index.keeps_times:
             return True
-        # what commands of an earlier daemon have left was looked at by that one
+        # an earlier daemon has cleaned up after its own commands
         return not all(
             (way is _Unchanged.STANDS_ABOVE and moment < self._since)
             or (way and self._memory.busy.was_quiet(moment, path, self._from(way)))
@@ -296,7 +298,7 @@ class CleanupPass:
             return False
 
     def _remember(self, git_dir: str, work_tree: str, *, fresh: bool) -> None:
-        """What stands there now, if no command can have left it, or it is harmless and none can still change it."""
+        """Admit what no command can have left, or what is harmless and beyond change."""
         way = _Unchanged.CHANGED if fresh else self._way_to(git_dir)
         ways = dict.fromkeys(git_directory_cleanup.obeyed_items(git_dir), way)
         try:
@@ -315,7 +317,7 @@ class CleanupPass:
             self._judge(leads, work_tree)
 
     def _way_to(self, directory: str) -> _Unchanged:
-        """The directories above have to have stood there since before any command that still runs."""
+        """Return how much at and above a directory is older than all running commands."""
         index = self._index
         if index is None or not index.keeps_times or not self._is_settled(directory):
             return _Unchanged.CHANGED
@@ -329,7 +331,7 @@ class CleanupPass:
         return _Unchanged.STANDS_ABOVE
 
     def _from(self, way: _Unchanged) -> frozenset[str]:
-        """Where else a command may have left what is found at a path."""
+        """Return the other places from which a command may have moved what is at a path."""
         if way is _Unchanged.STANDS_ABOVE:
             return frozenset()
         if self._moved_from is None:
@@ -339,10 +341,10 @@ class CleanupPass:
     def _is_settled(self, directory: str) -> bool:
         return self._index is not None and self._index.is_on_device(directory) and self._was_made_quietly(directory)
 
-    # where not every directory could be looked at
+    # after an incomplete walk
 
     def _follow(self) -> None:
-        """To where git goes by itself from the repositories that were seen: submodules, alternates, worktrees."""
+        """Follow submodules, alternates and worktrees of the repositories that were seen."""
         todo = [*self._territory.known, *(path for path, _ in self._done)]
         followed: set[str] = set()
         for git_dir in todo:

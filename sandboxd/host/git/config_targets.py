@@ -1,7 +1,8 @@
-"""What the configuration of git names, and git then obeys: directories of hooks, included files, templates.
+"""Git config targets: directories of hooks, included files and templates.
 
-Read from the files themselves, as git-config(1) has them; git is not run, because it would obey the very configuration
-that is in question. Conditions (`includeIf`) count as fulfilled: a later git may stand elsewhere, on another branch.
+The configuration files are read directly, by the rules of git-config(1). git is not run, because it would obey the very
+configuration in question. Conditions (`includeIf`) count as fulfilled: a later git may run elsewhere, on another
+branch.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from sandboxd.plan.host_facts import GitConfigTarget, PathKind, ResolvedPath
 
 LARGEST_CONFIG = 1 << 20
 MOST_INCLUDED = 200
-"""Files that one configuration takes in; git itself stops at a depth of ten."""
+"""Limit on included files of one configuration; git stops at a depth of ten."""
 SYSTEM = ("/etc/gitconfig", "/usr/local/etc/gitconfig", "/opt/homebrew/etc/gitconfig")
-"""Which of them counts was settled when git was built."""
+"""The possible paths; the build of git has settled which of them counts."""
 _OPTIONAL = ":(optional)"
 _ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"'}
 
 
 @dataclass(frozen=True, slots=True)
 class GitConfiguration:
-    """The settings of some files and of all that they include, (lower-case key, value). `included` are the files that
-    are named, whether they exist or not."""
+    """The (lower-case key, value) pairs of files, and the names of all includes."""
 
     settings: tuple[tuple[str, str], ...] = ()
     included: tuple[ResolvedPath, ...] = ()
@@ -39,14 +39,13 @@ class GitConfiguration:
         return dict(self.settings).get(key)
 
     def hooks(self, directory: str, seen: NameRecorder) -> Iterator[GitConfigTarget]:
-        """Every directory of hooks, for a git that runs them in `directory`. The last one counts in git; which that is
-        may depend on the caller's environment."""
+        """Yield every directory of hooks in `directory`; the caller's git uses the last."""
         for key, value in self.settings:
             if key == "core.hookspath" and value:
                 yield _obeyed(os.path.join(directory, _expanded(value)), seen, directory=True)
 
     def files(self, seen: NameRecorder) -> Iterator[GitConfigTarget]:
-        """The included files, and what is copied into new repositories."""
+        """Yield the included files, and the templates of new repositories."""
         for resolved in self.included:
             yield GitConfigTarget(resolved, listed=_is_listed(resolved, seen))
         for key, value in self.settings:
@@ -55,7 +54,7 @@ class GitConfiguration:
 
 
 def configuration_of_user(home: str, seen: NameRecorder) -> GitConfiguration:
-    """What holds in every repository of this user."""
+    """Return the configuration that holds in every repository of this user."""
     above = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
     usual = (os.path.join(above, "git", "config"), os.path.join(home, ".gitconfig"))
     named = (os.environ.get(name, "") for name in ("GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL"))
@@ -66,7 +65,7 @@ def configuration_of_user(home: str, seen: NameRecorder) -> GitConfiguration:
 
 
 def read_configuration(path: str, seen: NameRecorder) -> GitConfiguration:
-    """A file with everything it includes. Nothing when it is not there. Raises `PolicyError` for too many files."""
+    """Return the settings of a file with its includes. Raises `PolicyError`."""
     reader = _ConfigurationReader(seen)
     reader.read(path)
     return GitConfiguration(tuple(reader.settings), tuple(reader.included.values()))
@@ -88,7 +87,7 @@ class _ConfigurationReader:
             for key, value in settings_in(text_of(resolved.real, LARGEST_CONFIG) or ""):
                 self.settings.append((key, value))
                 if value and key.startswith(("include.", "includeif.")) and key.endswith(".path"):
-                    # beside the file by the name that it was included by, as in git
+                    # relative to the file's name in the include, as in git
                     named = os.path.join(os.path.dirname(path), _expanded(value))
                     if named not in self.included:
                         self.included[named] = leads = resolve(named, self._seen)
@@ -97,7 +96,7 @@ class _ConfigurationReader:
                 raise PolicyError(
                     "scan_too_large",
                     f"the configuration of git in {path} includes more than {MOST_INCLUDED} files",
-                    hint="git obeys each of them, so each has to be kept from being written: include fewer",
+                    hint="include fewer files: git obeys each of them, so each is protected",
                 )
 
 
@@ -111,7 +110,7 @@ def _expanded(value: str) -> str:
 
 
 def _is_listed(resolved: ResolvedPath, seen: NameRecorder) -> bool:
-    """Whether git would list a file that appeared there: in a working tree."""
+    """Return whether git would list a new file there, as it does in a working tree."""
     directory = resolved.existing
     if f"{directory}/".find("/.git/") >= 0:
         return False
@@ -123,8 +122,11 @@ def _is_listed(resolved: ResolvedPath, seen: NameRecorder) -> bool:
 
 
 def settings_in(text: str) -> Iterator[tuple[str, str]]:
-    """(lower-case key, value) of a configuration. What git would refuse is passed over, and the rest of it read:
-    another version may be less strict. A zero byte ends a value."""
+    """Yield (lower-case key, value) of a configuration text.
+
+    Text that git would refuse is skipped, and the rest read: another version may be less strict. A zero byte ends a
+    value.
+    """
     section = ""
     for line in _lines(text.removeprefix("\ufeff").replace("\r\n", "\n")):
         line = line.strip(" \t\r")
@@ -140,9 +142,9 @@ def settings_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _lines(text: str) -> Iterable[str]:
-    """Lines, with those joined that end in a backslash outside of a comment."""
+    """Yield lines, each joined with the next when a backslash ends it."""
     joined = ""
-    for line in text.split("\n"):  # as git does, and not at the other characters that str.splitlines knows
+    for line in text.split("\n"):  # as git does; str.splitlines splits at more characters
         joined += line
         if _goes_on(joined):
             joined += "\n"  # taken out with its backslash in `_value`
@@ -153,7 +155,7 @@ def _lines(text: str) -> Iterable[str]:
 
 
 def _goes_on(line: str) -> bool:
-    """Whether the last character is a backslash that is not itself escaped, in a value and outside of a comment."""
+    """Return whether a line ends in a backslash outside of escapes and comments."""
     quoted = escaped = False
     value = False
     for character in line:
@@ -173,7 +175,7 @@ def _goes_on(line: str) -> bool:
 
 
 def _section(line: str) -> tuple[str, str]:
-    """The name of a section, with its subsection, and what follows in the line."""
+    """Return the name of a section with its subsection, and the rest of the line."""
     at = 1
     while at < len(line) and line[at] not in ' \t"]':
         at += 1
@@ -200,7 +202,7 @@ def _name(line: str) -> str:
 
 
 def _value(text: str) -> str:
-    """Quotes and escapes taken away, white space around it as well, and a comment."""
+    """Return a value without quotes, escapes, comment and surrounding white space."""
     found, kept = "", 0
     quoted = False
     characters = iter(text.lstrip(" \t"))
@@ -222,7 +224,7 @@ def _value(text: str) -> str:
 
 
 def text_of(path: str, limit: int) -> str | None:
-    """The beginning of a regular file. A command may have put a pipe there, at which reading would never end."""
+    """Return the beginning of a regular file, never waiting for a pipe."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,9 +1,9 @@
-"""The configuration of a repository that a command has made: does git run or obey anything because of it? Pure.
+"""The harmless part of a git configuration that a command has made. Pure.
 
-git-config(1) has hundreds of keys, and every version adds some, so the table lists what is known to be harmless. Not
-in it, although no program is named: a promisor remote (`extensions.partialClone`, `remote.*.promisor`), from which
-every command that misses an object fetches by itself, with whatever program its address asks for. A file
-with anything else in it, or with a line that is not one plain setting, is replaced by one that holds the harmless rest.
+git-config(1) has hundreds of keys, and every version adds some, so the table lists the harmless ones. A promisor remote
+(`extensions.partialClone`, `remote.*.promisor`) is not among them: every command that misses an object fetches from it,
+with the program that its address asks for. A file with any other key, or with a line that is not one plain setting, is
+replaced by one with its harmless part.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ EXACT = {
     "filter.lfs.smudge": "git-lfs smudge -- %f",
     "filter.lfs.process": "git-lfs filter-process",
 }
-"""What git-lfs(1) writes: the program is the host's own."""
+"""Values that git-lfs(1) writes: the program is the host's."""
 ON = ("core.protecthfs", "core.protectntfs")
-"""Harmless when they are on: switched off, names in a tree that some file systems take for `.git` are checked out."""
+"""Harmless when on: off admits names that some file systems take for `.git`."""
 _YES = ("true", "yes", "on", "1")
 WORKTREE = "core.worktree"
-"""Harmless where the working tree points back; elsewhere a checkout would write in a place of the sandbox's choice."""
+"""Harmless where the working tree points back; else a checkout would go elsewhere."""
 
 _OPTION = re.compile(r"(?:^|\s)-(?![\d\s]|$)")
-"""git hands names of remotes on to commands of its own, which take such a one for an option (`--upload-pack=…`)."""
+"""A name that git's own subcommands would take for an option (`--upload-pack=…`)."""
 _OPTIONS = ("remote.*.tagopt", "branch.*.description")
-"""In these it is none."""
+"""Keys whose values may begin with a dash."""
 
 _SECTION = re.compile(r'\s*\[([-A-Za-z0-9]+)(?:[ \t]+"([^"\\\n]*)")?\]\s*')
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
@@ -57,12 +57,11 @@ _VALUE = re.compile(r"\s*([A-Za-z][-A-Za-z0-9]*)(?:\s*=\s*([^\"\\;#\n]*?))?\s*")
 
 
 def cleaned(text: str, *, worktree: str | None = None) -> str | None:
-    """None when the configuration is harmless; else what remains of it. `worktree` is the value that `core.worktree`
-    may have."""
+    """Return the harmless part, or None when it is all; `worktree` is allowed."""
     settings: list[tuple[str, str | None, str, str]] = []
     unknown = False
     section: tuple[str, str | None] | None = None
-    for line in text.split("\n"):  # as git does, and not at the other characters that str.splitlines knows
+    for line in text.split("\n"):  # as git does; str.splitlines splits at more characters
         line = line.removesuffix("\r")
         if _CONTROL.search(line):
             unknown = True
@@ -96,7 +95,7 @@ def _is_harmless(section: str, sub: str | None, name: str, value: str, worktree:
     if key in ON:
         return value.lower() in _YES
     if "::" in value:
-        return False  # where an address is meant: a transport that runs a program (gitremote-helpers(7))
+        return False  # an address with a transport that runs a program (gitremote-helpers(7))
     if sub is not None and sub.startswith("-"):
         return False
     # a subsection may hold dots and any letters, so it never meets a pattern's own parts

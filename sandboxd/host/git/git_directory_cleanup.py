@@ -1,10 +1,10 @@
-"""Making one git directory harmless: hooks get another name, a configuration is replaced by its harmless part.
+"""The clean-up of one git directory: rename hooks, reduce configurations.
 
-Each thing that git would obey there is put to a test, `IsFromCommand`, first: what a person has made stays as it is.
-What is moved is kept beside its old place.
+`IsFromCommand` decides for each item that git would obey, so that what a person has made stays. A moved item stays
+beside its old place.
 
-Whoever may only search a directory, neither list nor write it, has a git that obeys what is in it. So directories that
-a command has closed that way are opened up for the look.
+A command can deny list and write permission in a directory that git still obeys. Such directories are reopened for the
+clean-up.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sandboxd.host.git.repositories import confirmed_worktree, physical
 from sandboxd.plan.host_facts import GitConfigTarget
 
 IsFromCommand = Callable[[str], bool]
-"""Whether a command may have left what is at a path."""
+"""Returns whether a command may have left the item at a path."""
 MOST_HOOKS = 2_000
-"""In one directory. git knows thirty; a directory with more is moved as a whole."""
+"""Limit for one directory: git knows thirty, and a directory with more is moved."""
 LARGEST_ITEM = 1 << 20
 _LARGEST_CONFIG = 1 << 20
 _LONGEST_POINTER = 8192
 _CONFIGURATIONS = ("config", "config.worktree")
 _GONE = frozenset({errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""Somebody still works there; what they leave is looked at when they have ended."""
+"""A command still works there; the clean-up at its end will follow."""
 
 Signature = tuple[int, ...]
 _NEVER = 1 << 62
@@ -39,7 +39,7 @@ _NEVER = 1 << 62
 
 
 def open_up(path: str) -> int | None:
-    """Let a directory that a command has closed be looked into: the mode it had, None when it is not ours, or gone."""
+    """Reopen a directory of this user; return its old mode, None on failure."""
     try:
         with nofollow.opened(path) as directory:
             return nofollow.open_up(directory)
@@ -55,7 +55,7 @@ def close_again(modes: Mapping[str, int]) -> None:
 
 
 def obeyed_items(git_dir: str) -> Iterator[str]:
-    """The files in a git directory that git obeys, and links and directories that stand in their places."""
+    """Yield the files, links and directories of a git directory that git obeys."""
     for name in ("commondir", *_CONFIGURATIONS):
         if os.path.lexists(path := os.path.join(git_dir, name)):
             yield path
@@ -63,7 +63,7 @@ def obeyed_items(git_dir: str) -> Iterator[str]:
 
 
 def hooks_in(directory: str) -> Iterator[str]:
-    """What git would run in a directory of hooks, or the directory itself when it is a link or cannot be listed."""
+    """Yield the hooks that git would run; or an unreadable or linked directory."""
     try:
         if os.path.islink(directory):
             yield directory
@@ -82,8 +82,10 @@ def hooks_in(directory: str) -> Iterator[str]:
 
 
 def common_of(git_dir: str) -> str | None:
-    """Where the `commondir` of a git directory leads, physically, as git goes there; None when there is none. Empty
-    when the file is not one that git itself would write."""
+    """Return the physical target of `commondir`, None when there is none.
+
+    Empty when the file is not one that git itself would write.
+    """
     path = os.path.join(git_dir, "commondir")
     if not os.path.lexists(path):
         return None
@@ -94,20 +96,20 @@ def common_of(git_dir: str) -> str | None:
 
 
 def is_linked(git_dir: str, common: str) -> bool:
-    """Whether `common` is the repository that the git directory of a linked worktree stands in."""
+    """Return whether a git directory is that of a linked worktree of `common`."""
     above = os.path.dirname(physical(git_dir))
     return os.path.basename(above) == "worktrees" and os.path.dirname(above) == common
 
 
 def links_to_modules(directory: str) -> list[str]:
-    """Symlinks in a directory by which git would get to the git directories of submodules."""
+    """Return the symlinks by which git would reach git directories of submodules."""
     links = [os.path.join(directory, "modules")]
     if _is_in_modules(directory):
         with contextlib.suppress(OSError):
             links = [entry.path for entry in os.scandir(directory)]
     elif not os.path.lexists(os.path.join(directory, "HEAD")):
         return []
-    # one that leads nowhere may lead somewhere for another process
+    # a dangling link may have a target for another process
     return [one for one in links if os.path.islink(one) and not os.path.isfile(one) and not one.endswith("/HEAD")]
 
 
@@ -120,8 +122,7 @@ def _is_in_modules(path: str) -> bool:
 
 
 def make_harmless(git_dir: str, is_from_command: IsFromCommand) -> tuple[list[str], OSError | None]:
-    """What was moved aside, and what kept something from being moved. Each part by itself: what cannot be done about
-    one keeps no other from its turn."""
+    """Move aside each item that git would obey; return the paths and a failure."""
     moved: list[str] = []
     failed: OSError | None = None
     for look in (_commondir, _worktree_configuration, _configuration, _own_hooks):
@@ -135,7 +136,7 @@ def make_harmless(git_dir: str, is_from_command: IsFromCommand) -> tuple[list[st
 
 
 def runs_something(git_dir: str) -> bool:
-    """Whether git would run a hook of a git directory, or its configuration has a dangerous part."""
+    """Return whether a git directory has a hook or a dangerous configuration."""
     try:
         with nofollow.opened(git_dir) as directory:
             for name in _CONFIGURATIONS:
@@ -152,7 +153,7 @@ def runs_something(git_dir: str) -> bool:
 
 
 def move(path: str, name: str) -> list[str]:
-    """Give what a directory holds under a name another one."""
+    """Rename an entry of a directory."""
     try:
         with nofollow.opened(path) as directory:
             return list(_move(directory, path, name))
@@ -163,7 +164,7 @@ def move(path: str, name: str) -> list[str]:
 
 
 def make_obeyed_harmless(obeyed: GitConfigTarget, is_from_command: IsFromCommand) -> Iterator[str]:
-    """The same for what the configuration of git names. Raises OSError."""
+    """Move aside what a git config target names. Raises OSError."""
     path = obeyed.resolved.real
     if obeyed.directory:
         yield from _hooks(path, is_from_command)
@@ -191,7 +192,7 @@ def _configuration(git_dir: str, is_from_command: IsFromCommand, name: str = "co
         if not mode or stat.S_ISDIR(mode) or not is_from_command(os.path.join(git_dir, name)):  # git obeys no directory
             return
         text = nofollow.read(directory, name, _LARGEST_CONFIG)
-        if text is None or len(text) > _LARGEST_CONFIG:  # a link, something else, or more than anybody writes
+        if text is None or len(text) > _LARGEST_CONFIG:  # no regular file, or longer than any real one
             yield from _move(directory, git_dir, name)
             return
         rest = cleaned(text, worktree=confirmed_worktree(git_dir))
@@ -258,8 +259,7 @@ def _move(directory: int, path: str, name: str) -> Iterator[str]:
 
 
 def signature_of(path: str) -> Signature:
-    """Device, inode, change time, mode and contents (their digest) of what is at a path, and for a link of what it
-    leads to as well. Empty when nothing is there."""
+    """Return inode data and digest of a path and its target, empty when it is gone."""
     states: list[os.stat_result] = []
     try:
         states.append(os.lstat(path))

@@ -1,4 +1,4 @@
-"""The submodules that an index names, read without running git. Format: gitformat-index(5), versions 2 to 4."""
+"""The submodules of a git index. Format: gitformat-index(5), versions 2 to 4."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ _EXTENDED = 0x4000
 _GITLINK = 0o160000
 _TYPE = 0o170000
 _OBJECT_NAMES = (20, 32)
-"""Bytes: SHA-1 and SHA-256. Which of them it is stands in the configuration."""
+"""Bytes of SHA-1 and SHA-256; the configuration decides which one it is."""
 
 
 def gitlinks(index: bytes, is_over: Callable[[], bool] = lambda: False) -> Iterator[str]:
-    """Paths of the submodules, from the top of the working tree. Ends where the file does not hold what it should, and
-    when `is_over` says so."""
+    """Yield the paths of submodules up to a malformed entry, or until `is_over`."""
     found = [_read(index, length, is_over) for length in _OBJECT_NAMES]
     yield from dict.fromkeys(path for paths in found for path in paths)
 

@@ -1,9 +1,9 @@
-"""The journal of launches: which commands have started whose leftovers were not looked through yet.
+"""The launch journal: started commands whose clean-up is not done.
 
-A daemon that is killed looks at nothing (repository_cleanup.py). The next daemon of this user reads here where its
-commands could write and since when, waits for those that still run, and looks. A record is a line of JSON that ends
+A daemon that is killed does no clean-up (repository_cleanup.py). The next daemon of this user reads here where its
+commands could write and since when, waits for those that still run, and cleans up. A record is a line of JSON that ends
 with NUL: `["place", number, places, apart, known]`, `["start", launch, number, since, process, started]`, `["done",
-launch]`. Nothing waits for the disk: what is written survives the daemon, and not a failure of power.
+launch]`. Nothing waits for the disk: a record survives the daemon, but not a power failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sandboxd.host.placeholders.placeholder_journal import Journal
 from sandboxd.plan.host_facts import Territory
 
 _MOST_RECORDS = 5_000
-"""Then the file is written anew, with what is still open."""
+"""The limit at which the file is rewritten with the open records."""
 _MOST_OPEN = 5_000
 
 _Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -31,8 +31,10 @@ _Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StartedLaunch:
-    """A command. `process` is bubblewrap, and `since` when that was started (clock ticks after boot, proc(5)), so that
-    the number is not taken for another process."""
+    """A started command; `process` is bubblewrap.
+
+    `since` is its start in clock ticks after boot (proc(5)), so that a reused number is not taken for it.
+    """
 
     launch_id: str
     territory: Territory
@@ -41,12 +43,12 @@ class StartedLaunch:
 
     @property
     def runs(self) -> bool:
-        """Whether it still does."""
+        """Return whether the process still runs."""
         return self.since != 0 and started_at(self.process) == self.since
 
 
 class LaunchJournal:
-    """`start` is the path with which the names of all journals of this user begin."""
+    """The journal of one daemon; `start` is the common prefix of all journals' paths."""
 
     def __init__(self, start: str) -> None:
         self._start = start
@@ -54,11 +56,11 @@ class LaunchJournal:
         self._file = -1
         self._open: dict[str, StartedLaunch] = {}
         self._places: dict[_Where, int] = {}
-        """That stand in the file."""
+        """The numbers of the places in the file."""
         self._records = 0
 
     def add(self, started: StartedLaunch) -> None:
-        """Raises HostError: a command that is not written down must not start."""
+        """Record a start. Raises HostError: an unrecorded command must not start."""
         if len(self._open) >= _MOST_OPEN:
             raise self._failed(OSError(errno.ENOSPC, "too many commands are in it"))
         try:
@@ -70,17 +72,17 @@ class LaunchJournal:
         self._open[started.launch_id] = started
 
     def remove(self, launch_id: str) -> None:
-        """What it has left was looked through, or it never ran."""
+        """Record that the clean-up is done, or that the command never ran."""
         if self._open.pop(launch_id, None) is None:
             return
-        with contextlib.suppress(OSError):  # then the next daemon looks once more
+        with contextlib.suppress(OSError):  # the next daemon cleans up once more
             if self._open or self._records < _MOST_RECORDS:
                 self._write(_record("done", launch_id))
             else:
                 self.close()
 
     def take_over(self) -> list[StartedLaunch]:
-        """What daemons that have ended have left, from now on in this journal. Raises HostError."""
+        """Move the open records of ended daemons into this journal. Raises HostError."""
         found: dict[str, StartedLaunch] = {}
         try:
             with contextlib.ExitStack() as stack:
@@ -103,7 +105,7 @@ class LaunchJournal:
         self._open.clear()
 
     def close(self) -> None:
-        """Remove the file, unless something is still to be looked at."""
+        """Remove the file, unless a clean-up is still to be done."""
         if self._open or self._file < 0:
             self.hand_over()
             return
@@ -132,7 +134,7 @@ class LaunchJournal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             self._places.clear()
-            os.ftruncate(self._file, size)  # half a record would spoil the next one
+            os.ftruncate(self._file, size)  # a partial record would spoil the next one
             raise
         self._records += lines.count(b"\0")
 
@@ -145,10 +147,10 @@ class LaunchJournal:
             if is_at(path, os.fstat(file)):
                 self._path, self._file = path, file
                 return
-            os.close(file)  # before it was locked another daemon took it for abandoned
+            os.close(file)  # another daemon took it for abandoned before the lock
 
     def _write_anew(self) -> None:
-        """With what is open, beside the old file, which goes when the new one is whole."""
+        """Write the open records to a new file, then remove the old one."""
         old_path, old = self._path, self._file
         self._file, self._records = -1, 0
         self._places.clear()
@@ -165,14 +167,14 @@ class LaunchJournal:
     def _failed(self, error: OSError) -> HostError:
         return HostError(
             "journal_failed",
-            f"cannot write down which commands have started: {self._start}: {error.strerror}",
-            hint="that disk must have room",
+            f"cannot write the launch journal {self._start}: {error.strerror}",
+            hint="free some disk space there",
             data={"path": self._start},
         )
 
 
 def started_at(process: int) -> int:
-    """When a process was started, in clock ticks after boot; 0 when there is none, or it has ended (proc(5))."""
+    """Return the start of a process in clock ticks after boot, else 0 (proc(5))."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -186,7 +188,7 @@ def _record(*parts: object) -> bytes:
 
 
 def _read(text: bytes) -> Iterable[StartedLaunch]:
-    """What is still open. Records that no daemon has written are passed over."""
+    """Yield the open records; malformed ones are skipped."""
     places: dict[int, tuple[tuple[str, ...], ...]] = {}
     found: dict[str, StartedLaunch] = {}
     for line in text.split(b"\0"):

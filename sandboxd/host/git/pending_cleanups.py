@@ -1,6 +1,6 @@
-"""Looks that are owed: one that failed, and those that a daemon which was killed did not make.
+"""Pending clean-ups: those that failed, and those of a daemon that was killed.
 
-They are made up for when the daemon has started, and before the next command that could write in the same place.
+They run when the daemon has started, and before the next command that could write in the same place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sandboxd.plan.host_facts import Neutralised, Territory
 
 CouldWrite = Callable[[str], bool]
 Tell = Callable[[Territory, Neutralised], None]
-"""What became of a look that was made up for."""
+"""The receiver of the result of a pending clean-up."""
 
 Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
@@ -30,8 +30,11 @@ class _PendingCleanup:
 
 
 class PendingCleanups:
-    """`look` and `resume` are those of `RepositoryCleanup`. One look is owed for all commands that could write in the
-    same places: that of the first. `settled` hears which others need none."""
+    """The pending clean-ups, by the places of their commands.
+
+    `look` and `resume` are those of `RepositoryCleanup`. All commands that could write in the same places share one
+    clean-up, that of the first. `settled` is called for the others.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class PendingCleanups:
             self._settled(launch_id if first is before else before.launch_id)
 
     def await_end(self, started: StartedLaunch) -> None:
-        """A command of an earlier daemon: owe its look, and when it still runs, look once it has ended."""
+        """Add a command of an earlier daemon, at its end when it still runs."""
         if started.runs:
             self._resume(started.launch_id, started.territory)
             waiting = asyncio.get_running_loop().create_task(self._when_ended(started), name="owed-look-awaits-end")
@@ -70,18 +73,18 @@ class PendingCleanups:
             self.add(started.launch_id, started.territory, anywhere)
 
     def begin(self) -> None:
-        """Make up for all that are owed, one after the other."""
+        """Start the pending clean-ups, one after the other."""
         self._all = asyncio.get_running_loop().create_task(self._make_up_all(), name="owed-looks")
 
     async def aclose(self) -> None:
-        """Leave what is still owed to the next daemon."""
+        """Leave what is still pending to the next daemon."""
         tasks = [one for one in (self._all, *self._awaiting.values(), *self._under_way.values()) if one is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def make_up(self, places: tuple[str, ...]) -> None:
-        """For those that have to do with a place. What fails again stays owed."""
+        """Run the pending clean-ups of these places. A failed one stays pending."""
         for where in [where for where in self._owed if _meet(where[0], places)]:
             await self._make_up_one(where)
 
@@ -107,7 +110,7 @@ class PendingCleanups:
     async def _looked(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         try:
             return await self._look(launch_id, could_write)
-        except Exception as error:  # it is owed again, and nobody else would tell
+        except Exception as error:  # it is pending again, and only `tell` reports it
             return Neutralised(failed=error)
 
     async def _when_ended(self, started: StartedLaunch) -> None:
@@ -117,15 +120,15 @@ class PendingCleanups:
 
 
 def made_up(log: Callable[..., object]) -> Tell:
-    """Says in the log what came of it."""
+    """Return a `Tell` that writes the result to the log."""
 
     def tell(territory: Territory, found: Neutralised) -> None:
         for path in found.moved:
-            log("left by a command that was not looked through, and moved aside", path=path)
+            log("moved aside what an earlier command has left in a repository", path=path)
         if found.failed is not None or found.unseen:
             place = next(reversed(territory.places), "")
             error = str(found.failed or found.unseen)
-            log("what a command has left could not be looked through", place=place, error=error)
+            log("cannot search all that an earlier command has left", place=place, error=error)
 
     return tell
 
@@ -136,7 +139,7 @@ async def _end_of(started: StartedLaunch) -> None:
     ended = asyncio.Event()
     try:
         loop.add_reader(process, ended.set)
-        if started.runs:  # and no other process had got its number before that was opened
+        if started.runs:  # and the pidfd is not of a process that reused its number
             await ended.wait()
     finally:
         loop.remove_reader(process)

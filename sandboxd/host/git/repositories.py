@@ -1,7 +1,7 @@
-"""Where git keeps things: git directories, submodules, linked worktrees.
+"""Git directories, submodules and linked worktrees, as git would find them.
 
-Read from the files themselves (gitrepository-layout(5), git-worktree(1)); git is not run, because it would obey the
-very configuration that is in question.
+Read from the files themselves (gitrepository-layout(5), git-worktree(1)). git is not run, because it would obey the
+very configuration in question.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from sandboxd.host.resolve import OF_A_PROCESS, NameRecorder, NullNameRecorder, 
 from sandboxd.plan.host_facts import GitConfigTarget, GitDir, PathKind, Worktree
 
 _LONGEST_POINTER = 8192
-"""A path has at most 4,095 bytes; what git takes is longer by a word."""
+"""A path has at most 4,095 bytes; a pointer that git takes is one word longer."""
 _GITDIR = "gitdir: "
 _DEEPEST_MODULE = 8
 _LINKED_NAMES = ("config.worktree", "commondir")
 
 
 def git_directories(
-    top: str, names: tuple[str, ...], seen: NameRecorder, everybody: GitConfiguration, work_tree: str = ""
+    top: str, names: tuple[str, ...], seen: NameRecorder, user_configuration: GitConfiguration, work_tree: str = ""
 ) -> Iterator[GitDir]:
-    """The git directory `top` (canonical), those of its submodules, and those of its linked worktrees. `everybody` is
-    what is configured for all repositories, `work_tree` where `top` was found as `.git`."""
-    main, settings = _git_dir(top, names, seen, everybody, work_tree)
+    """Yield the git directory `top` (canonical), and its submodules' and worktrees'.
+
+    `user_configuration` holds for all repositories. `work_tree` is given where `top` was found as `.git`.
+    """
+    main, settings = _git_dir(top, names, seen, user_configuration, work_tree)
     yield main
     for module in _modules(os.path.join(top, "modules"), seen):
-        yield _git_dir(module, names, seen, everybody)[0]
+        yield _git_dir(module, names, seen, user_configuration)[0]
     for linked in _entries(os.path.join(top, "worktrees"), seen):
         own = tuple(name for name in names if name in _LINKED_NAMES)
         yield replace(_linked_git_dir(linked, own, seen, settings), worktree_config=main.worktree_config)
 
 
 def repositories_around(
-    root: str, names: tuple[str, ...], seen: NameRecorder, everybody: GitConfiguration
+    root: str, names: tuple[str, ...], seen: NameRecorder, user_configuration: GitConfiguration
 ) -> tuple[str, list[GitDir]]:
-    """For a canonical directory: the nearest one at or above it that has a `.git` (empty when there is none), and the
-    git directories that it lies in or that belong to a repository above it. Of the latter only what their configuration
-    names matters: their hooks may be kept in the directory (`core.hooksPath`), they themselves are not in it."""
+    """Return the nearest repository of a directory, and git directories around it.
+
+    The repository is at or above the directory, or empty. The git directories are those that the directory lies in, or
+    that belong to a repository above it. Only their git config targets matter (`core.hooksPath` may lie in it).
+    """
     top, found = "", []
     for directory in _above(root):
         entry = resolve(os.path.join(directory, ".git"), seen)
@@ -50,14 +54,14 @@ def repositories_around(
             top = directory
             git_dir = entry.real if entry.kind is PathKind.DIRECTORY else _common_of(directory, seen)
             if git_dir and not f"{root}/".startswith((f"{directory}/.git/", f"{git_dir}/")) and directory != root:
-                found.append(_git_dir(git_dir, (), seen, everybody, directory)[0])
+                found.append(_git_dir(git_dir, (), seen, user_configuration, directory)[0])
         if directory != root and _is_git_directory(directory, seen):
-            found.append(_git_dir(directory, names, seen, everybody)[0])
+            found.append(_git_dir(directory, names, seen, user_configuration)[0])
     return top, found
 
 
 def _above(directory: str) -> Iterator[str]:
-    """A canonical directory and those above it, without `/`."""
+    """Yield a canonical directory and those above it, without `/`."""
     while directory != "/":
         yield directory
         directory = os.path.dirname(directory)
@@ -69,7 +73,7 @@ def _common_of(directory: str, seen: NameRecorder) -> str:
 
 
 def _is_git_directory(path: str, seen: NameRecorder) -> bool:
-    """As git sees it (gitrepository-layout(5)): `HEAD`, and the rest there or in another place."""
+    """Return whether git takes a path for a repository (gitrepository-layout(5))."""
 
     def holds(name: str) -> bool:
         return resolve(os.path.join(path, name), seen).kind is not None
@@ -78,8 +82,10 @@ def _is_git_directory(path: str, seen: NameRecorder) -> bool:
 
 
 def worktree_of(root: str, seen: NameRecorder) -> Worktree | None:
-    """Where the `.git` file of a directory leads. The other side has to point back: a `.git` file is content that
-    anyone may have written, and following it opens the place it names."""
+    """Return the target of the `.git` file of a directory, if it points back.
+
+    A command may have written the file, and following it opens the place that it names.
+    """
     entry = os.path.join(root, ".git")
     resolved = resolve(entry, seen)
     if resolved.kind is not PathKind.FILE:
@@ -102,25 +108,24 @@ def worktree_of(root: str, seen: NameRecorder) -> Worktree | None:
     return Worktree(root, git_dir.real, common, refused)
 
 
-def obeyed_in(work_tree: str, seen: NameRecorder, everybody: GitConfiguration) -> tuple[GitConfigTarget, ...]:
-    """What git obeys in a directory whose `.git` is a file, wherever that leads and whether or not anything points
-    back: git asks for that no more than it has to."""
+def obeyed_in(work_tree: str, seen: NameRecorder, user_configuration: GitConfiguration) -> tuple[GitConfigTarget, ...]:
+    """Return the git config targets of a directory, wherever its `.git` file leads."""
     leads = worktree_of(work_tree, seen)
     if leads is None:
         return ()
     own = read_configuration(os.path.join(leads.common, "config"), seen)
     own += read_configuration(os.path.join(leads.git_dir, "config.worktree"), seen)
-    return _obeyed(own, everybody, [work_tree], seen)
+    return _obeyed(own, user_configuration, [work_tree], seen)
 
 
 def physical(path: str) -> str:
-    """Where an absolute path leads, as the kernel goes there. Empty where that depends on the process that looks."""
+    """Return the physical target of a path; empty where it depends on the process."""
     found = resolve(path, NullNameRecorder())
     return "" if found.problem == OF_A_PROCESS else found.real
 
 
 def pointer_of(entry: str) -> str | None:
-    """The git directory that a `.git` file names, as it stands in the file system; None when it names none."""
+    """Return the git directory that a `.git` file names as text, or None."""
     text = _pointer(entry)
     if text is None or not text.startswith(_GITDIR):
         return None
@@ -129,13 +134,15 @@ def pointer_of(entry: str) -> str | None:
 
 
 def pointers_of(work_tree: str) -> list[str]:
-    """Directories that the `.git` of a working tree may lead to, where it is a file or a link. git takes a relative
-    path in a file from beside `.git`, also where that is a link to the file."""
+    """Return the directories that a `.git` file or link may lead to.
+
+    git resolves a relative path in a file from beside `.git`, also where `.git` is a link to the file.
+    """
     return [path for path in _pointers(work_tree) if os.path.isdir(path)]
 
 
 def depends_on_process(work_tree: str) -> bool:
-    """Whether the `.git` of a working tree leads through `/proc/self` or the like: to another place for each git."""
+    """Return whether `.git` leads through `/proc/self` or the like."""
     return "" in _pointers(work_tree)
 
 
@@ -151,13 +158,13 @@ def _pointers(work_tree: str) -> dict[str, None]:
     return dict.fromkeys(physical(os.path.join(place, text[len(_GITDIR) :])) for place in places)
 
 
-def obeyed_by(git_dir: str, everybody: GitConfiguration, work_tree: str) -> tuple[GitConfigTarget, ...]:
-    """What git obeys beside the git directory itself when it works there. Raises `PolicyError`."""
-    return _git_dir(git_dir, (), NullNameRecorder(), everybody, work_tree)[0].obeyed
+def obeyed_by(git_dir: str, user_configuration: GitConfiguration, work_tree: str) -> tuple[GitConfigTarget, ...]:
+    """Return the git config targets outside a git directory. Raises `PolicyError`."""
+    return _git_dir(git_dir, (), NullNameRecorder(), user_configuration, work_tree)[0].obeyed
 
 
 def configured_worktrees(git_dir: str) -> list[str]:
-    """Where the working tree of a git directory may be."""
+    """Return the possible working trees of a git directory."""
     found = [os.path.dirname(git_dir)]
     if (back := _pointer(os.path.join(git_dir, "gitdir"))) is not None:
         found.append(os.path.dirname(physical(os.path.join(git_dir, back))))
@@ -167,7 +174,7 @@ def configured_worktrees(git_dir: str) -> list[str]:
 
 
 def confirmed_worktree(git_dir: str) -> str | None:
-    """The value of `core.worktree` when what it names points back: as in the git directory of a submodule."""
+    """Return `core.worktree` when its target points back, as for a submodule."""
     value = _configured_worktree(git_dir)
     if value is None:
         return None
@@ -187,8 +194,7 @@ def _confirmed(root: str, git_dir: str, common: str) -> bool:
 
 
 def _is_directory_at(path: str, root: str) -> bool:
-    """Whether both canonical paths are one directory: it has several where its file system is mounted in several
-    places, and no command can give it another one."""
+    """Return whether both canonical paths are one directory, by mounts."""
     try:
         return path == root or (os.path.isdir(path) and os.path.samefile(path, root))
     except OSError:
@@ -200,9 +206,9 @@ def _configured_worktree(git_dir: str) -> str | None:
 
 
 def _git_dir(
-    path: str, names: tuple[str, ...], seen: NameRecorder, everybody: GitConfiguration, work_tree: str = ""
+    path: str, names: tuple[str, ...], seen: NameRecorder, user_configuration: GitConfiguration, work_tree: str = ""
 ) -> tuple[GitDir, GitConfiguration]:
-    """One that is not a linked worktree's, and the configuration that it shares with those."""
+    """Return a git directory, no linked worktree's, and its shared configuration."""
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
     shared = read_configuration(os.path.join(path, "config"), seen)
     is_on = (shared.get("extensions.worktreeconfig") or "").lower() in ("true", "yes", "on", "1")
@@ -210,8 +216,8 @@ def _git_dir(
     # git runs hooks at the top of the working tree; a bare repository is its own
     places = [os.path.dirname(path) if os.path.basename(path) == ".git" else path, work_tree]
     places += [os.path.join(path, value) for key, value in own.settings if key == "core.worktree"]
-    obeyed = _obeyed(own, everybody, places, seen)
-    return GitDir(path, resolved, obeyed, worktree_config=is_on), shared + everybody
+    obeyed = _obeyed(own, user_configuration, places, seen)
+    return GitDir(path, resolved, obeyed, worktree_config=is_on), shared + user_configuration
 
 
 def _linked_git_dir(path: str, names: tuple[str, ...], seen: NameRecorder, shared: GitConfiguration) -> GitDir:
@@ -229,13 +235,13 @@ def _linked_git_dir(path: str, names: tuple[str, ...], seen: NameRecorder, share
 def _obeyed(
     own: GitConfiguration, shared: GitConfiguration, places: list[str], seen: NameRecorder
 ) -> tuple[GitConfigTarget, ...]:
-    """The files that `own` includes, and the hooks that both name, for each place in which git may run them."""
+    """Return the files that `own` includes, and the hooks of both, for each place."""
     hooks = (one for place in filter(None, places) for all_of in (own, shared) for one in all_of.hooks(place, seen))
     return tuple(dict.fromkeys((*own.files(seen), *hooks)))
 
 
 def _modules(directory: str, seen: NameRecorder, depth: int = 0) -> Iterator[str]:
-    """Git directories of submodules: their names may hold slashes, and they have submodules of their own."""
+    """Yield git directories of submodules; names may hold slashes and they may nest."""
     if depth > _DEEPEST_MODULE:
         return
     for path in _entries(directory, seen):
@@ -252,9 +258,9 @@ def _entries(directory: str, seen: NameRecorder) -> Iterator[str]:
     try:
         names = sorted(os.listdir(directory))
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # nor does git get there
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # git cannot reach it either
             return
-        # git does not have to list it to use what is there
+        # git can use its content without listing it
         raise PolicyError(
             "scan_failed",
             f"cannot search {directory} for git directories: {error.strerror}",
@@ -268,6 +274,6 @@ def _entries(directory: str, seen: NameRecorder) -> Iterator[str]:
 
 
 def _pointer(path: str) -> str | None:
-    """The path in a file, to the letter as git reads it: line ends go, spaces stay, and a zero byte ends it."""
+    """Return the path in a file as git reads it: without line ends and zero bytes."""
     text = text_of(path, _LONGEST_POINTER)
     return None if text is None else text.rstrip("\r\n").partition("\0")[0]

@@ -1,8 +1,8 @@
-"""The rest of looks that were too large to be whole: it is owed, and looked at in the background, in small parts.
+"""The rest of clean-ups that were too large for one pass, done in the background.
 
-A command in a big tree ends after a look at a part, with a warning. The look goes on where it stopped, a quarter of a
-processor at most, until all of it was seen. No command waits for that. Where another look in the same places stops
-meanwhile, its rest comes after the one that is under way, so that each comes to its end.
+A command in a big tree ends after a first pass, with a warning. The rest is searched in small parts, with a quarter of
+a processor at most. No command waits for that. The rest of a later pass in the same places comes after the one under
+way, so that each ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from sandboxd.host.watch.directory_index import Rest
 from sandboxd.plan.host_facts import Neutralised, Territory
 
 PART_S = 0.1
-"""Of processor time, for one part."""
+"""Seconds of processor time for one part."""
 PAUSE_S = 3 * PART_S
 
 
 @dataclass(slots=True)
 class UnfinishedCleanup:
-    """What one look has left. `rests` has for each place what is still to be looked at; parts take it out. `moved` are
-    the paths that were moved aside so far, `unseen` says what cannot be looked at."""
+    """The rest of one pass.
+
+    `rests` has for each place what is still to be searched; parts take it out. `moved` are the paths moved so far,
+    `unseen` says what cannot be searched.
+    """
 
     launch_id: str
     territory: Territory
@@ -34,8 +37,11 @@ class UnfinishedCleanup:
 
 
 class UnfinishedCleanups:
-    """`look_on` looks at one part. `settled` hears of commands that need no further look, `failed` of one that needs
-    a whole one, `tell` what came of it."""
+    """The queue of unfinished clean-ups.
+
+    `look_on` searches one part. `settled` is called for commands that are done, `failed` for one that needs a whole
+    clean-up, `tell` with the result.
+    """
 
     def __init__(
         self,
@@ -55,20 +61,23 @@ class UnfinishedCleanups:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is still to be looked at."""
+        """Return whether something is still to be searched."""
         return self._task is not None and not self._task.done()
 
     def add(
         self, launch_id: str, territory: Territory, could_write: CouldWrite, rests: Mapping[str, Rest] | None
     ) -> None:
-        """Without `rests` another command's look was made for this one as well: its rest counts for both."""
+        """Queue the rest of a pass.
+
+        Without `rests` the pass of another command served this one as well: its rest counts for both.
+        """
         where = where_of(territory)
         before = self._waiting.get(where)
         if before is None and rests is None:
             before = self._under_way.get(where)
         if before is not None:
             self._merge(before, launch_id, territory)
-            before.rests = before.rests if rests is None else dict(rests)  # what this look has seen needs no other
+            before.rests = before.rests if rests is None else dict(rests)  # its own rest replaces the earlier one
         elif rests is None:
             self._settled(launch_id)
         else:
@@ -88,7 +97,7 @@ class UnfinishedCleanups:
         self._settled(later)
 
     async def aclose(self) -> None:
-        """Leave what is still owed to the next daemon."""
+        """Leave what is still pending to the next daemon."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,7 +109,7 @@ class UnfinishedCleanups:
             rest = self._under_way[where] = self._waiting.pop(where)
             try:
                 await self._look_at(rest)
-            except Exception as error:  # a whole look is owed, and nobody else would tell
+            except Exception as error:  # a whole clean-up is pending, and only `tell` reports it
                 self._failed(rest.launch_id, rest.territory, rest.could_write)
                 self._tell(rest.territory, Neutralised(tuple(rest.moved), error))
             else:

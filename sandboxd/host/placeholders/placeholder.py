@@ -1,8 +1,8 @@
-"""One placeholder: an empty directory or file with the sticky bit, and a shared flock on it while it is needed.
+"""One placeholder: an empty directory or file with sticky bit and a shared flock.
 
-mkdir(2) and open(2) set the sticky bit in the same step, and nobody gives it to a private directory or a file. So
-whoever looks (`resolve`, the scan) takes the name for absent, which it is; and once a program has put something into
-it, it is a directory or a file like any other.
+mkdir(2) and open(2) set the sticky bit in the same step, and no program gives it to a private directory or a file. So
+`resolve` and the scan take the name for absent. A placeholder that a program has put something into counts as an
+ordinary entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100
 _TICK = 100_000_000
-"""Nanoseconds, several times what the clock of times takes for one step."""
+"""Nanoseconds, several times a step of the clock of file times."""
 _MOST_KNOWN = 1000
 _NO_PLACEHOLDER = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -33,13 +33,12 @@ _NO_PLACEHOLDER = frozenset(
 
 
 def _is_marked(state: os.stat_result) -> bool:
-    """Whether it is ours by its mode; a directory that others write, as /tmp, has the sticky bit too."""
+    """Return whether owner and mode are a placeholder's (/tmp is sticky too)."""
     return state.st_uid == os.geteuid() and state.st_mode & (stat.S_ISVTX | _WRITTEN_BY_OTHERS) == stat.S_ISVTX
 
 
 def is_placeholder(path: str, state: os.stat_result) -> bool:
-    """Whether an entry only keeps a name absent: its own, or that of a placeholder in it. `state` is what lstat(2) says
-    about it."""
+    """Return whether an entry (lstat(2): `state`) is a placeholder, or holds others."""
     if not _is_marked(state):
         return False
     if stat.S_ISREG(state.st_mode):
@@ -49,7 +48,7 @@ def is_placeholder(path: str, state: os.stat_result) -> bool:
     try:
         with os.scandir(path) as entries:
             return all(_keeps_absent(entry) for entry in entries)
-    except FileNotFoundError:  # it was removed meanwhile, as they are when no command needs them
+    except FileNotFoundError:  # removed meanwhile, when no command needed it
         return True
     except OSError:
         return False
@@ -63,7 +62,7 @@ def _keeps_absent(entry: os.DirEntry[str]) -> bool:
 
 
 def is_absent(path: str) -> bool:
-    """Whether nothing is there, or only a placeholder. False when it cannot be looked at."""
+    """Return whether nothing or only a placeholder is there; false when unknown."""
     try:
         return is_placeholder(path, os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -74,22 +73,27 @@ def is_absent(path: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Placeholder:
-    """`lock` is a descriptor of the directory with a shared flock. `lost`: it was removed while somebody needed it, or
-    it was made in the place of such a one."""
+    """A placeholder that is held; `lock` is its descriptor with a shared flock.
+
+    `lost`: it was removed while it was needed, or it replaces such a one.
+    """
 
     path: str
     lock: int
     users: int = 0
     lost: bool = False
     times: tuple[int, int] = (0, 0)
-    """Of a directory, when it was last seen to hold nothing."""
+    """Of a directory: its times when it was last seen empty."""
     is_known_used: bool = False
-    """It was told that another program uses it."""
+    """Set once its use by another program was reported."""
 
 
 def make(path: str) -> Placeholder:
-    """Make one, or join another daemon's. Raises FileExistsError when something real is there, OSError (EBUSY) when a
-    program keeps it locked, and (ENOTSUP) where nothing can be marked as ours."""
+    """Make a placeholder, or join another daemon's.
+
+    Raises FileExistsError when something real is there, OSError EBUSY when a program keeps it locked, and ENOTSUP where
+    the file system cannot mark it.
+    """
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             parent, name = os.path.split(path.rstrip("/"))
@@ -114,8 +118,11 @@ def make(path: str) -> Placeholder:
 
 
 def _see_that_it_is_marked(name: str, directory: int, path: str) -> None:
-    """What has just been made. Some file systems in user space take the sticky bit only afterwards. Where there is
-    none, or all belongs to one user, nothing tells ours from somebody's own, so nothing of ours may stay."""
+    """Check the mark of a new placeholder, and remove one without it.
+
+    Some file systems in user space set the sticky bit only afterwards. Others have none, or give every file to one
+    user: a placeholder could not be told from a user's file there.
+    """
     made = os.open(name, _OPEN, dir_fd=directory)
     try:
         state = os.fstat(made)
@@ -126,7 +133,7 @@ def _see_that_it_is_marked(name: str, directory: int, path: str) -> None:
         if _is_marked(os.fstat(made)):
             return
         if is_at(name, state, directory):
-            with contextlib.suppress(OSError):  # in use: then it is theirs
+            with contextlib.suppress(OSError):  # in use by a program, which owns it then
                 if stat.S_ISDIR(state.st_mode):
                     os.rmdir(name, dir_fd=directory)
                 elif not os.fstat(made).st_size:
@@ -137,8 +144,11 @@ def _see_that_it_is_marked(name: str, directory: int, path: str) -> None:
 
 
 def take(path: str) -> Placeholder | None:
-    """A placeholder that is there, locked; None for anything else, and where somebody else has the lock alone: for a
-    moment that is a daemon that removes it. A sandboxed program could keep it for ever, so nobody waits."""
+    """Lock an existing placeholder; None for others, and for an exclusive lock.
+
+    A daemon that removes it holds the lock for a moment. A command could hold it for ever, so the lock is never waited
+    for.
+    """
     path = path.rstrip("/")
     parent, name = os.path.split(path)
     try:
@@ -149,7 +159,7 @@ def take(path: str) -> Placeholder | None:
             return None
         raise
     state = os.fstat(lock)
-    # in an outer placeholder stands an inner one, so emptiness is no test for directories here
+    # an outer placeholder holds an inner one, so emptiness is no test for directories
     if _is_marked(state) and (stat.S_ISDIR(state.st_mode) or (stat.S_ISREG(state.st_mode) and not state.st_size)):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -160,14 +170,13 @@ def take(path: str) -> Placeholder | None:
 
 
 class Directories:
-    """Whether the directories that placeholders stand in are as they were when all of these were last looked at, by
-    their times: one question for each instead of two for every placeholder."""
+    """The times of the directories that hold placeholders: one check for all in one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {}
 
     def as_before(self, paths: tuple[str, ...]) -> frozenset[str]:
-        """The directories in which none of these placeholders can have been removed. The caller looks at the others."""
+        """Return the directories from which no placeholder can have been removed."""
         before = self._known.get(paths, {})
         now: dict[str, tuple[int, ...]] = {}
         for directory in {os.path.dirname(path.rstrip("/")) for path in paths}:
@@ -183,8 +192,7 @@ class Directories:
 
 @contextlib.contextmanager
 def reachable(*paths: str) -> Iterator[None]:
-    """For as long as it is needed, what stands there can be looked at and removed, although a command has closed a
-    directory above it (`chmod 555 .`). Where that is somebody else's, nothing is different."""
+    """Make a placeholder reachable where a command has closed a directory above."""
     with contextlib.ExitStack() as stack:
         for above in {os.path.dirname(path.rstrip("/")) for path in paths}:
             if not os.access(above, os.W_OK | os.X_OK):
@@ -194,11 +202,11 @@ def reachable(*paths: str) -> Iterator[None]:
 
 
 def remove(placeholder: Placeholder) -> bool:
-    """Remove one, unless another daemon holds it too or it is not a placeholder any more."""
+    """Remove a placeholder, unless another daemon holds it or it has changed."""
     try:
         fcntl.flock(placeholder.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         state = os.fstat(placeholder.lock)
-        parent, name = os.path.split(placeholder.path.rstrip("/"))  # as its holder calls it: a directory ends in one
+        parent, name = os.path.split(placeholder.path.rstrip("/"))  # the path of a directory ends in a slash
         with reachable(placeholder.path), nofollow.opened(parent) as directory:
             if not is_at(name, state, directory) or not _is_marked(state):
                 return False
@@ -212,7 +220,7 @@ def remove(placeholder: Placeholder) -> bool:
         return False
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
-            unmark(placeholder.lock)  # somebody uses it: from now on it is theirs
+            unmark(placeholder.lock)  # a program uses it, and owns it from now on
         elif error.errno not in _NO_PLACEHOLDER:
             raise
         return False
@@ -222,7 +230,7 @@ def remove(placeholder: Placeholder) -> bool:
 
 
 def is_lost(placeholder: Placeholder) -> bool:
-    """Whether it is certainly not at its path any more; not so where nobody can look at the moment."""
+    """Return whether it is certainly gone from its path; false when unknown."""
     state = os.fstat(placeholder.lock)
     if not state.st_nlink:
         return True
@@ -236,8 +244,10 @@ def is_lost(placeholder: Placeholder) -> bool:
 
 
 def is_in_use(placeholder: Placeholder) -> bool:
-    """Whether another program has put something into it, or has made it its own: then the name is not absent. Neither
-    changes the directory that it stands in."""
+    """Return whether another program uses it, so that the name is not absent.
+
+    Neither new content nor a new mode changes the directory above.
+    """
     state = os.fstat(placeholder.lock)
     if not _is_marked(state):
         return True
@@ -255,13 +265,13 @@ def is_in_use(placeholder: Placeholder) -> bool:
 
 
 def unmark(lock: int) -> None:
-    """From now on it is an entry like any other."""
+    """Turn a placeholder into an ordinary entry."""
     with contextlib.suppress(OSError):
         os.fchmod(lock, stat.S_IMODE(os.fstat(lock).st_mode) & ~stat.S_ISVTX)
 
 
 def remove_empty(path: str) -> bool:
-    """Whether an empty directory of whatever kind was there, and has been removed."""
+    """Remove an empty directory; return whether there was one."""
     parent, name = os.path.split(path)
     with contextlib.suppress(OSError), nofollow.opened(parent) as directory:
         os.rmdir(name, dir_fd=directory)
@@ -270,17 +280,17 @@ def remove_empty(path: str) -> bool:
 
 
 def remove_left(path: str) -> bool:
-    """Whether one that an earlier daemon has written down was there, and has been removed."""
+    """Remove a placeholder in an earlier daemon's journal; return whether it existed."""
     try:
         with reachable(path):
             found = take(path)
             return found is not None and remove(found)
-    except OSError:  # nothing that could be one: too long, or on a disk that fails
+    except OSError:  # no possible placeholder: too long, or on a failing disk
         return False
 
 
 def is_at(path: str, state: os.stat_result, directory: int | None = None) -> bool:
-    """Whether the entry there (below `directory`) is still the one with this state."""
+    """Return whether the entry at a path still has this state."""
     try:
         now = os.stat(path, dir_fd=directory, follow_symlinks=False)
     except OSError:

@@ -1,8 +1,8 @@
-"""The journal of placeholders: what a killed daemon leaves is known to the next one.
+"""The journal of placeholders: a killed daemon's are known to the next one.
 
-Before a placeholder is made for the first time its path goes into the journal, with a sync. A line stays while the
-daemon lives: further commands in the same directory cost no writes. There is one file for each daemon of this user,
-locked (flock(2)) as long as that lives, and so told from those that nobody looks after any more.
+The path of a placeholder is written, with a sync, before it is made for the first time. A line stays while the daemon
+lives: further commands in the same directory cost no writes. Each daemon of this user has one file, locked (flock(2))
+while it lives. An unlocked file is abandoned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Abandoned:
 
 
 class Journal:
-    """`start` is the path with which the names of all journals of this user begin. Threads may write it."""
+    """The journal of one daemon; `start` is the prefix of all. Threads may write."""
 
     def __init__(self, start: str) -> None:
         self._start = start
@@ -44,20 +44,23 @@ class Journal:
         self._log = -1
         self._written: set[str] = set()
         self._writing = threading.RLock()
-        """Each open file has a lock of its own, which keeps two of our threads from nothing."""
+        """Needed besides flock, which does not exclude threads of one process."""
 
     @property
     def directory(self) -> str:
-        """Where the journals of all daemons of this user are."""
+        """Return the directory of all journals of this user."""
         return os.path.dirname(self._start)
 
     def unknown(self, paths: Iterable[str]) -> list[str]:
-        """Those that are not written down yet."""
+        """Return the paths that are not written yet."""
         return [path for path in paths if path not in self._written]
 
     def write(self, paths: Iterable[str], *, afresh: bool = False) -> None:
-        """Write down what is not yet, in a new file if `afresh` (nothing that is written still stands) and this one has
-        grown long. Raises HostError: what is not in the journal must not be made."""
+        """Write the paths that are not written yet. Raises HostError.
+
+        Starts a new file if `afresh` (no written placeholder exists any more) and this one is long. A path that is not
+        in the journal must not be made.
+        """
         try:
             with self._writing:
                 if afresh and len(self._written) > _MOST_LINES:
@@ -66,8 +69,8 @@ class Journal:
         except OSError as error:
             raise HostError(
                 "placeholder_failed",
-                f"cannot write down what is to be kept from being created: {self.path}: {error.strerror}",
-                hint="that disk must have room",
+                f"cannot write the journal of placeholders {self.path}: {error.strerror}",
+                hint="free some disk space there",
                 data={"path": self.path},
             ) from error
 
@@ -78,7 +81,7 @@ class Journal:
             fcntl.flock(log, fcntl.LOCK_EX)
             if is_at(self.path, os.fstat(log)):
                 self._log = log
-            else:  # before it was locked another daemon took it for abandoned
+            else:  # another daemon took it for abandoned before the lock
                 os.close(log)
         size = os.fstat(self._log).st_size
         try:
@@ -86,12 +89,12 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._log)
         except OSError:
-            os.ftruncate(self._log, size)  # half a line would make another one of the next
+            os.ftruncate(self._log, size)  # a partial line would change the next one
             raise
         self._written.update(paths)
 
     def clear(self) -> None:
-        """Nothing of what it says stands any more."""
+        """Empty the journal: none of its placeholders exist any more."""
         with self._writing:
             self._written.clear()
             if self._log >= 0:
@@ -101,13 +104,13 @@ class Journal:
                 self._log = -1
 
     def abandoned(self, stack: contextlib.ExitStack) -> Iterator[Abandoned]:
-        """The journals whose daemons have ended, locked as long as `stack` is open."""
+        """Yield the journals whose daemons have ended, locked as long as `stack` is open."""
         directory, start = os.path.split(self._start)
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if name != start and not name.startswith(f"{start}-"):
                 continue
-            with contextlib.suppress(OSError):  # gone, in use, or nothing that a daemon has written
+            with contextlib.suppress(OSError):  # gone, in use, or not written by a daemon
                 file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 stack.callback(os.close, file)
                 state = os.fstat(file)
@@ -115,7 +118,7 @@ class Journal:
                     continue
                 where = name.removeprefix(f"{start}-").split("-")
                 if len(where) > 1 and where[0] != self._namespace and state.st_mtime >= _started_at():
-                    continue  # of a container, or of the host when we are in one: what runs there cannot be seen here
+                    continue  # of another pid namespace, whose processes cannot be seen here
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 text = _whole(file)
                 # a last line without its end was cut off before its directory was made
@@ -124,14 +127,14 @@ class Journal:
     # from one daemon to the next (docs/restarts.md)
 
     def hand_over(self) -> tuple[str, int, tuple[str, ...]]:
-        """Let go of the file and leave it: its path, its descriptor with the lock (-1 for none), what is written."""
+        """Leave the file: return its path, locked descriptor (-1 for none) and lines."""
         log, self._log = self._log, -1
         written = tuple(sorted(self._written))
         self._written.clear()
         return self.path, log, written
 
     def resume(self, path: str, log: int, written: Iterable[str]) -> None:
-        """Go on with what another daemon has handed over."""
+        """Continue the journal of another daemon."""
         mine, mine_log, found = self.path, self._log, self._written
         self.path, self._log, self._written = path, log, set()
         if mine_log >= 0:  # of a third daemon, which was killed
@@ -142,8 +145,7 @@ class Journal:
 
 
 class JournalsClosed:
-    """Tells when somebody has closed a journal, as the kernel does for a daemon that is killed: then there may be one
-    that nobody looks after (inotify(7)). Where there is no inotify it tells nothing."""
+    """A watch by inotify(7), where it exists, for journals of killed daemons."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -175,7 +177,7 @@ class JournalsClosed:
 
 
 def _pid_namespace() -> str:
-    """What tells it from others as long as the machine runs; the first one is the same after every start."""
+    """Return an identifier of the pid namespace, unique until the next boot."""
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:  # macOS
@@ -183,7 +185,7 @@ def _pid_namespace() -> str:
 
 
 def _started_at() -> float:
-    """When this machine was started, in seconds since the epoch."""
+    """Return the boot time in seconds since the epoch."""
     return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

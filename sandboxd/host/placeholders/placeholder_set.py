@@ -1,12 +1,9 @@
-"""Placeholders: empty directories that keep absent protected names from being created by a sandbox.
+"""Placeholders: empty directories that keep absent protected names absent.
 
-A mount needs something to stand on. Where a protected name does not exist, an empty directory is made on the host for
-as long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. For a few names that programs
-fail at when they are directories (`~/.gitconfig`) it is an empty file, and never in a working tree. They are counted
-across the sandboxes of this daemon, and held with a shared flock against other daemons of this user, so that sandboxes
-in one directory keep each other's protection.
-
-What one is made of is in `placeholder.py`, how a killed daemon's are found in `placeholder_journal.py`.
+A mount needs an existing target. Where a protected name does not exist, an empty directory is made on the host for as
+long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. For a few names that programs fail
+at when they are directories (`~/.gitconfig`) it is an empty file, and never in a working tree. Placeholders are counted
+across the sandboxes of this daemon. A shared flock protects them from other daemons of this user.
 """
 
 from __future__ import annotations
@@ -42,15 +39,14 @@ from sandboxd.host.sandbox_mounts import ProcessEnds, in_use, mounts_of_sandboxe
 from sandboxd.plan.host_facts import Neutralised
 
 LINGER = 0.2
-"""Seconds for which a placeholder outlives its last sandbox: removing and making it again for each of several commands
-in a row would cost more than everything else in a wrap."""
-_NO_ROOM = "the working directory has to be writable, and its disk must have room"
+"""Seconds from the last use to the removal: repeated creation is costly."""
+_NO_ROOM = "make the working directory writable, and free some disk space"
 _NO_MODES = "work on another file system, or mount this one with modes and owners (on WSL: the option metadata)"
 
 
 @dataclass(slots=True, eq=False)
 class PlaceholderHold:
-    """What one sandbox needs kept absent. `release` when it has ended; a second call does nothing."""
+    """The placeholders of one sandbox; a second `release` does nothing."""
 
     paths: tuple[str, ...]
     watched: tuple[tuple[str, ...], ...]
@@ -58,12 +54,15 @@ class PlaceholderHold:
     _stand: Callable[[tuple[str, ...]], bool] = field(repr=False)
 
     def stands(self) -> bool:
-        """Whether all that was made is still there."""
+        """Return whether all placeholders still exist."""
         return self._stand(self.paths)
 
     def release(self, *, ran: bool = True) -> Neutralised:
-        """Let go. Where a command `ran`, names that could only be watched and have appeared are moved aside, and so is
-        what stands where a placeholder was removed by another program; otherwise it is somebody else's."""
+        """Release the placeholders.
+
+        After a command that `ran`, watched names that have appeared are moved aside, and so is what replaces a removed
+        placeholder. Otherwise these belong to another program.
+        """
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
         done = self._release(paths, ran)
@@ -78,7 +77,7 @@ class PlaceholderHold:
 
 @dataclass(frozen=True, slots=True)
 class HeldRecord:
-    """`lock` is the descriptor with its shared flock; `inherited` that a command of a killed daemon needs it."""
+    """A held placeholder; a killed daemon's command needs an `inherited` one."""
 
     path: str
     lock: Descriptor
@@ -87,7 +86,7 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholdersRecord:
-    """What a daemon hands over to the next: the journal with its flock, and what stands."""
+    """The hand-over of a daemon: the locked journal, and the placeholders."""
 
     journal: str
     log: Descriptor
@@ -96,8 +95,10 @@ class PlaceholdersRecord:
 
 
 class Placeholders:
-    """All placeholders of one daemon. `journal` is the path, in a directory that survives the daemon, with which the
-    names of the journals begin: one for each daemon of this user, locked as long as that lives."""
+    """All placeholders of one daemon.
+
+    `journal` is the common prefix of the paths of all daemons' journals, in a directory that survives the daemon.
+    """
 
     def __init__(self, journal: str, linger: float = LINGER) -> None:
         self._journal = Journal(journal)
@@ -115,23 +116,27 @@ class Placeholders:
         self._look_again = False
 
     def recover(self) -> tuple[str, ...]:
-        """Remove what an earlier daemon left; the paths that were removed. What a command of that daemon still needs
-        is kept until it has ended, see `follow`. To be called before the first `hold`."""
+        """Remove what ended daemons left; return the paths. Call it before `hold`.
+
+        What one of their commands still needs is kept until that has ended, see `follow`.
+        """
         removed = self._recover()
         self._adopt()
         return removed
 
     def _recover(self) -> tuple[str, ...]:
-        """In any thread. What commands still need is in `_found` then. The journals go last: who is killed in the
-        middle of this leaves them to the next."""
+        """Do the work of `recover` in any thread; store what commands need in `_found`.
+
+        The journals go last: a daemon that is killed in the middle leaves them to the next.
+        """
         with contextlib.ExitStack() as locks:
             journals = tuple(self._journal.abandoned(locks))
             text = b"".join(journal.text for journal in journals)
-            # only paths: a journal may have been damaged, and that keeps no daemon from starting
+            # only paths: a damaged journal must not keep a daemon from starting
             lines = sorted({os.fsdecode(line) for line in text.split(b"\0") if line.startswith(b"/")}, reverse=True)
             # A command outlives its daemon, and a mount goes with the directory it stands on.
             needed = in_use(lines, mounts_of_sandboxes()) if lines else frozenset()
-            # the longest first: a directory is empty once what stood in it is gone
+            # the longest first, so that outer placeholders are empty
             removed = tuple(path for path in lines if path not in needed and remove_left(path))
             if needed:
                 self._journal.write(sorted(needed))
@@ -153,8 +158,10 @@ class Placeholders:
         self._inherited |= found
 
     def follow(self) -> None:
-        """Remove what commands of earlier daemons needed when they end; and do the same for the daemons of this user
-        that end while this one lives. To be called in the event loop, after `recover` and `resume`."""
+        """Remove placeholders of earlier daemons when their commands end.
+
+        Covers daemons that end later too. Call it in the event loop, after `recover` and `resume`.
+        """
         self._others.watch(self._another_has_ended)
         self._look()
 
@@ -170,7 +177,7 @@ class Placeholders:
             self._looking = asyncio.get_running_loop().create_task(self._look_through(), name="placeholders-left")
 
     async def _look_through(self) -> None:
-        """Find out which of those commands run, let go of what the others needed, and come again when one ends."""
+        """Release what ended commands needed, and watch those that run."""
         try:
             running = await self._looked()
             while self._look_again:
@@ -187,7 +194,7 @@ class Placeholders:
     async def _looked(self) -> Mapping[int, frozenset[str]]:
         if self._other_has_ended:
             self._other_has_ended = False
-            with contextlib.suppress(HostError, OSError):  # no room to write it down: it stays for the next daemon
+            with contextlib.suppress(HostError, OSError):  # the journal cannot be written: leave it to the next daemon
                 await asyncio.to_thread(self._recover)
             self._adopt()
         running = await asyncio.to_thread(mounts_of_sandboxes)
@@ -202,7 +209,7 @@ class Placeholders:
         return running
 
     def hand_over(self) -> PlaceholdersRecord:
-        """Let go of everything and leave it standing. Holds that are released later change nothing."""
+        """Leave all placeholders to the next daemon; later releases change nothing."""
         self._stop()
         held = tuple(HeldRecord(p, Descriptor(one.lock), p in self._inherited) for p, one in self._held.items())
         journal, log, written = self._journal.hand_over()
@@ -212,8 +219,7 @@ class Placeholders:
         return PlaceholdersRecord(journal, Descriptor(log), held, written)
 
     def resume(self, record: PlaceholdersRecord) -> None:
-        """Take over what another daemon has handed over. Whoever needs it has to `hold` it again before the next sweep.
-        To be called before the first `hold`."""
+        """Take over the placeholders of another daemon, to be held before a sweep."""
         self._journal.resume(record.journal, record.log, record.written)
         self._inherited |= {one.path for one in record.held if one.inherited}
         for one in record.held:
@@ -232,10 +238,10 @@ class Placeholders:
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
-        self._adopt()  # what a look that was broken off had found
+        self._adopt()  # results of an interrupted check
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
-        """Write what `hold` would have to write in the journal, without keeping the event loop waiting for the disk."""
+        """Write the journal lines that `hold` needs, off the event loop."""
         if unknown := self._journal.unknown(paths):
             await asyncio.to_thread(self._write, unknown)
 
@@ -245,10 +251,12 @@ class Placeholders:
         watched: tuple[tuple[str, ...], ...] = (),
         rests_on: Callable[[str], bool] = lambda path: False,
     ) -> PlaceholderHold:
-        """Make what is missing (parents first) and count what is there. `watched`: see `FileView`. Raises `HostError`
-        when a directory cannot be made: then nothing is held. `placeholder_taken`: something real is there, so
-        that the facts are out of date (`FactSource.look_again`); also at a name that another sandbox keeps absent, and
-        that the facts of this one rest on."""
+        """Make missing placeholders, parents first, and count existing ones.
+
+        `watched`: see `FileView`. Raises `HostError` when a directory cannot be made, and holds nothing then.
+        `placeholder_taken`: something real is there, also at a name that another sandbox keeps absent and that the
+        facts of this one rest on. The facts are outdated then (`FactSource.look_again`).
+        """
         self._look_at_others(paths, rests_on)
         held: list[str] = []
         try:
@@ -265,7 +273,7 @@ class Placeholders:
                 raise HostError(
                     "placeholder_taken",
                     f"cannot keep {error.filename} from being created: {error.strerror}",
-                    hint="try again when no program creates and removes it all the time",
+                    hint="stop the program that creates and removes it, and try again",
                     data={"path": error.filename},
                 ) from error
             raise HostError(
@@ -277,8 +285,7 @@ class Placeholders:
         return PlaceholderHold(paths, watched, self._release, self._stand)
 
     def close(self) -> None:
-        """Remove everything, whoever still holds it; but what a command of an earlier daemon still needs stays, and in
-        the journal."""
+        """Remove all placeholders but those that commands of earlier daemons need."""
         self._stop()
         left = in_use(self._inherited, mounts_of_sandboxes()) if self._inherited else frozenset()
         for path in sorted(self._held, reverse=True):
@@ -291,8 +298,7 @@ class Placeholders:
             self._journal.write(sorted(left))
 
     def _look_at_others(self, paths: tuple[str, ...], rests_on: Callable[[str], bool]) -> None:
-        """Raises HostError `placeholder_taken` once for those that programs have put something into. Nothing else tells
-        of it: the directory that one stands in does not change."""
+        """Raise `placeholder_taken` once for each placeholder that a program uses."""
         used = []
         for path in self._held.keys() - paths:
             placeholder = self._held[path]
@@ -304,21 +310,23 @@ class Placeholders:
         if used:
             raise HostError(
                 "placeholder_taken",
-                f"cannot go on with what was known of {used[0]}: another program uses it now",
+                f"{used[0]} has changed: another program uses it now",
                 hint="try again",
                 data={"path": used[0], "more": used[1:]},
             )
 
     def _hold(self, path: str, *, certainly_there: bool) -> None:
-        """Somebody may have removed it: `git clean` outside, say. The mounts of commands that run have gone with it,
-        and the next one needs one to stand on."""
+        """Hold one placeholder; make it again if another program has removed it.
+
+        The mounts of running commands are gone with it, and the next command needs a target.
+        """
         placeholder = self._held.get(path)
         lost = placeholder if placeholder is not None and not certainly_there and is_lost(placeholder) else None
         if placeholder is not None and lost is None and is_in_use(placeholder):
             unmark(placeholder.lock)
             raise FileExistsError(errno.EEXIST, "another program uses it now", path)
         if placeholder is None or lost is not None:
-            placeholder = make(path)  # where that fails, the lost one stays known for those who needed it
+            placeholder = make(path)  # on failure the lost one stays known to its users
             if lost is not None:
                 self._drop(path)
                 placeholder.users, placeholder.lost = lost.users, lost.users > 0
@@ -347,23 +355,25 @@ class Placeholders:
                         moved += filter(None, [self._moved_aside(placeholder)])
                     except OSError as error:
                         failed = error
-                # The last of ours: the command that it was kept for may have been this one, taken over after a crash.
+                # The last use of this daemon: the command may be the one it was kept for, taken over after a crash.
                 if placeholder.users <= int(path in self._inherited):
                     self._idle[path] = None
         self._sweep_later()
         return Neutralised(tuple(moved), failed)
 
     def _moved_aside(self, placeholder: Placeholder) -> str | None:
-        """What stands where a directory was removed, and may come from a command that could not make it until then.
-        What is in one that was made anew stays as long as others are mounted there. Files are what programs of a home
-        directory write anew by renaming, so there it is the user's own."""
+        """Move aside what replaced a removed placeholder, and may come from a command.
+
+        A placeholder that was made anew stays while others are mounted on it. Programs replace files in the home
+        directory by renaming, so a file there is the user's.
+        """
         path, state = placeholder.path.rstrip("/"), os.fstat(placeholder.lock)
-        ours = is_at(path, state)
-        if not stat.S_ISDIR(state.st_mode) or is_absent(path) or (ours and placeholder.users):
+        is_same = is_at(path, state)
+        if not stat.S_ISDIR(state.st_mode) or is_absent(path) or (is_same and placeholder.users):
             return None
         if remove_empty(path) or (aside := _move_aside((path,))) is None:
             return None
-        if ours:
+        if is_same:
             unmark(placeholder.lock)
         return aside
 
@@ -376,7 +386,7 @@ class Placeholders:
             self._sweeping = asyncio.get_running_loop().call_later(self._linger, self._sweep)
 
     def _sweep(self) -> None:
-        """Remove what nobody needs any more, the innermost first."""
+        """Remove placeholders without users, the innermost first."""
         self._sweeping = None
         for path in sorted(self._idle, reverse=True):
             if path in self._inherited:
@@ -396,8 +406,7 @@ class Placeholders:
 
 
 def _move_aside(together: tuple[str, ...]) -> str | None:
-    """A name that must not be there, which is out of the way now; None when it, or one it is harmless without, is not
-    there. All of them stand in one directory."""
+    """Move aside a name that must be absent, if all of its set exist."""
     above, name = os.path.split(together[0])
     try:
         with reachable(together[0]), nofollow.opened(above) as directory:

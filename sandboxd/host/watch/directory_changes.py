@@ -1,11 +1,10 @@
-"""Changes: whether directories that were looked at still hold the names that mattered.
+"""Changes: reports of changed names in registered directories.
 
-A scan registers each directory *before* it lists it, with a test that says which names matter there. `poll` then costs
-one read of an empty queue when nothing happened, whatever the number of directories. Where inotify cannot be trusted
-(network and FUSE file systems), has no room left or would take more than the daemon's part (`WatchBudget`), the times
-of the directory are compared instead, and of the files in it whose contents matter. That takes a question for each of
-them, to a server that may not answer: such registrations are *slow*, and `compare` is for a thread. Times that were
-just set when they were read tell of no change within the same tick of the clock, so they count as old ones.
+A scan registers each directory *before* it lists it, with a test for the names that matter there. `poll` then costs one
+read of an empty queue when nothing happened. Where inotify cannot be trusted (network and FUSE file systems), has no
+room left or would exceed the daemon's part (`WatchBudget`), the times of the directory are compared instead, and of the
+files in it whose contents matter. Such registrations are *slow*: a server may not answer, so `compare` is for a thread.
+Times that were just set reveal no change within the same tick of the clock, so they count as changed.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from sandboxd.errors import HostError
 from sandboxd.settings.files import inotify
 
 Matters = Callable[[str, bool], bool]
-"""Whether a name matters, given the name and whether it is a directory."""
+"""Returns whether a name matters; the second argument is true for a directory."""
 OnChange = Callable[[str], None]
-"""Told the directory in which something that matters changed."""
+"""Receives the directory in which something that matters has changed."""
 
 _TICK = 100_000_000
-"""Nanoseconds, several times what a kernel takes for one."""
+"""Nanoseconds, several times a tick of the kernel."""
 _UNMEASURED = 512
-"""Watches that are taken without a look at what others have, if that is an eighth of the limit at most."""
+"""Watches without a count of the user's others, up to an eighth of the limit."""
 _MEASURED_FOR_S = 30.0
 """Seconds until a full budget is measured again."""
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
@@ -42,7 +41,7 @@ _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One registration. `cancel` through `Changes.cancel`."""
+    """One registration; end it with `Changes.cancel`."""
 
     directory: str
     matters: Matters
@@ -52,17 +51,15 @@ class Interest:
     attributes: bool = False
     slow: bool = False
     fresh: bool = False
-    """`times` had just been set."""
+    """Set when `times` were just set at the registration."""
     files: dict[str, tuple[int, ...]] | None = None
-    """Without a watch: files in it whose contents matter, with their times."""
+    """Without a watch: the times of files in it whose contents matter."""
     cancelled: bool = False
     gone: bool = False
-    """Nothing will be reported any more: the directory is not at its path, or its times were compared and differ. What
-    is known about it and everything below it is void."""
+    """Set when no more is reported; all knowledge of what is below is void."""
 
     def note(self, name: str) -> None:
-        """The contents of this file matter too. To be called before it is read; nothing to do where there is a watch,
-        which tells of it."""
+        """Register the contents of a file before it is read, where there is no watch."""
         if self.watch is not None:
             return
         path = os.path.join(self.directory, name)
@@ -72,7 +69,7 @@ class Interest:
 
 
 class WatchBudget:
-    """How many watches the daemon takes: a quarter of what its user has left, found out again as their number grows."""
+    """The limit on watches: a quarter of what the user has left, measured anew."""
 
     def __init__(self, limit: Callable[[], int], in_use: Callable[[], int]) -> None:
         self._limit, self._in_use = limit, in_use
@@ -84,7 +81,7 @@ class WatchBudget:
         return self._most
 
     def look(self, taken: int) -> None:
-        """Find out what is left, if it is time to. Takes milliseconds."""
+        """Measure what is left, if it is time to. Takes milliseconds."""
         now = time.monotonic()
         if taken < self._next or (taken >= self._most and now < self._measured + _MEASURED_FOR_S):
             return
@@ -94,13 +91,13 @@ class WatchBudget:
 
 
 class Changes:
-    """Thread-safe: scans register from worker threads while the event loop polls."""
+    """The registrations; scans add some from threads while the event loop polls."""
 
     def __init__(self, budget: WatchBudget | None = None) -> None:
         self._lock = threading.Lock()
         self._budget = budget or WatchBudget(inotify.watch_limit, inotify.watches_in_use)
         self.registered = 0
-        """Registrations that have not been cancelled."""
+        """Number of registrations that were not cancelled."""
         self._inotify: inotify.Inotify | None = None
         self._compared: set[Interest] = set()
         if inotify.leaves_room():
@@ -111,7 +108,7 @@ class Changes:
         self._mounts = -1
         self._mounts_poll = select.poll()
         self._remote: frozenset[int] = frozenset()
-        if sys.platform != "darwin":  # there is neither inotify nor /proc there: everything goes by times
+        if sys.platform != "darwin":  # macOS has neither inotify nor /proc: compare times only
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             self._mounts_poll.register(self._mounts, select.POLLPRI | select.POLLERR)
             self._remote = _remote_devices(self._mounts)
@@ -125,14 +122,14 @@ class Changes:
 
     @property
     def compared(self) -> str:
-        """What keeps directories from being watched that could be, so that they are compared; empty when nothing."""
+        """Return the inotify limit that keeps directories unwatched, else empty."""
         if not self._compared or sys.platform == "darwin":
             return ""
         return "instances" if self._inotify is None else "watches"
 
     @property
     def crowded(self) -> bool:
-        """Whether the watches are so many that new registrations may soon have none."""
+        """Return whether so many watches exist that new ones may soon fail."""
         return len(self._by_watch) * 4 > self._budget.most * 3
 
     def register(
@@ -144,9 +141,11 @@ class Changes:
         contents: bool = False,
         attributes: bool = False,
     ) -> Interest:
-        """From now on `on_change` hears of names that come, go, are replaced or change their mode; with `contents` also
-        of files that were written, with `attributes` of a change of the directory's own mode, owner or access list.
-        Raises the OSError that says why the directory cannot be looked at."""
+        """Report names that come, go, are replaced or change their mode to `on_change`.
+
+        With `contents` also written files, with `attributes` changes of the directory's own mode, owner or access list.
+        Raises the OSError of an unreadable directory.
+        """
         interest = Interest(directory, matters, on_change, attributes=attributes)
         more = inotify.CLOSE_WRITE if contents else 0
         state = os.stat(directory)  # outside the lock: a server may not answer
@@ -163,7 +162,7 @@ class Changes:
             try:
                 interest.watch = self._inotify.add(interest.directory, mask | inotify.DIRECTORY)
             except OSError as error:
-                interest.slow = error.errno == errno.ENOSPC  # no room for any
+                interest.slow = error.errno == errno.ENOSPC  # the limit is reached
         if interest.watch is not None:
             self._by_watch.setdefault(interest.watch, []).append(interest)
         else:
@@ -174,7 +173,7 @@ class Changes:
             self._by_times[interest] = None
 
     def cancel(self, interest: Interest) -> None:
-        """No more calls for this registration. Harmless when it is gone already."""
+        """End a registration; harmless when it is gone already."""
         interest.gone = True
         with self._lock:
             self.registered -= not interest.cancelled
@@ -191,7 +190,7 @@ class Changes:
                     self._inotify.remove(interest.watch)
 
     def poll(self) -> None:
-        """Tell everyone what has changed since the last call, but for slow registrations."""
+        """Report the changes since the last call, but for slow registrations."""
         told: list[Interest] = []
         with self._lock:
             if self._inotify is not None:
@@ -205,7 +204,7 @@ class Changes:
             interest.on_change(interest.directory)
 
     def compare(self, interests: Iterable[Interest]) -> None:
-        """The same for these slow registrations, in a thread."""
+        """Report the changes of these slow registrations, in a thread."""
         for interest in list(interests):
             if not interest.gone and _differs(interest):
                 interest.on_change(interest.directory)
@@ -224,7 +223,7 @@ class Changes:
         if event.mask & inotify.ATTRIB:
             if not event.name:
                 return [interest for interest in interests if interest.attributes]
-            # a placeholder that a program has put something into loses its mark; other directories matter by their name
+            # a placeholder loses its mark when a program uses it; other directories matter by name
             return [interest for interest in interests if interest.matters(event.name, False)]
         is_directory = bool(event.mask & inotify.ISDIR)
         return [interest for interest in interests if interest.matters(event.name, is_directory)]
@@ -258,7 +257,7 @@ def _times_now(directory: str) -> tuple[int, ...]:
 
 
 def is_remote(directory: str) -> bool:
-    """Whether looking at a directory may take as long as a server takes. False where it is not there."""
+    """Return whether a check of an existing directory may wait for a server."""
     if sys.platform == "darwin":
         return False
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
@@ -267,7 +266,7 @@ def is_remote(directory: str) -> bool:
 
 
 def is_in_memory(directory: str) -> bool:
-    """Whether a file there keeps its times when it is written through a mapping (tmpfs(5))."""
+    """Return whether a file there keeps its times when written by mmap (tmpfs(5))."""
     if sys.platform == "darwin":
         return False
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
@@ -276,8 +275,10 @@ def is_in_memory(directory: str) -> bool:
 
 
 def _remote_devices(mountinfo: int, kinds: tuple[str, ...] = _REMOTE) -> frozenset[int]:
-    """The device numbers of file systems whose changes may come from elsewhere, or that are of other `kinds`. Reading
-    to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5))."""
+    """Return devices of file systems that may change elsewhere, or are of `kinds`.
+
+    Reading to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5)).
+    """
     os.lseek(mountinfo, 0, os.SEEK_SET)
     text = b""
     while part := os.read(mountinfo, 1 << 20):

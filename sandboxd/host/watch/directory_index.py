@@ -1,8 +1,8 @@
-"""The directories below one place, kept between looks so that a later one reads only those that have changed.
+"""An index of the directories below one place, kept between scans.
 
-A directory that nothing was made in, removed from or renamed in since it was listed has the inode change time that it
-had then, which no program can set. A look asks for that time of each directory, shallow ones first, and lists those
-where it differs. Symlinks are never followed.
+A directory without a change since it was listed has the same inode change time, which no program can set. A scan
+compares that time for each directory, shallow ones first, and lists those where it differs. Symlinks are never
+followed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from enum import IntFlag
 from sandboxd.host.watch.directory_changes import is_in_memory, is_remote
 
 _TICK = 100_000_000
-"""Nanoseconds, several times what a kernel takes for one step of the clock that change times are taken from."""
+"""Nanoseconds, several times a step of the kernel's clock of change times."""
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _SHOWN = 300
 """Characters of a path in a message."""
 LONGEST_LISTING = 5.0
 """Seconds that one directory may take, where there is time."""
 _BETWEEN_CLOCKS = 4096
-"""Entries of one directory between two looks at the clock."""
+"""Entries of one directory between two checks of the clock."""
 
 
 class Holds(IntFlag):
-    """Names in a directory that make git take it for a repository (gitrepository-layout(5)), and whether there is any
-    symlink."""
+    """Names that make a repository (gitrepository-layout(5)), and any symlink."""
 
     NOTHING = 0
     HEAD = 1
@@ -49,13 +48,16 @@ _NAMES = {
     "commondir": Holds.COMMONDIR,
     ".git": Holds.DOT_GIT,
 }
-"""In lower case: there are file systems where case makes no difference."""
+"""In lower case: some file systems ignore case."""
 
 
 @dataclass(slots=True)
 class Directory:
-    """`changed` is the inode change time, `listed` when the names were read (both ns of the wall clock). `first` is the
-    number of the look that first saw this very directory at its path."""
+    """A directory in the index.
+
+    `changed` is its inode change time, `listed` the time when it was read (ns of the wall clock). `first` is the number
+    of the scan that first saw it at its path.
+    """
 
     device: int
     inode: int
@@ -67,34 +69,33 @@ class Directory:
 
 
 SLOWEST = 3.0
-"""How much longer than its processor time a look may take, on a machine that has other work."""
+"""Factor by which a scan may exceed its processor time on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When the work of this thread has to end: a time of `time.thread_time`, and one of `time.monotonic`."""
+    """The end of a thread's work, by `time.thread_time` and `time.monotonic`."""
 
     work: float
     clock: float
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """In so many seconds of processor time."""
+        """Return the deadline in so many seconds of processor time."""
         return cls(time.thread_time() + seconds, time.monotonic() + SLOWEST * seconds)
 
     def is_over(self) -> bool:
         return time.thread_time() > self.work or time.monotonic() > self.clock
 
     def share(self, parts: int, least: float) -> Deadline:
-        """The first of so many equal parts of what is left, with at least `least` seconds."""
+        """Return the end of the first of equal parts, with at least `least` seconds."""
         work, clock = time.thread_time(), time.monotonic()
         return Deadline(work + max(least, (self.work - work) / parts), clock + max(least, (self.clock - clock) / parts))
 
 
 @dataclass(slots=True)
 class Budget:
-    """What one look may take: time, and a number of directories. `open_up` lets a closed directory be listed, and
-    returns whether it did."""
+    """The limits of one scan; `open_up` reopens a directory and returns its success."""
 
     until: Deadline
     directories: int
@@ -102,24 +103,24 @@ class Budget:
 
 
 Rest = deque[tuple[str, Iterator[str]]]
-"""Where a look has stopped: directories with a slash at their end, and those in them that are still to be looked at."""
+"""The unfinished part of a scan: directories, with `/`, and their entries."""
 
 
 class DirectoryIndex:
-    """The directories below `root`, a canonical path. One look at a time."""
+    """The directories below `root`, a canonical path; one scan at a time."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.number = 0
         self.unseen = ""
-        """Why there was too much for the last look to see whole; empty when there was not."""
+        """The reason why the last scan was incomplete, else empty."""
         self.failed: OSError | None = None
-        """What the last look could not list: a command may have made it so."""
+        """The error at an unreadable directory; a command may have caused it."""
         self._records: dict[str, Directory] = {}
         self._not_reached: dict[str, Directory] = {}
-        """Records of earlier looks that the last one, which ended early, did not come to."""
+        """Records of earlier scans that the last one did not reach."""
         self.rest: Rest = deque()
-        """What the last look did not come to, for `go_on`."""
+        """The unfinished part of the last scan, for `go_on`."""
         self._device = -1
         self._in_memory = False
 
@@ -127,24 +128,26 @@ class DirectoryIndex:
         return len(self._records) + len(self._not_reached)
 
     def get(self, path: str) -> Directory | None:
-        """A directory as the current look, or the last one, has seen it."""
+        """Return a directory as the current or last scan has seen it."""
         return self._records.get(path)
 
     @property
     def keeps_times(self) -> bool:
-        """Whether change times below the root are taken from this machine's clock, and are set by every change."""
+        """Return whether this machine's clock sets change times here at every change."""
         return self._device >= 0 and not self._in_memory
 
     def is_on_device(self, path: str) -> bool:
-        """Whether the change time of a directory is one of the root's file system."""
+        """Return whether a directory is on the root's file system."""
         try:
             return os.lstat(path).st_dev == self._device
         except OSError:
             return False
 
     def look(self, apart: frozenset[str], budget: Budget, *, again: bool = False) -> Iterator[tuple[str, Directory]]:
-        """Each directory, shallow ones first. `apart` are not entered. Ends early when the budget is used up; the same
-        look can then be made `again`, and the next one goes on from what was reached."""
+        """Yield each directory, shallow ones first, without entering those in `apart`.
+
+        Ends early when the budget is used up. The same scan can then be made `again`, and the next one continues it.
+        """
         before, records = {**self._not_reached, **self._records}, dict[str, Directory]()
         self._records, self._not_reached = records, {}
         if not again:
@@ -165,11 +168,11 @@ class DirectoryIndex:
             if len(records) >= budget.directories:
                 self.unseen = f"{self.root} has more than {budget.directories:,} directories"
             elif budget.until.is_over():
-                self.unseen = f"the look at {self.root} took too long, after {len(records):,} directories"
+                self.unseen = f"the search of {self.root} took too long, after {len(records):,} directories"
             try:
                 record = None if self.unseen else self._seen(path, before.get(path), budget)
             except TimeoutError:
-                self.unseen = f"the look at {self.root} took too long, at {path}"
+                self.unseen = f"the search of {self.root} took too long, at {path}"
             if self.unseen:
                 todo.appendleft((above, iter((name,))))
                 break
@@ -183,8 +186,7 @@ class DirectoryIndex:
             self._not_reached = {path: record for path, record in before.items() if path not in records}
 
     def go_on(self, rest: Rest, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
-        """What an earlier look has not come to, taken from `rest`, until the budget is used up: deep ones first, so
-        that what is left to do stays small. Only as many directories are remembered as the budget has."""
+        """Continue an earlier scan from `rest` within the budget, deep directories first."""
         self.unseen, self.failed = "", None
         self._place()
         while rest and not budget.until.is_over():
@@ -211,7 +213,7 @@ class DirectoryIndex:
                 rest.append((path if path == "/" else f"{path}/", iter(record.below)))
 
     def _seen(self, path: str, before: Directory | None, budget: Budget) -> Directory | None:
-        """A directory as it is now; None when there is none to be looked at. Raises TimeoutError."""
+        """Return a directory as it is now, None when it is gone. Raises TimeoutError."""
         try:
             state = _state(path, budget)
             if before is not None and before.changed == state.st_ctime_ns and self._still_holds(before, state):
@@ -229,7 +231,7 @@ class DirectoryIndex:
         self._in_memory = is_in_memory(self.root)
 
     def _own_device(self) -> int:
-        """-1 where another machine sets the change times: they prove nothing here."""
+        """Return -1 where another machine sets change times: they prove nothing here."""
         try:
             return -1 if is_remote(self.root) else os.lstat(self.root).st_dev
         except OSError:
@@ -243,7 +245,7 @@ class DirectoryIndex:
         )
 
     def _read(self, path: str, state: os.stat_result, before: Directory | None, budget: Budget) -> Directory | None:
-        """None when it is not there, or closed to everybody who acts for this user."""
+        """Read a directory; None when it is gone, or closed to this user."""
         if not stat.S_ISDIR(state.st_mode):
             return None
         same = before is not None and (before.device, before.inode) == (state.st_dev, state.st_ino)
@@ -251,7 +253,7 @@ class DirectoryIndex:
         record = Directory(state.st_dev, state.st_ino, state.st_ctime_ns, time.time_ns(), first)
         if not os.access(path, os.R_OK | os.X_OK) and not budget.open_up(path):
             if state.st_uid == os.geteuid():
-                return record  # closed since before, or none of the command's places
+                return record  # closed earlier, or not in a place of the command
             if not os.access(path, os.W_OK | os.X_OK):
                 return None
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)

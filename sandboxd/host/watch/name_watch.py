@@ -1,4 +1,4 @@
-"""Which names in which directories an answer depends on: one registration for each directory, however many names."""
+"""The names that an answer depends on, with one registration for each directory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sandboxd.host.watch.directory_changes import Changes, Interest
 
 
 class NameWatch:
-    """Collects (directory, name) pairs and calls `on_change` when any of them appears, disappears or is replaced."""
+    """Calls `on_change` when a recorded name appears, disappears or is replaced."""
 
     def __init__(self, changes: Changes, on_change: Callable[[], None]) -> None:
         self._changes = changes
         self._on_change = on_change
         self._names: dict[str, frozenset[str]] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
-        """Each set of names once: a pattern looks for the same ones in many thousand directories."""
+        """Shared sets of names: a pattern needs the same set in many directories."""
         self._contents: set[str] = set()
         self._absent: set[str] = set()
         self._accessed: set[str] = set()
@@ -28,8 +28,10 @@ class NameWatch:
         self.slow: list[Interest] = []
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
-        """To be called before the name is looked at. `*` stands for every name. With `contents`, writing a
-        file of that name counts as well."""
+        """Record a name before it is looked at; `*` stands for every name.
+
+        With `contents`, a write to a file of that name counts as well.
+        """
         known = self._names.get(directory)
         names = frozenset((name,)) if known is None else known | {name}
         self._names[directory] = self._sets.setdefault(names, names)
@@ -43,7 +45,7 @@ class NameWatch:
         if contents:
             self._contents.add(directory)
         matters = _NameFilter(directory, self._names, self._absent)
-        with contextlib.suppress(OSError):  # gone or closed to us: its own parent is watched as well
+        with contextlib.suppress(OSError):  # gone or unreadable: its own parent is watched as well
             interest = self._changes.register(directory, matters, self._told, contents=contents)
             self._keep(interest)
             if contents:
@@ -52,7 +54,7 @@ class NameWatch:
                     interest.note(known_name)
 
     def absent(self, path: str) -> None:
-        """The answer was that nothing is there: a placeholder that comes and goes does not change it."""
+        """Record that nothing is at a path: a placeholder does not change the answer."""
         self._absent.add(path)
 
     @property
@@ -60,7 +62,7 @@ class NameWatch:
         return self._absent
 
     def access(self, directory: str) -> None:
-        """To be called before it is asked who may do what in a directory: modes and owners change too."""
+        """Record a check of permissions in a directory, before it is made."""
         if directory in self._accessed:
             return
         self._accessed.add(directory)
@@ -87,7 +89,7 @@ class NameWatch:
 
 @dataclass(frozen=True, slots=True)
 class _NameFilter:
-    """Whether a name in this directory is one that was visited, and not absent still."""
+    """Decides whether a name of a directory was recorded, and is not absent still."""
 
     directory: str
     names: Mapping[str, frozenset[str]]

@@ -62,7 +62,7 @@ def test_it_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nothing_starts_that_cannot_be_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HostError, match="cannot write down"):
+    with pytest.raises(HostError, match="cannot write the launch journal"):
         LaunchJournal(str(tmp_path / "none" / "launches")).add(started("a"))
     monkeypatch.setattr(launch_journal, "_MOST_OPEN", 1)
     journal = LaunchJournal(str(tmp_path / "launches"))
