@@ -1,6 +1,6 @@
-"""From a Plan to bubblewrap options. Pure, and only options that bubblewrap 0.8 has (bwrap(1)).
+"""bubblewrap options for a Plan. Pure; options of bubblewrap 0.8 only (bwrap(1)).
 
-There is no `--new-session` (it breaks job control; the filter refuses the terminal tricks it was for) and no
+There is no `--new-session` (it breaks job control; the filter refuses the terminal ioctls it was for) and no
 `--die-with-parent` (it follows the thread that spawned, not the process; the helper watches its owner itself).
 """
 
@@ -23,14 +23,16 @@ NAMESPACES: Final = (
     "--cap-drop", "ALL",
     "--as-pid-1",
 )  # fmt: skip
-"""`--unshare-user` in words, because bubblewrap leaves it out for root."""
+"""`--unshare-user` is explicit, because bubblewrap leaves it out for root."""
 
 KERNEL_SETTINGS: Final = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/driver",
                           "/proc/dynamic_debug", "/proc/mtrr", "/proc/1")  # fmt: skip
-"""Parts of /proc that set up the kernel of the host. Their files are root's, and root needs no capability to write most
-of them: in `sys/kernel/core_pattern` a program can be named that the kernel runs on the host. bubblewrap covers a few
-itself, but only where the *directory* is writable, and none of these is. Process 1 is the helper: its `oom_score_adj`
-and the like are for root to write, too."""
+"""Parts of /proc that configure the host's kernel, and that root can write.
+
+Root needs no capability for most: `sys/kernel/core_pattern` names a program that the kernel runs on the host.
+bubblewrap covers a few, but only where the *directory* is writable. Process 1 is the helper: root could write its
+`oom_score_adj` and the like, too.
+"""
 
 MOST_OPTIONS = 2_000
 MOST_BYTES = 100_000
@@ -38,14 +40,17 @@ MOST_WORDS = 8_900
 """bubblewrap's own limit is 9,000, of which the command needs some."""
 
 _NAME_SIZE = "4096"
-"""Bytes that fit into an empty directory of ours. None are meant to."""
+"""The size of an empty directory of the sandbox, which holds no data."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class BwrapOptions:
-    """`options` are everything before `--`. With `needs_file` they are too many for an argument list that also has to
-    hold the command: put them, NUL separated, into a file and pass it with `--args FD`. `mounts` are those in the
-    options, `late` those that have to follow before the command starts. `roots` are where something can be written."""
+    """The options before `--`, and the mounts that they make.
+
+    With `needs_file` there are too many for an argument list: put them, NUL separated, into a file and pass it with
+    `--args FD`. `mounts` are those in the options, `late` those that have to follow before the command starts. `roots`
+    are the writable places.
+    """
 
     options: tuple[str, ...]
     needs_file: bool
@@ -58,9 +63,11 @@ _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions
 
 
 def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOptions:
-    """The options for a plan. Kept per view, since every command of a place has the same. `weaker`: bind the outer
-    /proc instead of mounting a new one. `root`: the command runs as root, whose the kernel's settings are. Raises
-    `PolicyError` when bubblewrap cannot take them all."""
+    """Return the options for a plan, cached by view.
+
+    `weaker`: bind the outer /proc instead of mounting a new one. `root`: the command runs as root, which could write
+    the kernel's settings. Raises `PolicyError` when bubblewrap cannot take all options.
+    """
     known = _rendered.setdefault(plan.view, {})
     options = known.get((plan.cwd, weaker, root))
     if options is None:
@@ -108,8 +115,8 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     ),
     Operation.LISTABLE_DIRECTORY: lambda m: ("--perms", "0555", "--tmpfs", m.target),
     Operation.DIRECTORY: lambda m: ("--perms", "0111", "--dir", m.target),
-    # listable, so that git does not complain; not sealed, like the masks of the sandbox's own places; sticky, by which
-    # the helper knows that nothing of the host's stands here (notifications.c)
+    # listable, so that git does not complain; writable like the masks of private places; sticky, by which the helper
+    # knows that it hides nothing of the host (notifications.c)
     Operation.REFUSE_NAME: lambda m: ("--perms", "1555", "--size", _NAME_SIZE, "--tmpfs", m.target),
     Operation.SYMLINK: lambda m: ("--symlink", m.source, m.target),
     Operation.REMOUNT_READ_ONLY: lambda m: ("--remount-ro", m.target),
@@ -128,12 +135,11 @@ PROBE_PARTS: Final = (
     ("network namespace", (*_ROOT, "--unshare-net")),
     ("ipc and uts namespaces", (*_ROOT, "--unshare-ipc", "--unshare-uts")),
 )
-"""What a sandbox is made of, each alone: where it cannot be started, this says everything that is in the way. Without
-the first none of the others can be."""
+"""The parts of a sandbox, for separate trials; all others need the first."""
 
 
 def probe_options(*, weaker: bool = False) -> tuple[str, ...]:
-    """A minimal sandbox with one of each kind of mount, to find out whether this machine can start one."""
+    """Return options for a minimal sandbox with one of each kind of mount."""
     processes = ("--ro-bind", "/proc", "/proc") if weaker else ("--proc", "/proc")
     return (
         "--ro-bind", "/", "/", *_TRY_MOUNTS[:2], *processes, *_TRY_MOUNTS[2:], *NAMESPACES,

@@ -1,5 +1,6 @@
-"""What bubblewrap tells of process 1: which one it is, long before that speaks for itself. Only a hint, for an early
-start: what it says is believed of nobody but the process that was claimed, and a launch does without it.
+"""The init pid, read from bubblewrap's `--info-fd` before the helper connects.
+
+It is only a hint for an early start: it is checked against the claimed process, and a launch works without it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ MAX_INFO = 4096
 
 
 class InitPidReader:
-    """The reading end of the pipe of `--info-fd`. Calls `told` once with the process number, or `failed` once with what
-    was wrong; owns the descriptor."""
+    """The reader of `--info-fd`; calls `told` with the init pid, or `failed`, once."""
 
     def __init__(self, pipe: int, told: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self._pipe = pipe
@@ -42,7 +42,7 @@ class InitPidReader:
             self._told(pid)
 
     def pause(self) -> None:
-        """Hear of nothing more."""
+        """Stop reading."""
         if self._pipe >= 0:
             self._loop.remove_reader(self._pipe)
 
@@ -54,8 +54,7 @@ class InitPidReader:
 
 
 def decode_birth(text: bytes) -> int | None:
-    """The process number of process 1 from what bubblewrap writes to its `--info-fd` (bwrap(1)): one JSON object; None
-    while that is not whole. Raises ProtocolError for anything else."""
+    """Return the init pid, None for a partial object. Raises ProtocolError."""
     if len(text) > MAX_INFO:
         raise ProtocolError("too much is said about process 1")
     if not text.endswith(b"}\n"):

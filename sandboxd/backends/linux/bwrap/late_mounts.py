@@ -1,9 +1,9 @@
-"""Which mounts of a view bubblewrap makes, and which are made after it, from outside, before the command starts. Pure.
+"""The division of a view's mounts into bubblewrap's and late mounts. Pure.
 
-bubblewrap reads the list of all mounts after each bind, so one costs 0.2 ms where the kernel needs 0.01; and it takes
-at most 9,000 words, in whatever way they come: too few for what a pattern can deny. So it makes the
-frame (whatever needs its own source, options, or a place in an empty file system) and one mask of each kind. The rest
-are copies of these masks, or directories and files mounted on themselves.
+bubblewrap reads the list of all mounts after each bind, so one costs 0.2 ms where the kernel needs 0.01. It takes at
+most 9,000 words, too few for the matches of a deny pattern. So it makes the frame (all mounts that need their own
+source, options, or a place in an empty file system) and one mask of each kind. The rest are copies of these masks, or
+directories and files mounted on themselves.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
 
 _MASKS = frozenset({Operation.MASK_FILE, Operation.MASK_DIRECTORY, Operation.REFUSE_NAME})
 _SELF = {Operation.WRITABLE: MountMethod.SAME, Operation.READ_ONLY: MountMethod.READ_ONLY}
-"""What is there is writable only where the mount above is: another bind is for bubblewrap."""
+"""A late mount is writable only where the mount above it is writable."""
 _APART = ("/dev/", "/proc/")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`early` is for bubblewrap, `late` for what follows it, both in order."""
+    """`early` is for bubblewrap, `late` for the steps after it, both in order."""
 
     early: tuple[Mount, ...]
     late: tuple[LateMount, ...]
 
 
 def split(view: FileView) -> Split:
-    """Everything that is in force in a view, in two steps."""
+    """Divide all effective mounts of a view."""
     links = tuple(LateMount(MountMethod.LINK, path) for path in view.open_links)
     late = _late_ones(view.mounts)
     early = tuple(mount for mount in view.mounts if mount.target not in late)
@@ -38,13 +38,13 @@ def split(view: FileView) -> Split:
 
 
 def _late_ones(mounts: Sequence[Mount]) -> dict[str, LateMount]:
-    """By target, in order."""
+    """Return late mounts by target, in order."""
     sealed = {mount.target for mount in mounts if mount.operation is Operation.REMOUNT_READ_ONLY}
     shown = {mount.target: mount for mount in mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
     models: dict[Operation, str] = {}
     found: list[LateMount] = []
     frame: set[str] = set()
-    """Directories with something in them that bubblewrap mounts: it has to find them as they stay."""
+    """Directories with mounts of bubblewrap in them, which must stay as they are."""
     for mount in mounts:
         if mount.operation in _MASKS and _is_plain(mount, sealed) and _stands_on_the_host(mount, shown):
             models.setdefault(mount.operation, mount.target)
@@ -71,13 +71,12 @@ def _late(mount: Mount, models: dict[Operation, str], sealed: set[str]) -> LateM
 
 
 def _is_plain(mount: Mount, sealed: set[str]) -> bool:
-    """A mask like all others of its operation, with nothing in it."""
+    """Return whether a mount is a mask like all others of its operation, and empty."""
     return mount.operation is not Operation.MASK_DIRECTORY or (not mount.passage and mount.target in sealed)
 
 
 def _stands_on_the_host(mount: Mount, shown: dict[str, Mount]) -> bool:
-    """Whether the place is one of the host's, which exists without being made, and shows what it shows there. For a
-    writable mount it has to be writable."""
+    """Return whether the target exists on the host, in the same state as shown."""
     if mount.target.startswith(_APART):
         return False
     above = next((shown[path] for path in _above(mount.target) if path in shown), None)

@@ -1,8 +1,8 @@
-"""Whether the mounts of a sandbox lie where the plan wants them. Pure: the texts come from proc_pid_mountinfo(5).
+"""The mount check: compare a sandbox's mounts with the plan. Pure.
 
 Between the plan and bubblewrap's mount(2) another sandbox that may write in the same place can swap a directory for a
-symlink, and mount(2) follows it, in the source and in the target: a place outside would become writable. So before the
-command starts it is looked up what was mounted where. A mount shows the true path of its root, whatever led there.
+symlink. mount(2) follows it, in source and target: a place outside would become writable. So the mounts are checked
+before the command starts. proc_pid_mountinfo(5) shows the true path of a mount's root.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sandboxd.plan.filesystem.mounts import Mount, Operation
 _BINDS = frozenset({Operation.READ_ONLY, Operation.WRITABLE, Operation.DEVICE, Operation.MASK_FILE})
 _EMPTY = frozenset({Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY, Operation.REFUSE_NAME})
 _APART = ("/dev/", "/proc/")
-"""The sandbox's own file systems: nobody else can change anything there."""
+"""The sandbox's own file systems, which no other process can change."""
 
 _Shown = tuple[bytes, bytes, bytes]
 """Device, path of the root in its file system, and the rest of the line."""
@@ -24,8 +24,11 @@ _Shown = tuple[bytes, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMount:
-    """One mount as mountinfo has to show it. `shows` are (device, root) pairs of which one must be there, None for an
-    empty file system of the sandbox's own; with `only` nothing else may be at that point."""
+    """One mount as mountinfo has to show it.
+
+    `shows` are (device, root) pairs of which one must be there, None for an empty file system of the sandbox. With
+    `only` no other mount may be at that point.
+    """
 
     target: str
     point: bytes
@@ -34,8 +37,11 @@ class ExpectedMount:
 
 
 def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMount, ...]:
-    """What must be seen in a sandbox with these mounts; `outside` are the mounts of the process that became bubblewrap.
-    The same for every command of a place as long as `outside` is."""
+    """Return the expected mounts of a sandbox with these mounts.
+
+    `outside` are the mounts of the process that became bubblewrap. The result is valid for a place as long as `outside`
+    is.
+    """
     around = _table(outside)
     found = []
     for mount in mounts:
@@ -48,15 +54,14 @@ def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMo
             origin = _origin(_escape(mount.source), around)
             shows = frozenset() if origin is None else frozenset({origin})
             only = None
-            if mount.source == mount.target:  # also from a mount point of the host the same must be seen
+            if mount.source == mount.target:  # the same must appear, also at a mount point of the host
                 only = shows.union(one[:2] for one in around.get(point, []))
             found.append(ExpectedMount(mount.target, point, shows, only))
     return tuple(found)
 
 
 def misplaced(expected: Iterable[ExpectedMount], inside: bytes) -> str | None:
-    """The target of a mount that is not there or shows something else; None when all is well. `inside` are the mounts
-    of the sandbox."""
+    """Return the target of a wrong or missing mount `inside` a sandbox, else None."""
     within = _table(inside)
     for one in expected:
         shown = within.get(one.point, ())
@@ -72,14 +77,14 @@ def misplaced(expected: Iterable[ExpectedMount], inside: bytes) -> str | None:
 
 def _table(text: bytes) -> dict[bytes, list[_Shown]]:
     found: dict[bytes, list[_Shown]] = {}
-    for line in filter(None, text.split(b"\n")):  # the kernel escapes no other end of a line
+    for line in filter(None, text.split(b"\n")):  # the kernel escapes newlines only
         _, _, device, root, point, rest = line.split(b" ", 5)
         found.setdefault(point, []).append((device, root, rest))
     return found
 
 
 def _origin(path: bytes, table: dict[bytes, list[_Shown]]) -> tuple[bytes, bytes] | None:
-    """Device and root that a bind mount of a canonical path shows."""
+    """Return the device and root that a bind mount of a canonical path shows."""
     point = path
     while True:
         if point in table:

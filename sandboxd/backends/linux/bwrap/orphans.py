@@ -1,13 +1,12 @@
-"""Ends what bubblewrap leaves behind when it is killed at the wrong moment.
+"""Orphans: the search for processes that a killed bubblewrap leaves behind.
 
 bubblewrap forks a child for the new namespaces, and the child waits on an eventfd until the parent has mapped its user.
-When the parent is killed in between (a client that is interrupted just after it has started a command), nobody ever
-writes to that eventfd: the child waits for ever, `--die-with-parent` or not, and the helper, which would notice, has
-not been started in it yet. Nothing has run in such a sandbox; only the process is left. (Seen with 0.8: one in five,
-when killed within its first 4 ms.)
+When the parent is killed in between (a client that is interrupted just after it has started a command), the eventfd is
+never written. The child waits for ever, `--die-with-parent` or not, and the helper, which would notice, has not been
+started in it yet. Nothing has run in such a sandbox. (Seen with 0.8: one in five, when killed within its first 4 ms.)
 
-Such a child can be told from all others: it holds the helper as descriptor 4 and is not yet the helper; and the process
-behind descriptor 6, a pidfd of bubblewrap, is not its parent any more.
+Two marks identify such a child: it holds the helper as descriptor 4 and is not yet the helper; and the process behind
+descriptor 6, a pidfd of bubblewrap, is no longer its parent.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from collections.abc import Sequence
 
 _HELPER = "/apply-seccomp"
 _ENDED_WITHIN_MS = 2000
-"""A process that is killed in a system call which cannot be interrupted may take any time."""
+"""A killed process may stay in an uninterruptible system call for any time."""
 
 
 def end_orphans() -> tuple[int, ...]:
-    """Kills every such child that belongs to this user, whoever started it, and returns their process numbers.
+    """Kill every orphan of this user; return the process numbers.
 
     Looks through /proc once. A child whose parent has just died and that is not stuck is killed too: the helper in it
     would end for the same reason.
@@ -37,10 +36,10 @@ def _end_if_straggler(pid: int) -> bool:
         if not _is_straggler(pid):
             return False
         pidfd = os.pidfd_open(pid)
-    except OSError:  # gone, or not ours
+    except OSError:  # gone, or another user's
         return False
     try:
-        # Once more: between the look and the pidfd the number may have passed to somebody else.
+        # Check again: another process may have got the number before the pidfd was opened.
         if _is_straggler(pid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             return True
@@ -52,7 +51,7 @@ def _end_if_straggler(pid: int) -> bool:
 
 
 def _is_straggler(pid: int) -> bool:
-    """Raises OSError when the process is gone or its descriptors are not for us to see."""
+    """Raise OSError when the process is gone or its descriptors cannot be read."""
     if not os.readlink(f"/proc/{pid}/fd/4").endswith(_HELPER) or os.readlink(f"/proc/{pid}/exe").endswith(_HELPER):
         return False
     bubblewrap = _number(f"/proc/{pid}/fdinfo/6", "Pid:")
@@ -66,7 +65,7 @@ def _number(path: str, key: str) -> int | None:
 
 
 def end_processes(pidfds: Sequence[int]) -> None:
-    """Kill these, and wait until they are gone: process 1 of a namespace is when all in it are."""
+    """Kill processes, and wait until they and all in their namespaces are gone."""
     for pidfd in pidfds:
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""What is done to a sandbox before its command starts, while bubblewrap works and after it.
+"""The sandbox set-up: steps from outside before the command starts.
 
-What captures its network takes a namespace and no mounts, so it is begun when process 1 exists, long before bubblewrap
-has made the mounts. Whoever has done it stays in the namespaces, and does the late mounts when process 1 waits for GO;
-meanwhile the mounts of bubblewrap are checked.
+The capture of the network needs a namespace and no mounts, so it begins when process 1 exists, long before bubblewrap
+has made the mounts. The worker stays in the namespaces, and makes the late mounts when process 1 waits for GO.
+Meanwhile the mounts of bubblewrap are checked.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from sandboxd.errors import LaunchError
 
 
 class SandboxSetup:
-    """One per daemon. `worker` does what is to be done in the namespaces."""
+    """The set-up steps of one daemon; `worker` runs them in the namespaces."""
 
     def __init__(self, worker: NamespaceWorker) -> None:
         self.worker = worker
         self._expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
-        """For the mounts of the host that it was worked out from."""
+        """For one version of the host's mounts."""
         self._programs: WeakKeyDictionary[BwrapOptions, dict[tuple[Step, ...], tuple[NamespaceProgram, ...]]] = (
             WeakKeyDictionary()
         )
-        """For the steps that they begin with."""
+        """By the steps that precede the late mounts."""
 
     def of(self, options: BwrapOptions, capture: Capture | None) -> RunningSetup:
-        """The preparation of one launch."""
+        """Return the set-up of one launch."""
         return RunningSetup(self, options, capture)
 
     def programs(self, before: tuple[Step, ...], options: BwrapOptions) -> tuple[NamespaceProgram, ...]:
-        """Those steps, and the late mounts."""
+        """Return the programs for these steps and the late mounts."""
         known = self._programs.setdefault(options, {})
         programs = known.get(before)
         if programs is None:
@@ -53,7 +53,7 @@ class SandboxSetup:
         return programs
 
     def check_mounts(self, pid: int, outside: bytes, options: BwrapOptions) -> None:
-        """`outside` are the mounts around bubblewrap. Raises LaunchError."""
+        """Check mounts against the plan, given bubblewrap's own. Raises LaunchError."""
         try:
             inside = _read(f"/proc/{pid}/mountinfo")
         except OSError as error:
@@ -65,14 +65,14 @@ class SandboxSetup:
             raise LaunchError(
                 "mount_misplaced",
                 f"{wrong} was moved or replaced while the sandbox was made",
-                hint="try again; when it happens again, a command that still runs in the same place does this",
+                hint="end other commands in the same place, one of which replaces it, and try again",
                 data={"path": wrong},
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What was begun at the birth of process 1 `pid`, in the network namespace with that device and inode."""
+    """Begun steps: init pid, and device and inode of its network namespace."""
 
     pid: int
     network: tuple[int, int]
@@ -80,7 +80,7 @@ class _Begun:
 
 
 class RunningSetup:
-    """See `Preparation`."""
+    """The set-up of one launch, see `Preparation`."""
 
     def __init__(self, completion: SandboxSetup, options: BwrapOptions, capture: Capture | None) -> None:
         self._completion = completion
@@ -91,7 +91,7 @@ class RunningSetup:
         """The mounts around bubblewrap when it copied them."""
 
     def born(self, pid: int, bubblewrap: int) -> None:
-        with contextlib.suppress(LaunchError):  # it has ended already, which is told elsewhere
+        with contextlib.suppress(LaunchError):  # it has ended already, which is reported elsewhere
             self._around = _mounts_around(bubblewrap)
         if self._capture is None:
             return
@@ -111,7 +111,7 @@ class RunningSetup:
             self._begun = None
 
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
-        """Raises LaunchError."""
+        """Finish the set-up. Raises LaunchError."""
         network = listeners.namespace
         listeners.inside, listeners.namespace = NamespaceHold(self._completion.worker, network), -1
         begun, self._begun = self._begun, None
@@ -135,12 +135,12 @@ class RunningSetup:
         return None if work is None else self._finish(begun, work, pid, listeners)
 
     def _whole(self, pid: int, network: int) -> _Work | None:
-        """Everything, now."""
+        """Run all steps now."""
         programs = self._completion.programs(self._capture.steps if self._capture else (), self._options)
         return _Work(self._start(pid, network, programs[0]), programs[1:]) if programs else None
 
     def _rest(self, begun: _Begun, pid: int) -> _Work:
-        """What could not be done at the birth."""
+        """Run the steps that were not possible with the init pid alone."""
         assert self._capture is not None
         programs = self._completion.programs((self._capture.routes,), self._options)
         mounts = _mounts_of(pid)
@@ -158,7 +158,7 @@ class RunningSetup:
             else:
                 try:
                     sockets = await begun.stay.opened()
-                except NamespaceError:  # once more, with everything there that it can want; else it is told why not
+                except NamespaceError:  # try once more with all mounts made; that attempt reports the error
                     again = self._whole(pid, network)
                     assert again is not None
                     work, begun = again, None
@@ -185,7 +185,7 @@ class RunningSetup:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The first program is under way; `following` are to come after it."""
+    """A running first program; `following` are to come after it."""
 
     first: asyncio.Future[list[socket.socket]]
     following: Sequence[NamespaceProgram]
@@ -197,7 +197,7 @@ def _early(capture: Capture) -> NamespaceProgram:
 
 
 def programs_of(steps: Sequence[Step]) -> Iterator[NamespaceProgram]:
-    """Programs that do the steps, in order, none too long."""
+    """Yield programs that do the steps, in order, none too long."""
     part: list[Step] = []
     size = 0
     for step in steps:
@@ -217,7 +217,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _mounts_of(pid: int) -> int:
-    """A descriptor of its mount namespace. Raises LaunchError."""
+    """Return a descriptor of a process's mount namespace. Raises LaunchError."""
     try:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -225,7 +225,7 @@ def _mounts_of(pid: int) -> int:
 
 
 def _mounts_around(bubblewrap: int) -> bytes:
-    """The mounts around bubblewrap. Raises LaunchError."""
+    """Return the mounts around bubblewrap. Raises LaunchError."""
     try:
         return _read(f"/proc/{bubblewrap}/mountinfo")
     except OSError as error:
@@ -237,6 +237,6 @@ def _ended(error: OSError) -> LaunchError:
 
 
 def _read(path: str) -> bytes:
-    """In one piece, as the kernel makes it."""
+    """Read in one call, so that the kernel's text is consistent."""
     with open(path, "rb", buffering=0) as file:
         return file.readall()

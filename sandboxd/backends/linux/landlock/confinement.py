@@ -1,11 +1,10 @@
-"""Landlock, the second layer of files: what each version of it can hold back, and where it grants what. Pure.
+"""Landlock, the second layer for files: rights by version, and grants. Pure.
 
-Mounts decide what can be written, and this only adds to them. It holds where they do not reach: a FIFO can be written
-on a mount that is read-only, and a file that was opened outside, as standard input, is opened for writing through
-/proc/self/fd on the mount that it came from. The descriptor of a directory that a server outside has handed in leads to
-mounts of the host: names are made, removed and moved below the granted places only. And it keeps signals in: with a
-terminal a command shares the process group of the shell's job. Source: landlock(7),
-Documentation/userspace-api/landlock.rst.
+Mounts decide what can be written, and Landlock only adds to them, where they do not reach. A FIFO can be written on a
+read-only mount. A file that was opened outside, as standard input, can be opened for writing through /proc/self/fd on
+its original mount. The descriptor of a directory from a server outside leads to mounts of the host: names are made,
+removed and moved below the granted places only. Landlock also confines signals: with a terminal a command shares the
+process group of the shell's job. Source: landlock(7), Documentation/userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Access(IntFlag):
     MAKE_BLOCK = 1 << 11
     MAKE_SYM = 1 << 12
     REFER = 1 << 13
-    """To another directory, by rename or link. Where there is Landlock at all it is refused unless it is granted."""
+    """Rename or link to another directory; every version refuses it unless granted."""
     TRUNCATE = 1 << 14
 
 
@@ -42,7 +41,7 @@ class Scope(IntFlag):
 
 
 class Quiet(IntFlag):
-    """Flags of landlock_restrict_self(2): a command could fill the host's audit log with what is refused to it."""
+    """Flags of landlock_restrict_self(2), so that no command fills the audit log."""
 
     SAME_EXEC_OFF = 1 << 0
     SUBDOMAINS_OFF = 1 << 2
@@ -55,14 +54,14 @@ SIGNALS = "landlock-signals"
 
 @dataclass(frozen=True, slots=True)
 class LandlockVersion:
-    """What is asked of a kernel whose version of Landlock is at least `version`."""
+    """The rights that are used from a version of Landlock on."""
 
     version: int
     linux: str
     confinement: Confinement
     layers: tuple[str, ...]
     lacks: str = ""
-    """What it does not hold back, for people."""
+    """The accesses that it does not confine, for messages."""
 
 
 _NAMES = (
@@ -90,7 +89,7 @@ TABLE: tuple[LandlockVersion, ...] = (
         "a file given as standard input can be emptied; signals to other programs of the same job are not held back",
     ),
 )  # fmt: skip
-"""The first that fits counts. Version 1 refuses every rename to another directory, so it is of no use."""
+"""The first match counts. Version 1 is unusable: it refuses most renames."""
 
 
 def row_for(version: int) -> LandlockVersion | None:
@@ -99,8 +98,10 @@ def row_for(version: int) -> LandlockVersion | None:
 
 @dataclass(frozen=True, slots=True)
 class Landlock:
-    """What this machine has. `confinement` is None where it is not used, and `reason` says why; where less than
-    everything is held back, `reason` says what is missing. `slug` names a kernel that promises and does not keep it."""
+    """The Landlock of this machine; `confinement` is None where it is not used.
+
+    `reason` says why, or which accesses are not confined. `slug` names a kernel that does not keep its promise.
+    """
 
     confinement: Confinement | None = None
     layers: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ class Landlock:
     slug: str = ""
 
     def confine(self, roots: tuple[bytes, ...]) -> Confinement | None:
-        """What the helper is told for a sandbox where `roots` can be written."""
+        """Return the confinement for a sandbox where `roots` can be written."""
         return None if self.confinement is None else replace(self.confinement, roots=roots)
 
 
@@ -120,7 +121,7 @@ NO_LANDLOCK = Landlock(reason="it has not been looked for")
 
 
 def writable_roots(view: FileView) -> tuple[bytes, ...]:
-    """The topmost places of a view in which something can be written. What is read-only in one of them, mounts keep."""
+    """Return the topmost writable places of a view; mounts guard the rest in them."""
     roots: list[str] = []
     kept: set[str] = set()
     for mount in view.mounts:  # parents come first

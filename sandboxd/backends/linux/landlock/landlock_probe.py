@@ -1,8 +1,8 @@
-"""Finding out what Landlock does on this machine: our helper confines itself, and tries what has to be refused.
+"""The probe of Landlock: the helper confines itself and tries refused accesses.
 
-That the kernel knows the calls says nothing: a layer that reports success and holds nothing back would be promised to
-every command. So a file that is open for reading must neither be opened for writing nor emptied through
-/proc/self/fd, another, which is open for writing, must be opened again, and no directory can be made.
+That the kernel knows the calls proves nothing: a layer without effect would be promised to every command. So a file
+that is open for reading must neither be opened for writing nor emptied through /proc/self/fd. A file that is open for
+writing must be opened again, and no directory can be made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REMEDY = "use Linux 6.12 or newer, with landlock in lsm= on its command line, an
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What became of a confinement, and under it: numbers of errors, negative; otherwise it went well."""
+    """Results of the confinement and each access: negative error numbers, or success."""
 
     confined: int
     opened: int
@@ -40,11 +40,11 @@ class Seen:
 
 
 Run = Callable[[bytes], tuple[int, ...]]
-"""The helper's answer to a confinement, or without one to the question for the version. Raises OSError."""
+"""Returns the helper's answer to a confinement, or its version. Raises OSError."""
 
 
 def find_landlock(helper: str) -> Landlock:
-    """Blocks: for a worker thread."""
+    """Return the Landlock of this machine. Blocks: for a worker thread."""
 
     def run(confinement: bytes) -> tuple[int, ...]:
         with (
@@ -75,7 +75,7 @@ def find_landlock(helper: str) -> Landlock:
 
 
 def probe_landlock(run: Run) -> Landlock:
-    """Asks for the version, tries what is to be used of it, and judges. Raises OSError."""
+    """Ask for the version, try its rights, and judge. Raises OSError."""
     (version,) = run(b"")
     if version < 0:
         return Landlock(reason=_MISSING.get(-version, f"Landlock says {os.strerror(-version)}"))
@@ -93,7 +93,7 @@ def probe_landlock(run: Run) -> Landlock:
 
 
 def judge(row: LandlockVersion, seen: Seen) -> str:
-    """What is wrong with a kernel that behaves so; empty when it does all that it has promised."""
+    """Return which promise the kernel did not keep, else empty."""
     if seen.confined < 0:
         return f"Landlock cannot be put in force: {os.strerror(-seen.confined)}"
     if seen.opened != -errno.EACCES:

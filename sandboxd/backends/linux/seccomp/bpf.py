@@ -1,9 +1,9 @@
-"""Classic BPF for seccomp(2): instructions, and a builder that puts programs together from their end. Pure.
+"""Classic BPF for seccomp(2): instructions, and a builder for programs. Pure.
 
 A seccomp program is a decision graph: it loads a word of `struct seccomp_data`, compares, and returns an action. Jumps
-go forward only, so what a jump leads to has to have its place first. `ProgramBuilder` therefore prepends: each method
-returns a label, which is where the code it has written begins, and takes as arguments the labels of what may follow.
-Equal code with equal continuations is written once.
+go forward only, so the target of a jump must be placed first. `ProgramBuilder` therefore prepends: each method returns
+a label, which is where its code begins, and takes as arguments the labels of what may follow. Equal code with equal
+continuations is written once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FARTHEST = 255
 
 
 class Opcode(IntEnum):
-    """The instructions of linux/bpf_common.h that seccomp knows and this project uses."""
+    """The instructions of linux/bpf_common.h that seccomp knows and programs use."""
 
     LOAD_WORD = 0x20  # BPF_LD | BPF_W | BPF_ABS: the word at offset k of struct seccomp_data
     AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
@@ -34,7 +34,7 @@ class Opcode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`yes` and `no` say how many of the following instructions a conditional jump leaves out."""
+    """One instruction; `yes` and `no` count the instructions that a jump skips."""
 
     opcode: Opcode
     operand: int
@@ -42,52 +42,52 @@ class Instruction:
     no: int = 0
 
     def encode(self) -> bytes:
-        """A struct sock_filter, little-endian."""
+        """Return a struct sock_filter, little-endian."""
         return _INSTRUCTION.pack(self.opcode, self.yes, self.no, self.operand)
 
 
 Label = int
-"""A place in a program that is being built, counted from its end: the number of instructions from there on."""
+"""A place in a program, as the number of instructions from there to the end."""
 
 
 class ProgramBuilder:
-    """Writes a program from its end. The entry is the label given to `finish`."""
+    """A builder that writes a program from its end; `finish` takes the entry."""
 
     def __init__(self) -> None:
         self._reversed: list[Instruction] = []
         self._known: dict[tuple[Opcode, int, Label, Label], Label] = {}
 
     def returning(self, action: int) -> Label:
-        """Returns `action`, a SECCOMP_RET_… value with its data."""
+        """Return `action`, a SECCOMP_RET_… value with its data."""
         key = (Opcode.RETURN, action, 0, 0)
         if key not in self._known:
             self._known[key] = self._prepend(Instruction(Opcode.RETURN, action))
         return self._known[key]
 
     def load(self, offset: int, then: Label) -> Label:
-        """Loads the word at `offset` of struct seccomp_data."""
+        """Load the word at `offset` of struct seccomp_data."""
         return self._step(Opcode.LOAD_WORD, offset, then)
 
     def mask(self, bits: int, then: Label) -> Label:
-        """Clears what is not in `bits` in the word loaded."""
+        """Clear all but `bits` in the loaded word."""
         return self._step(Opcode.AND, bits, then)
 
     def if_equal(self, value: int, yes: Label, no: Label) -> Label:
         return self._test(Opcode.JUMP_IF_EQUAL, value, yes, no)
 
     def if_at_least(self, value: int, yes: Label, no: Label) -> Label:
-        """Compares as unsigned numbers."""
+        """Compare as unsigned numbers."""
         return self._test(Opcode.JUMP_IF_GREATER_OR_EQUAL, value, yes, no)
 
     def finish(self, entry: Label) -> bytes:
-        """The program. Raises InternalError when it is longer than the kernel takes."""
+        """Return the program. Raises InternalError when it is too long for the kernel."""
         self._reach(entry)
         if len(self._reversed) > MAX_INSTRUCTIONS:
             raise InternalError("filter_too_long", f"a filter of {len(self._reversed)} instructions")
         return b"".join(instruction.encode() for instruction in reversed(self._reversed))
 
     def _step(self, opcode: Opcode, operand: int, then: Label) -> Label:
-        """An instruction that is followed by the next one, whatever it finds."""
+        """Write an instruction that always continues with the next one."""
         key = (opcode, operand, then, then)
         if key not in self._known:
             self._reach(then)
@@ -105,14 +105,13 @@ class ProgramBuilder:
         return self._known[key]
 
     def _near(self, target: Label, *, spare: int) -> Label:
-        """`target`, or a jump to it where it is out of reach for a conditional jump that `spare` more instructions may
-        still come in front of."""
+        """Return `target`, or a jump to it where `spare` more steps are out of reach."""
         if len(self._reversed) + spare - target <= _FARTHEST:
             return target
         return self._prepend(Instruction(Opcode.JUMP, len(self._reversed) - target))
 
     def _reach(self, target: Label) -> None:
-        """Makes the next instruction written fall through to `target`."""
+        """Make the next instruction fall through to `target`."""
         if target != len(self._reversed):
             self._prepend(Instruction(Opcode.JUMP, len(self._reversed) - target))
 

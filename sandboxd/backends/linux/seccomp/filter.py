@@ -1,8 +1,8 @@
-"""From the table of system calls to the program that the kernel runs. Pure: the same bytes for the same arguments.
+"""The seccomp program for the table of system calls. Pure and deterministic.
 
 The program checks the architecture, then finds the call by binary search over the numbers, so that an ordinary call
-costs some seven comparisons (and, where the kernel remembers calls that are always allowed, Linux 5.11, none at all).
-Then come the conditions of that call's rows, in the order of the table.
+costs some seven comparisons (and none where the kernel caches calls that are always allowed, Linux 5.11). Then come the
+conditions of that call's rows, in the order of the table.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _STRICT = Supervision()
 
 
 def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tuple[SyscallRule, ...]]:
-    """The rows of each system call number of `machine` (as in `uname -m`), in the order in which they are to be tried:
-    what is refused comes before what is looked at.
+    """Return the rows of each system call number of `machine` (as in `uname -m`).
 
-    Raises HostError (`machine_unsupported`) for a machine the table does not know.
+    Rows are in the order of evaluation: refusals before notifications. Raises HostError `machine_unsupported` for a
+    machine without a table.
     """
     if machine not in MACHINES:
         known = " and ".join(MACHINES)
@@ -69,7 +69,7 @@ _UNIX: dict[UnixSockets, tuple[SyscallRule, ...]] = {
 
 
 def needs_listener(supervision: Supervision) -> bool:
-    """Whether a filter has somebody to tell: without a listener the calls concerned would not exist (ENOSYS)."""
+    """Return whether a filter notifies; without a listener calls fail with ENOSYS."""
     return bool(_notified(supervision))
 
 
@@ -86,7 +86,7 @@ def _notified(supervision: Supervision) -> tuple[SyscallRule, ...]:
 
 @lru_cache(maxsize=32)
 def build_filter(machine: str, supervision: Supervision = _STRICT) -> bytes:
-    """The classic BPF program for SECCOMP_SET_MODE_FILTER (seccomp(2)). Raises HostError as `rows_for` does."""
+    """Return the BPF program for seccomp(2). Raises HostError as `rows_for` does."""
     rows = rows_for(machine, supervision)
     builder = ProgramBuilder()
     allow, beyond = builder.returning(ALLOW.value), builder.returning(BEYOND_LAST_REVIEWED.value)
@@ -104,7 +104,7 @@ def build_filter(machine: str, supervision: Supervision = _STRICT) -> bytes:
 
 
 def _without_repetition(changes: Sequence[tuple[int, Label]]) -> list[tuple[int, Label]]:
-    """The last of several for the same number counts, and one that changes nothing is left out."""
+    """Drop changes that a later one for the same number replaces, or without effect."""
     kept: list[tuple[int, Label]] = []
     for number, label in changes:
         if kept and kept[-1][0] == number:
@@ -124,7 +124,7 @@ def _search(builder: ProgramBuilder, changes: Sequence[tuple[int, Label]]) -> La
 
 
 def _decide(builder: ProgramBuilder, rows: Sequence[SyscallRule], otherwise: Label) -> Label:
-    """Tries the rows one after the other."""
+    """Evaluate the rows one after the other."""
     for row in reversed(rows):
         label = builder.returning(row.action.value)
         for where in reversed(row.where):

@@ -1,7 +1,7 @@
-"""Which system calls the helper is told about (seccomp_unotify(2)), and why. Data; filter.py turns it into a program.
+"""The system calls that the helper is notified of (seccomp_unotify(2)). Data.
 
-They wait until the helper has looked at them. A call on a descriptor (write, ftruncate, fchmod) is never among them:
-what a descriptor may do was settled when it was opened.
+They wait until the helper has answered. A call on a descriptor (write, ftruncate, fchmod) is never among them: its
+rights were settled when it was opened. filter.py turns the rows into a program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandboxd.backends.linux.seccomp.syscall_table import (
 
 NOTIFY = Action(ReturnValue.NOTIFY)
 SILENTLY = Action(ReturnValue.REFUSE)
-"""The caller hears of success, and nothing is done."""
+"""Report success to the caller without an effect."""
 
 
 def _row(calls: str, action: Action, why: str, *where: Argument) -> SyscallRule:
@@ -45,7 +45,7 @@ UNIX_SOCKETS_LISTED = (
     _row("setsockopt getsockopt", EOPNOTSUPP, "SCTP, which can only be handed in, binds and connects by them",
         Argument(1, (_SCTP,))),
 )  # fmt: skip
-"""Before all other rows."""
+"""Evaluated before all other rows."""
 
 WRITES = (
     _row("open", ALLOW, "only reads", Argument(1, (0,), _INTENDS_TO_WRITE)),
@@ -63,10 +63,10 @@ REMOVALS = (
     _row("rmdir", NOTIFY, "what keeps a name absent would fail to go, and git clean with it"),
     _row("unlinkat", NOTIFY, "as rmdir", Argument(2, (_REMOVEDIR,), _REMOVEDIR)),
 )  # fmt: skip
-"""Where writes are not looked at. Removing files is left alone: there are many, and few of them are placeholders."""
+"""For a filter without notified writes; removals of files are too frequent."""
 
 READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
-"""Before the rows for writes."""
+"""Evaluated before the rows for writes."""
 
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
 
@@ -77,12 +77,12 @@ SOCKETS_HANDED_IN = (
     _row("sendmmsg", EOPNOTSUPP, "as sendto", Argument(3, (_FASTOPEN,), _FASTOPEN)),
     _row("sendto", ALLOW, "without an address", Argument(5, (0,))),
     _row("sendto sendmsg sendmmsg bind listen", NOTIFY,
-        "a server outside may have handed in a socket of its own network"),
+        "a server outside may have handed in a socket of another network"),
 )  # fmt: skip
-"""Where Unix sockets are listed. Elsewhere no descriptor arrives."""
+"""For listed Unix sockets; without them, no descriptor arrives."""
 
 
 def call_name(number: int, machine: str) -> str:
-    """The name of a system call by its number on `machine`; the number as text where it is none of ours."""
+    """Return the name of a system call by its number on `machine`, else the number."""
     column = MACHINES[machine].column
     return next((name for name, numbers in SYSCALLS.items() if numbers[column] == number), str(number))

@@ -1,13 +1,13 @@
-"""Which system calls a sandboxed command may not make, and why. Data; filter.py turns it into a program.
+"""The system calls that a sandboxed command may not make, with reasons. Data.
 
 What the namespaces already bound (other processes, other networks, files) is not refused again here. The filter is for
 what they do not bound: doors between the namespaces (Unix sockets, io_uring), the user's terminal, kernel interfaces
 that know no namespace (keys, modules, time), and parts of the kernel that a build or a test has no use for and in which
-new faults are found every year. A refusal is an error that programs are known to cope with, ENOSYS wherever they then
-take an older way; only a call of a foreign architecture kills, since nothing here understands its numbers.
+new faults are found every year. A refusal is an error that programs are known to handle, ENOSYS wherever they then take
+an older call. Only a call of a foreign architecture kills, since its numbers have no rows.
 
 Arguments are compared by their low 32 bits, since the kernel itself ignores what a program leaves in the high half of
-the registers concerned (or refuses it: unshare).
+the registers concerned (or refuses it: unshare). filter.py turns the rows into a program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL = 0xFFFFFFFF
 
 
 class ReturnValue(IntEnum):
-    """The SECCOMP_RET_… values in use (linux/seccomp.h); REFUSE carries an error number in its low bits."""
+    """The SECCOMP_RET_… values in use (linux/seccomp.h); REFUSE carries an errno."""
 
     KILL = 0x80000000
     REFUSE = 0x00050000
@@ -37,7 +37,7 @@ class Action:
 
     @property
     def value(self) -> int:
-        """What the program returns."""
+        """Return the return value of the BPF program."""
         return self.verdict | self.errno
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ EPROTONOSUPPORT = Action(ReturnValue.REFUSE, errno.EPROTONOSUPPORT)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`audit` is AUDIT_ARCH_… (linux/audit.h). `column` is its place in SYSCALLS. Both are little-endian."""
+    """An architecture: AUDIT_ARCH_… (linux/audit.h), and its column in SYSCALLS."""
 
     name: str
     audit: int
@@ -70,17 +70,20 @@ MACHINES = {
 }
 
 FOREIGN_ARCHITECTURE = KILL
-"""A call through the 32-bit entry of the same processor has other numbers: it would be judged by the wrong row."""
+"""The 32-bit entry of the same processor has other numbers, and so wrong rows."""
 
 NO_CALL = 0xFFFFFFFF
-"""The number -1 is no call. A debugger writes it to have one left out, and its own result must stay."""
+"""The number -1 is no call: a debugger writes it to skip one."""
 
 LAST_REVIEWED = 469
-"""file_setattr, Linux 6.17. Newer numbers (the same ones on both machines) have not been looked at for this table."""
+"""file_setattr, Linux 6.17; newer numbers, equal on both, were not reviewed."""
 
 BEYOND_LAST_REVIEWED = ENOSYS
-"""So a new way to mount or to make a namespace is closed until it has a row; a program sees an older kernel. On x86_64
-this covers the x32 numbers, which have bit 30 set and would pass by the rows of the calls that they are."""
+"""A new way to mount or to make a namespace is refused until it has a row.
+
+A program sees an older kernel. On x86_64 this covers the x32 numbers, which have bit 30 set and would bypass the rows
+of the calls that they are.
+"""
 
 
 # ---- Conditions ---------------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ this covers the x32 numbers, which have bit 30 set and would pass by the rows of
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """True when the low 32 bits of an argument, those outside `bits` cleared, are one of `values`."""
+    """A condition: the low 32 bits of an argument, masked by `bits`, are in `values`."""
 
     argument: int
     values: tuple[int, ...]
@@ -100,7 +103,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class SyscallRule:
-    """A rule for some system calls: the first row of a call whose conditions all hold decides; ALLOW if none does."""
+    """A rule for some calls; the first row with true conditions decides, else ALLOW."""
 
     calls: tuple[str, ...]
     action: Action
@@ -131,7 +134,7 @@ _HARMLESS_PERSONALITY = 0x00060008  # ADDR_NO_RANDOMIZE (gdb), UNAME26, PER_LINU
 
 UNIX_SOCKETS_REFUSED = (
     _row("socket", EPERM,
-         "a Unix socket reaches services of the host that act for whoever asks: D-Bus, Docker, agents, sandboxd itself",
+         "a Unix socket reaches services of the host that act for any client: D-Bus, Docker, agents, sandboxd itself",
          Argument(0, (_AF_UNIX,))),
     _row("socketpair", ALLOW,
          "two ends that are connected for good: how Node, Python and shells talk to their children",
@@ -152,7 +155,7 @@ ROWS = (
          "TCP and UDP, with the protocols that are theirs",
          Argument(0, (_AF_INET, _AF_INET6)), Argument(1, (_STREAM, _DGRAM), _TYPE), Argument(2, _PROTOCOLS)),
     _row("socket", EPROTONOSUPPORT,
-         "SCTP, DCCP, UDP-Lite, L2TP, SMC: loading them is a favour to nobody; programs take TCP instead",
+         "SCTP, DCCP, UDP-Lite, L2TP, SMC: no program needs them loaded; programs take TCP instead",
          Argument(0, (_AF_INET, _AF_INET6)), Argument(1, (_STREAM, _DGRAM), _TYPE)),
     _row("socket", EPERM,
          "raw and packet sockets forge traffic; the kernel gives the same answer without the capability",
@@ -167,7 +170,7 @@ ROWS = (
          "vsock reaches the hypervisor; packet, Bluetooth, CAN, ALG, XDP, TIPC, RDS, SMC and the rest reach too much "
          "of the kernel. A family that is not listed is refused, also the next one"),
 
-    # Around the filter.
+    # Ways around the filter.
     _row("io_uring_setup io_uring_enter io_uring_register", ENOSYS,
          "makes sockets and opens files without a system call that a filter could see; libraries fall back to epoll"),
 
@@ -183,15 +186,15 @@ ROWS = (
          "a file that is masked or read-only must stay so"),
     _row("open_by_handle_at", EPERM, "opens files by number, past every directory and mount"),
 
-    # Files that are only read. A lease is granted on any file of one's own user, however it is mounted, and then holds
-    # up whoever opens it outside: an editor that saves the settings for 45 s, and again as often as it likes.
+    # Files that are only read. A lease is granted on any file of the same user, however it is mounted, and then
+    # delays each program that opens it outside: an editor that saves the settings for 45 s, again and again.
     _row("fcntl", EPERM, "F_SETLEASE makes the host's programs wait that open a file which the command may only read",
          Argument(1, (_F_SETLEASE,))),
 
     # Privilege for others. A command that runs as root, or as a user whose files others can execute, would leave it to
     # them for good: the host's mount of a workspace knows nothing of `nosuid`. (Set-group-ID stays: on directories,
     # which `git init --shared` makes, it is ordinary, and a filter cannot tell them from files.)
-    _row("chmod fchmod creat mknod", EPERM, "a set-user-ID program gives its owner's rights to whoever runs it",
+    _row("chmod fchmod creat mknod", EPERM, "a set-user-ID program gives its owner's rights to each user who runs it",
          Argument(1, (_S_ISUID,), _S_ISUID)),
     _row("fchmodat fchmodat2 mknodat", EPERM, "as above", Argument(2, (_S_ISUID,), _S_ISUID)),
     _row("open", EPERM, "as above, for a file that is made",
@@ -227,7 +230,7 @@ ROWS = (
     _row("iopl ioperm", EPERM, "the ports of the hardware"),
     _row("modify_ldt", ENOSYS, "16-bit segments: an old entry to the kernel that only emulators of old systems use"),
     _row("memfd_secret", ENOSYS,
-         "memory that nobody else can read, so that no debugger and no report could say what a call was given; "
+         "memory that no other process can read, so that no debugger and no report could show a call's arguments; "
          "programs take ordinary memory"),
     _row("lookup_dcookie nfsservctl", ENOSYS, "gone from current kernels, and not missed"),
     _row("personality", ALLOW, "asks for the current one", Argument(0, (_ALL,))),
@@ -236,10 +239,10 @@ ROWS = (
     _row("personality", EPERM, "old behaviours that weaken the memory protection of what is started next"),
 )  # fmt: skip
 
-# Looked at, and left open. The tests hold these to it.
+# Reviewed and allowed, which tests check.
 OPEN_ON_PURPOSE = (
     ("ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd process_madvise",
-     "debuggers and strace on one's own children; the pid namespace contains nobody else, and init is not dumpable"),
+     "debuggers and strace on child processes; the pid namespace has no others, and init is not dumpable"),
     ("seccomp", "programs that sandbox themselves further; the strictest filter wins"),
     ("name_to_handle_at", "only names a file that can be reached anyway"),
     ("landlock_create_ruleset landlock_add_rule landlock_restrict_self", "can only restrict"),
