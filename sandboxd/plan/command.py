@@ -1,7 +1,7 @@
-"""The words to execute. Pure.
+"""The argv of a command. Pure.
 
-The kernel limits one argument to 128 KiB (MAX_ARG_STRLEN, execve(2)); a longer shell text is handed over in pieces that
-the shell joins again, with nothing left in its positional parameters. See `_PIECED`.
+The kernel limits one argument to 128 KiB (MAX_ARG_STRLEN, execve(2)). A longer shell text is passed in pieces that the
+shell joins again, with nothing left in its positional parameters (`_joiner`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from sandboxd.plan.request import Argv, ShellText
 
 MAX_WORD = 128 * 1024 - 1
 LONGEST_WORD = 120 * 1024
-"""Longer shell texts are cut. Below MAX_WORD, so that a piece never meets the limit."""
+"""Longer shell texts are cut; less than MAX_WORD, so that no piece reaches the limit."""
 MAX_COMMAND = 1536 * 1024
-"""What all words may have together: the kernel's limit is a quarter of the stack limit, 2 MiB by default, for arguments
-and environment."""
+"""The limit for all words. The kernel's limit for arguments and environment is a quarter of the stack limit, 2 MiB by
+default."""
 
 
 def command_argv(command: Argv | ShellText, shells: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """What to execute. `shells` are (name, canonical path) of those that can be seen inside. Raises `CallerError` for a
-    command that no program can receive, `PolicyError` when the shell is not to be seen."""
+    """Return the argv; `shells` are (name, canonical path) of those visible inside.
+
+    Raises `CallerError` for words that no program can receive, `PolicyError` when the shell is not visible.
+    """
     if isinstance(command, Argv):
         return _checked(command.words)
     shell = _shell(command, shells)
@@ -41,21 +43,23 @@ def _shell(command: ShellText, shells: Sequence[tuple[str, str]]) -> str:
     raise PolicyError(
         "shell_unavailable",
         f"the shell {name} does not exist in the sandbox",
-        hint="name another shell, or open its directory and its libraries with filesystem.allowRead",
+        hint="name another shell, or add its directory and its libraries to filesystem.allowRead",
         data={"shell": name},
     )
 
 
 def _joiner(count: int) -> str:
-    """A shell program that runs its joined arguments as `-c` would: `eval` reads the text after the parameters are
-    gone, because the words of a simple command are expanded before it runs, and `shift` stands first in the text (on
-    the same line, so that line numbers in messages stay right)."""
+    """Return a shell text that runs its joined arguments as `-c` would.
+
+    The words of `eval` are expanded before it runs, so the text stays when `shift` removes the parameters. `shift` is
+    on the first line, so that line numbers in messages stay right.
+    """
     joined = "".join(f"${{{number}}}" for number in range(1, count + 1))
     return f'eval "shift {count}; {joined}"'
 
 
 def _cut(text: str, size: int) -> list[str]:
-    """Pieces of at most LONGEST_WORD bytes. No character is cut in two."""
+    """Cut a text into pieces of at most LONGEST_WORD bytes, between characters."""
     if size == len(text):
         return [text[start : start + LONGEST_WORD] for start in range(0, len(text), LONGEST_WORD)]
     step = LONGEST_WORD // 4

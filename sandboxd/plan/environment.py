@@ -1,7 +1,6 @@
-"""The environment of a sandboxed command: what is set and what is removed, on top of what the caller has.
-Pure, and a table.
+"""The environment of a sandboxed command: variables to set and to remove. Pure.
 
-No value here is a secret: the environment of a process can be read by its user.
+No value is a secret, since the user can read the environment of a process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HTTP_NAMES = (
     "ALL_PROXY", "all_proxy", "GRPC_PROXY", "grpc_proxy", "FTP_PROXY", "ftp_proxy",
     "DOCKER_HTTP_PROXY", "DOCKER_HTTPS_PROXY",
 )  # fmt: skip
-"""Always `http://`: several HTTP libraries fail on a socks URL in these, whether they need the proxy or not."""
+"""Always `http://`: several HTTP libraries fail at start with a socks URL in these."""
 
 FOREIGN_NAMES = (
     "npm_config_proxy", "npm_config_http_proxy", "npm_config_https_proxy", "npm_config_noproxy",
@@ -34,17 +33,17 @@ FOREIGN_NAMES = (
     "GLOBAL_AGENT_HTTP_PROXY", "GLOBAL_AGENT_HTTPS_PROXY", "SOCKS_PROXY", "socks_proxy", "WS_PROXY", "WSS_PROXY",
     "CLOUDSDK_PROXY_USERNAME", "CLOUDSDK_PROXY_PASSWORD",
 )  # fmt: skip
-"""Name a proxy of the host for one program, before the common names: it cannot be reached from inside, and its URL may
-hold a password. Removed, so that the common names count."""
+"""Variables with a proxy of one program, which precede the common names. They are removed: the proxy cannot be reached
+from inside, and its URL may hold a password."""
 
 JAVA_NAMES = ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS")
-"""Options of a Java machine that count more than JAVA_TOOL_OPTIONS: what they say of proxies is taken out."""
+"""Java options that precede JAVA_TOOL_OPTIONS: their proxy properties are removed."""
 
 CERTIFICATE_NAMES = (
     "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
     "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
 )  # fmt: skip
-"""Name a file with authorities to trust. A program that may not read it fails, or trusts others, without a word."""
+"""Variables with a file of certificate authorities. A program that cannot read it fails without a message."""
 
 SOCKET_NAMES = tuple(variable.name for variable in SOCKET_VARIABLES)
 
@@ -52,7 +51,7 @@ CALLER_NAMES = (
     "JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH", "XDG_RUNTIME_DIR", *SOCKET_NAMES,
     *CERTIFICATE_NAMES,
 )  # fmt: skip
-"""The caller's variables that are looked at, because their values are extended or decide something."""
+"""The caller's variables whose values are used."""
 
 _OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
 _OWN_JAVA = re.compile(
@@ -62,8 +61,7 @@ _OWN_JAVA = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentChange:
-    """`set` are variables with their values, `unset` the names that are removed. The order of application is unset,
-    then set."""
+    """Variables to remove (`unset`), and then to set."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -73,15 +71,18 @@ class EnvironmentChange:
 
 
 def session_variables(tmp: str) -> dict[str, str]:
-    """The variables that every command of a session has, in the sandbox and outside; `tmp` as below."""
+    """Return the variables of every command of a session, inside and outside."""
     return {"TMPDIR": tmp, "TMPPREFIX": f"{tmp}/zsh"}
 
 
 def change_environment(
     place: Place, tmp: str, caller: Mapping[str, str], sockets: OpenSockets | None = None
 ) -> EnvironmentChange:
-    """`tmp` is the session's temporary directory by the path that is the same inside and outside. A variable that names
-    a socket which is not among `sockets` is removed."""
+    """Return the change for a command.
+
+    `tmp` is the session's temporary directory by the path that is the same inside and outside. A variable that names a
+    socket outside `sockets` is removed.
+    """
     useless = () if sockets is None else _useless(caller, sockets)
     values: dict[str, str] = {"SANDBOX_RUNTIME": "1", **session_variables(tmp)}
     port = place.http_port
@@ -98,7 +99,7 @@ def change_environment(
 
 
 def _useless(caller: Mapping[str, str], sockets: OpenSockets) -> tuple[str, ...]:
-    """The variables that name a socket nobody may connect to, and what belongs to them."""
+    """Return the variables that name a denied socket, and their companions."""
     names: list[str] = []
     for variable, path in named_sockets(caller):
         if not _usable(path, sockets):
@@ -107,13 +108,13 @@ def _useless(caller: Mapping[str, str], sockets: OpenSockets) -> tuple[str, ...]
 
 
 def _usable(path: str, sockets: OpenSockets) -> bool:
-    """By the name it has, or where a rule with that name leads: the sandbox is not asked about every link."""
+    """Judge by name, or by the target of a trusted rule with that name."""
     by_name = any(one.trusted and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
     return by_name or decide_socket(path, sockets).allowed
 
 
 def certificates_of(caller: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables of `CERTIFICATE_NAMES` that name a file by its whole path, with that path."""
+    """Yield the variables of `CERTIFICATE_NAMES` with an absolute path, and the path."""
     for name in CERTIFICATE_NAMES:
         if caller.get(name, "").startswith("/"):
             yield name, caller[name]
@@ -136,8 +137,10 @@ def _for_proxy(port: int) -> Mapping[str, str]:
 
 
 def _java(port: int, present: str) -> str:
-    """The caller's options first; proxy properties of theirs are taken out, since the last one would win only in some
-    virtual machines."""
+    """Append proxy options to the caller's, without proxy properties of the caller.
+
+    Only some virtual machines let the last of two options win.
+    """
     own = " ".join(
         (
             f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port}",
@@ -150,11 +153,12 @@ def _java(port: int, present: str) -> str:
 
 
 def _git_ssh(port: int, caller: Mapping[str, str]) -> str | None:
-    """git runs the value with `sh -c`, the destination appended. ssh takes the first value of an option, so a
-    ProxyCommand of the caller's own stays in force. None for a program that is not OpenSSH: it would not understand.
+    """Return GIT_SSH_COMMAND with a ProxyCommand; None for another program than ssh.
 
-    The variable hides core.sshCommand, which may differ from one repository to the next: without a GIT_SSH_COMMAND of
-    the caller's own the value asks git for it, and runs what it says, as git does."""
+    git runs the value with `sh -c` and appends the destination. ssh uses the first value of an option, so a
+    ProxyCommand of the caller stays in force. The variable hides core.sshCommand, which may differ between
+    repositories: without a GIT_SSH_COMMAND of the caller, the value asks git for it and runs the answer, as git does.
+    """
     own = caller.get("GIT_SSH_COMMAND", "")
     program = caller.get("GIT_SSH") or "ssh"
     if not _OPENSSH.search(own or program):
@@ -172,8 +176,10 @@ def _proxy_option(port: int) -> str:
 
 
 def _proxy_command(port: int) -> str:
-    """A CONNECT tunnel in bash, whose /dev/tcp needs no netcat; it starts only when ssh does. %h and %p are replaced by
-    ssh. `read` takes a socket byte by byte, so what follows the head of the reply is left for cat."""
+    """Return a CONNECT tunnel in bash, whose /dev/tcp needs no netcat.
+
+    ssh replaces %h and %p. `read` takes a socket byte by byte, so what follows the head of the reply is left for cat.
+    """
     script = (
         f"exec 3<>/dev/tcp/127.0.0.1/{port}||exit 1;"
         'printf "CONNECT %s:%s HTTP/1.1\\r\\nHost: %s:%s\\r\\n\\r\\n" "$0" "$1" "$0" "$1">&3;'

@@ -1,7 +1,7 @@
-"""Facts: what the host answered. Frozen, and easy to write literally in a test.
+"""Host facts: the answers to host queries. Frozen, and easy to write in a test.
 
-A path here is *canonical* when no symlink is on the way to it. Where something does not exist, the canonical path is
-that of the nearest existing directory plus the missing names.
+A path is *canonical* when no component is a symlink. The canonical path of something absent is that of the nearest
+existing directory plus the missing names.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class PathKind(StrEnum):
 
 
 class PathObstacle(StrEnum):
-    """Why nothing can be made in a directory, or be found there."""
+    """The reason why nothing can be made or found in a directory."""
 
     FOREIGN = "foreign"
-    """It is somebody else's, or on a file system that cannot be written: nothing inside can change that."""
+    """It belongs to another user or a read-only file system; no command can change that."""
     OWN = "own"
-    """It is this user's, who could give themselves the right."""
+    """It belongs to the user, who could give themselves the right."""
     ENTRY = "entry"
-    """What stands in the way is no directory, and would have to give way to one."""
+    """A component is not a directory, and would have to be replaced by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symlink:
-    """A symlink: `path` is where it stands (canonical directory plus its name), `target` its text."""
+    """A symlink: its canonical path and the text of its target."""
 
     path: str
     target: str
@@ -45,10 +45,13 @@ class Symlink:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """Where a path of the policy leads. `kind` is None when nothing is there; then `existing` is the nearest canonical
-    directory that is. `links` are the symlinks followed, in order. `problem` is empty, or says why the way could not be
-    followed to its end (in words). `hard_links` counts the names of a regular file. `obstacle`: nothing is there,
-    and this user cannot make or find anything in `existing`; or what is no directory stands at `real` itself."""
+    """The end of a path of the policy: its canonical path, and the way to it.
+
+    `kind` is None when nothing is there; then `existing` is the nearest canonical directory. `links` are the symlinks
+    followed, in order. `problem` says in words why the path could not be followed to its end. `hard_links` counts the
+    names of a regular file. `obstacle`: the user cannot make or find anything in `existing`, or `real` is not a
+    directory.
+    """
 
     real: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -60,16 +63,17 @@ class ResolvedPath:
 
     @property
     def is_closed(self) -> bool:
-        """What is there cannot be seen, because this user has taken the right to search `existing` from themselves."""
+        """Return whether the user has removed their own right to search `existing`."""
         return self.kind is None and bool(self.problem) and self.obstacle is PathObstacle.OWN
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A name that a scan found: `path` is where it stands, `real` where it leads (the same unless it is a symlink).
-    `links` are the symlinks followed, for a match of a pattern also those on the way to `path`, which is canonical.
-    `closed` is a directory that this user cannot search at the moment and can give themselves the right to: what the
-    name leads to may be in it; for a match of a pattern, anything may."""
+    """A match of a scan or pattern: its path, and `real`, which differs for a symlink.
+
+    `links` are the symlinks followed; for a pattern also those on the way to `path`. `closed` is a directory that the
+    user cannot search and could open: it may hold the target of the name, or, for a pattern, any match.
+    """
 
     path: str
     real: str
@@ -85,8 +89,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class GitConfigTarget:
-    """A path that the configuration of git names, with contents that git obeys: an included file, or a `directory` of
-    hooks or with a template. `listed`: it lies in a working tree, where git lists every file."""
+    """A path that the configuration of git names and git obeys.
+
+    It is an included file, or a `directory` of hooks or a template. `listed`: git lists it in a working tree.
+    """
 
     resolved: ResolvedPath
     directory: bool = False
@@ -95,8 +101,10 @@ class GitConfigTarget:
 
 @dataclass(frozen=True, slots=True)
 class GitDir:
-    """A git directory. `names` are the paths asked for (`HostQueries.git_names`), resolved, in that order. `obeyed` are
-    further paths that git obeys when it works there, because its configuration names them."""
+    """A git directory; `names` are `HostQueries.git_names`, resolved, in that order.
+
+    `obeyed` are further paths that its configuration names.
+    """
 
     path: str
     names: tuple[tuple[str, ResolvedPath], ...] = ()
@@ -104,14 +112,16 @@ class GitDir:
     worktree_config: bool = False
     """git reads `config.worktree` too (extensions.worktreeConfig)."""
     worktree: str | None = None
-    """For that of a linked worktree, whose hooks and configuration are those of the common directory: where the working
-    tree is (canonical; empty when it is gone)."""
+    """For a linked worktree, which has the hooks and configuration of the common directory: its canonical working tree;
+    empty when it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A directory whose `.git` leads out of it, and which the other side confirms: the git directory points back at
-    it. `common` holds objects and refs. `refused` says why an unconfirmed one is not followed."""
+    """A directory whose `.git` leads to a git directory elsewhere, which points back.
+
+    `common` holds objects and refs. `refused` says why a link without confirmation is not followed.
+    """
 
     root: str
     git_dir: str
@@ -121,10 +131,12 @@ class Worktree:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a scan found below one canonical root. `git_entries` are the `.git` files and links seen, `git_dirs` the
-    git directories; `obeyed` is what git obeys where the former stand. `unreadable` are directories that could not be
-    listed although the user might open them up. `top` is the nearest directory at or above the root that has a `.git`;
-    looked for where commands are started."""
+    """The findings below one canonical root.
+
+    `git_entries` are `.git` files and links, `git_dirs` git directories, `obeyed` their git config targets.
+    `unreadable` are directories that could not be listed, and that the user might open. `top` is the nearest directory
+    at or above the root with a `.git`, if commands are started there.
+    """
 
     root: str
     names: tuple[Found, ...] = ()
@@ -138,16 +150,17 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class MountAliases:
-    """Files and directories that have several canonical paths, because the file system that they are on, or a part of
-    it, is mounted in several places. `names`: the other paths of one. `mounted` are all mount points: what lies below
-    two names of a directory differs from there on."""
+    """Canonical paths that are other names of each other, by mounts.
+
+    `mounted` are all mount points: what lies below two names of a directory differs from there on.
+    """
 
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mounted: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]], mounted: Iterable[str]) -> MountAliases:
-        """Each pair is two names of the same."""
+        """Make the table from pairs of names of the same file or directory."""
         names: dict[str, dict[str, None]] = {}
         for one, other in pairs:
             names.setdefault(one, {})[other] = None
@@ -155,19 +168,19 @@ class MountAliases:
         return cls({name: tuple(others) for name, others in names.items()}, frozenset(mounted))
 
     def others(self, path: str) -> Iterator[str]:
-        """The other canonical paths of what is, or would be, at this one."""
-        here = path if self.names else ""
-        while here:
-            for there in self.names.get(here, ()):
-                other = posixpath.join(there, path[len(here) :].strip("/")).rstrip("/") or "/"
-                if other != path and not self._is_covered(other, there):
+        """Yield the other canonical paths of what is, or would be, at this one."""
+        above = path if self.names else ""
+        while above:
+            for alias in self.names.get(above, ()):
+                other = posixpath.join(alias, path[len(above) :].strip("/")).rstrip("/") or "/"
+                if other != path and not self._is_covered(other, alias):
                     yield other
-            if here in self.mounted or here == "/":
-                return  # what is above is on another file system
-            here = posixpath.dirname(here)
+            if above in self.mounted or above == "/":
+                return  # the next directory is on another file system
+            above = posixpath.dirname(above)
 
     def _is_covered(self, path: str, top: str) -> bool:
-        """Whether something else is mounted on the way from `top`."""
+        """Return whether another mount is on the way from `top`."""
         while len(path) > len(top):
             if path in self.mounted:
                 return True
@@ -177,11 +190,12 @@ class MountAliases:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """`paths` and `globs` are keyed by the text of the need, `scans` by the need's root. `obeyed` is what git obeys in
-    every repository of this user, `apart` what no scan has entered. `passed_by` are the symlinks that the
-    `**` of a pattern has not gone through and that lead out of where it has looked, each with the canonical path that
-    it leads to. `absent` are the canonical paths at which nothing was, or only a placeholder. `stamp` belongs to the
-    source of the facts and proves their age."""
+    """All answers: `paths` and `globs` by text of the query, `scans` by root.
+
+    `obeyed` are the git config targets of all repositories of the user, `apart` the excluded directories. `passed_by`
+    are symlinks that a `**` has not followed and that lead out of its directory, with canonical targets. `absent` are
+    canonical paths with nothing, or only a placeholder. `stamp` belongs to the fact source and proves the age.
+    """
 
     paths: Mapping[str, ResolvedPath] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
@@ -193,18 +207,20 @@ class Facts:
     apart: tuple[str, ...] = ()
     absent: Collection[str] = ()
     unseen: Mapping[str, str] = field(default_factory=dict)
-    """The directories of bounded needs that were not seen whole, with the reasons."""
+    """The directories of bounded queries that were not searched fully, with the reasons."""
 
     def rest_on(self, path: str) -> bool:
-        """Whether something that appears at this canonical path could make a difference."""
+        """Return whether something new at this canonical path could make a difference."""
         return path in self.absent or any(path.startswith(f"{root}/") for root in self.scans)
 
 
 @dataclass(frozen=True, slots=True)
 class Territory:
-    """Where a command can leave something, for the look when it has ended. `places` are the canonical directories that
-    it can write, none in another, and `apart` what is not its own in them. `known` are the git directories that mounts
-    protect from it. `since` is the time of its start (ns of the wall clock)."""
+    """The directories that a command can write, for the repository clean-up.
+
+    `places` are canonical, none in another; `apart` are excluded directories in them. `known` are git directories that
+    mounts protect. `since` is the start of the command (ns of the wall clock).
+    """
 
     places: tuple[str, ...]
     apart: tuple[str, ...] = ()
@@ -214,9 +230,10 @@ class Territory:
 
 @dataclass(frozen=True, slots=True)
 class Neutralised:
-    """What was done about repositories that a command has made. `moved` are the paths that were moved aside, by the
-    names they had. `failed` is what kept something from being done or seen, although the rest was. `unseen` says why
-    there was too much to be seen whole."""
+    """The result of a repository clean-up; `moved` are the old names of moved paths.
+
+    `failed` is the first error; the rest was done. `unseen` says why not everything could be searched.
+    """
 
     moved: tuple[str, ...] = ()
     failed: Exception | None = None
@@ -225,10 +242,11 @@ class Neutralised:
 
 @dataclass(frozen=True, slots=True)
 class SocketFile:
-    """The identity of a Unix socket, in what no command can choose.
+    """The identity of a Unix socket, which no command can choose.
 
-    `device` is major and minor number. `made_ns` says when the inode came to be, since its number is used again; where
-    the file system does not know, when it was changed last."""
+    `device` is major and minor number. `made_ns` is the birth of the inode, since its number is used again; without a
+    birth time, its last change.
+    """
 
     device: tuple[int, int]
     inode: int
@@ -237,9 +255,10 @@ class SocketFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundSocket:
-    """A Unix socket, and the path where it stood as a command sees it.
+    """A Unix socket, and its path as a command sees it.
 
-    `bound_at` is the name by which its server has bound it, where that is known."""
+    `bound_at` is the name that its server has bound, if known.
+    """
 
     path: str
     file: SocketFile
@@ -248,45 +267,46 @@ class FoundSocket:
 
 @dataclass(frozen=True, slots=True)
 class SocketsAtStart:
-    """The Unix sockets in places that a command can write, before it ran.
+    """The Unix sockets in directories that a command can write, before it ran.
 
-    In those that are listed, and in its own `/tmp`. By a link or a rename it can put any other one there. `writable`
-    are all canonical directories that it can write. Not `complete` when there was more to look through than is."""
+    These are the listed directories and its own `/tmp`; the command can put any other socket there by a link or rename.
+    `writable` are all canonical directories that it can write. `complete` is False when a limit ended the search.
+    """
 
     found: tuple[FoundSocket, ...] = ()
     writable: tuple[str, ...] = ()
     complete: bool = True
 
     def paths_of(self, file: SocketFile) -> tuple[str, ...]:
-        """List the paths where this very socket stood."""
+        """Return the paths of this socket."""
         return tuple(one.path for one in self.found if one.file == file)
 
 
 class FactSource(Protocol):
-    """Who answers: the host, or a literal one in tests."""
+    """The object that answers host queries: the host, or a literal one in tests."""
 
     async def answer(self, needs: HostQueries) -> Facts:
-        """Look. Raises `PolicyError` when a question cannot be answered completely."""
+        """Answer the queries. Raises `PolicyError` when one cannot be answered fully."""
         ...
 
     async def resolve(self, path: str) -> ResolvedPath:
-        """Where one absolute path leads now."""
+        """Resolve one absolute path now."""
         ...
 
     def look_again(self, path: str) -> None:
-        """What was answered about this path does not hold any more."""
+        """Discard answers about this path."""
         ...
 
     def unchanged(self, facts: Facts) -> bool:
-        """Whether the same questions would be answered in the same way now. Microseconds; False when in doubt."""
+        """Return whether the facts hold still; False in doubt. Takes microseconds."""
         ...
 
     def forget(self, facts: Facts) -> None:
-        """Nobody will ask about these facts again."""
+        """Discard what keeps these facts current."""
         ...
 
 
 def session_directory(place: Place, facts: Facts) -> str:
-    """The canonical path of the session's temporary directory."""
+    """Return the canonical path of the session's temporary directory."""
     below = posixpath.relpath(place.session_tmp, place.temporary_base)
     return posixpath.join(facts.paths[place.temporary_base].real, below)

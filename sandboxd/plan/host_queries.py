@@ -1,4 +1,4 @@
-"""Needs: the questions that a policy and a place raise about the host. Pure; `host.fact_source` answers them."""
+"""Host queries: the questions that a policy and a place raise. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from sandboxd.policy.paths.rule_paths import quoted
 from sandboxd.policy.sockets.control_sockets import FINDABLE, usual_places
 
 ALWAYS_APART = ("/proc", "/sys", "/dev")
-"""Never scanned: not file trees that a policy can be about."""
+"""Never scanned: no rule can name a file in them."""
 MOST_ROOTS = 2_000
-"""In each of them every protected name is looked for and kept. More take a daemon seconds for each command."""
+"""In each root every protected name is searched and guarded. More take seconds for each command."""
 _MAGIC = re.compile(r"[*?\[]")
 _QUOTED = re.compile(r"\[([*?\[])\]")
 BARE_NAMES = ("HEAD", "refs", "objects")
-"""What makes git take a directory for a bare repository and obey its `config`, all three together."""
+"""A directory with all three is a bare repository for git, which obeys its `config`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanQuery:
-    """Look below `root` (not yet canonical) for `names`: in the root, and in directories at most `depth` below it.
-    `follow_worktree`: commands are started there, so when `.git` leads out of the root, say where to, provided that the
-    other side confirms it, and tell of the repository that the root lies in."""
+    """A search for protected names in `root` and `depth` levels of directories below.
+
+    `follow_worktree`: commands are started there, so follow a `.git` that leads elsewhere and is confirmed from there,
+    and find the repository around the root.
+    """
 
     root: str
     depth: int
@@ -38,21 +40,23 @@ class ScanQuery:
 
 @dataclass(frozen=True, slots=True)
 class BoundedNeed:
-    """Look for `patterns`, relative to `directory`, below it, as far as a budget goes."""
+    """A search for patterns relative to a directory, within a budget."""
 
     directory: str
     patterns: tuple[str, ...]
 
     def whole(self, pattern: str) -> str:
-        """The absolute pattern, by which the answer goes."""
+        """Return the absolute pattern, the key of the answer."""
         return f"{quoted(self.directory).rstrip('/')}/{pattern}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostQueries:
-    """`paths` are to be resolved, the literal beginnings of patterns among them, `globs` expanded to what exists,
-    `scans` made. A name to scan for is a path of one or more parts whose last part may hold `*`. `apart` are
-    directories that no scan and no glob enters; `skipped` are names of directories that no scan enters."""
+    """`paths` to resolve, `globs` to expand and `scans` to make.
+
+    A name to scan for has one or more parts; the last may hold `*`. `apart` are directories that no scan and no glob
+    enters; `skipped` are names of directories that no scan enters.
+    """
 
     paths: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
@@ -65,8 +69,7 @@ class HostQueries:
 
 
 def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> HostQueries:
-    """Everything that has to be known before a plan can be made. Raises PolicyError for more writable directories than
-    can be looked after."""
+    """List all queries of a plan. Raises PolicyError for too many directories."""
     files = files_in(policy.files, place)
     roots = writable_roots(files, place)
     if len(roots) > MOST_ROOTS:
@@ -107,7 +110,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
 
 
 def split_pattern(pattern: str) -> tuple[str, tuple[str, ...]]:
-    """The literal beginning of an absolute pattern, as a path, and the components behind it."""
+    """Split an absolute pattern into a literal path and the remaining components."""
     parts = [part for part in pattern.split("/") if part]
     names: list[str] = []
     while parts and (name := literal_name(parts[0])) is not None:
@@ -117,22 +120,24 @@ def split_pattern(pattern: str) -> tuple[str, tuple[str, ...]]:
 
 
 def literal_name(part: str) -> str | None:
-    """The name that a component of a pattern stands for when it holds no magic, or only quoted magic (`[*]`)."""
+    """Return the name of a component without magic; quoted magic is `[*]`."""
     if _MAGIC.search(_QUOTED.sub("", part)):
         return None
     return _QUOTED.sub(r"\1", part)
 
 
 def top_names() -> tuple[str, ...]:
-    """Names whose presence or absence at the top of a workspace matters."""
+    """Return the names whose presence or absence at the top of a workspace matters."""
     literal = (row.name for row in rows(ProtectedIn.WORKSPACE) if "*" not in row.name)
     return (*literal, *begun_names(), ".git", *BARE_NAMES)
 
 
 def files_in(files: FilePolicy, place: Place) -> FilePolicy:
-    """The file rules of a place: denials that begin in no directory hold below each directory that commands may write,
-    or that a rule names as readable. Below those of a preset they are looked for within a budget: caches may have so
-    many directories that each command would be kept waiting."""
+    """Return the file rules of a place, with its denials that name no directory.
+
+    These hold below each directory that commands may write, or that a rule names as readable. Below directories of a
+    preset the search has a budget: caches may have so many directories that each command would be delayed.
+    """
     named = [quoted(path) for path in (place.project_root, place.cwd)]
     named += [
         rule.path if rule.glob else quoted(rule.path)
@@ -171,7 +176,7 @@ def _bounded(rules: Iterable[PathRule]) -> tuple[BoundedNeed, ...]:
 
 
 def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:
-    """Every path rule that holds in a place."""
+    """Yield every path rule of a place."""
     for rules in (files.allow_write, files.deny_write, files.deny_read, files.allow_read):
         yield from rules
     yield from place.allow_write
@@ -179,20 +184,19 @@ def all_rules(files: FilePolicy, place: Place) -> Iterator[PathRule]:
 
 
 def writable_roots(files: FilePolicy, place: Place) -> tuple[str, ...]:
-    """The directories that may be written, by the names the policy has for them. What a pattern matches is not among
-    them: it is known only afterwards."""
+    """Return the writable directories by their names in the policy, without patterns."""
     named = (rule.path for rule in (*files.allow_write, *place.allow_write) if not rule.glob)
     return _unique([place.project_root, place.cwd, *named])
 
 
 def _socket_paths(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
-    """Where the listed sockets lead, and with every socket allowed, where those do that stay closed."""
+    """Return the listed sockets; with every socket allowed, also the denied ones."""
     closed = closed_sockets(network, place) if network.allow_all_unix_sockets else ()
     return (*(rule.path for rule in network.allow_unix_sockets), *closed)
 
 
 def closed_sockets(network: NetworkPolicy, place: Place) -> tuple[str, ...]:
-    """Sockets that act outside, by their whole names."""
+    """Return the absolute paths of sockets that act outside the sandbox."""
     return (*network.control_sockets, *usual_places(place.home, place.uid))
 
 

@@ -1,6 +1,6 @@
-"""What a sandbox's network has to offer to its command. Pure.
+"""The network of a sandbox, as planned. Pure.
 
-Which hosts may be reached is not in here: the gate decides that for each connection, under the policy of that moment.
+The gate decides on hosts for each connection, under the policy of that moment.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ USUAL_PORTS = (22, 80, 443)
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """`transparent`: connections of programs that ignore the proxy variables are captured. `ports` are those that
-    somebody is likely to connect to, for machines where not all can be captured. `local_ports` are ranges, ends
-    included, of loopback ports that stand for the host's: in order, and none touches another."""
+    """`transparent`: connections that ignore the proxy variables are captured.
+
+    `ports` are likely ports, for hosts where not all can be captured. `local_ports` are ranges, ends included, of
+    loopback ports that stand for the host's: sorted, and none touches another.
+    """
 
     transparent: bool = True
     ports: tuple[int, ...] = USUAL_PORTS

@@ -27,23 +27,25 @@ MOST_MOUNTS = 50_000
 """Half of what the kernel allows a mount namespace (fs.mount-max), which also holds the mounts of the host."""
 MOST_WARNINGS = 50
 _WORTH_NAMING = 500
-"""Points above which it is worth knowing which rule they come from."""
+"""The number of path entries above which their largest rule is named."""
 
 
 class UnixSockets(StrEnum):
-    """Which Unix sockets outside its own pairs a command can make and connect."""
+    """The Unix sockets that a command can make and connect, besides its own pairs."""
 
     NONE = "none"
     LISTED = "listed"
-    """Stream sockets, and each connect is asked about."""
+    """Stream sockets, with a decision on each connect."""
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """Which of a command's system calls are looked at as they happen. `writes`, `reads`: those that mounts refuse are
-    reported. `connects`: each TCP connection is asked about before it begins, so that it succeeds only when the far end
-    has answered. `removals`: what keeps a name absent can be removed, which does nothing."""
+    """The system calls of a command that the daemon sees as they happen.
+
+    `writes`, `reads`: those that mounts refuse are reported. `connects`: the gate decides on each TCP connection first,
+    so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing.
+    """
 
     writes: bool = False
     reads: bool = False
@@ -54,7 +56,7 @@ class Supervision:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimit:
-    """At most so many processes and threads at a time. `wanted_by` is who asked for it, empty for the default."""
+    """The limit of processes and threads; `wanted_by` is empty for the default."""
 
     most: int
     wanted_by: str = ""
@@ -62,8 +64,10 @@ class ProcessLimit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`argv` is what the helper executes; `cwd` is canonical. `layers` are those that mounts and namespaces give; who
-    adds a filter or a proxy adds its own."""
+    """The plan of one command; `argv` is executed by the helper, `cwd` is canonical.
+
+    `layers` are those of mounts and namespaces; a filter or proxy adds its own.
+    """
 
     view: FileView
     environment: EnvironmentChange
@@ -73,16 +77,16 @@ class Plan:
     warnings: tuple[str, ...] = ()
     supervision: Supervision = Supervision()
     attribution: Attribution | None = None
-    """Which rule refuses what; None where nothing was planned."""
+    """The rules behind refusals; None without a planned view."""
     network: NetworkPlan = field(default_factory=NetworkPlan)
     removed_variables: tuple[str, ...] = ()
-    """Patterns of names that the command does not get, whoever sets them: the last to be applied."""
+    """Patterns of variables that are removed last, whatever sets them."""
     processes: ProcessLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Layout:
-    """The part of a plan that depends on the place and the policy only, and serves every command there."""
+    """The part of a plan that serves every command of a place under one policy."""
 
     view: FileView
     cwd: str
@@ -95,13 +99,13 @@ class Layout:
     supervision: Supervision = Supervision()
     network: NetworkPlan = field(default_factory=NetworkPlan)
     sockets: OpenSockets | None = None
-    """What can be connected to; None where the environment is not to be judged by it."""
+    """The open sockets; None leaves variables that name sockets."""
     removed_variables: tuple[str, ...] = ()
     processes: ProcessLimit | None = None
 
 
 def _without_unseen(files: FilePolicy, facts: Facts) -> FilePolicy:
-    """Without what a preset opens and could not be looked through for denials that begin in no directory."""
+    """Drop directories of presets that could not be searched for denied names."""
     if not facts.unseen:
         return files
     opened = (rule for rule in files.allow_write if rule.missing is Missing.TELL or rule.path not in facts.unseen)
@@ -113,7 +117,7 @@ def _denials(files: FilePolicy) -> tuple[PathRule, ...]:
 
 
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
-    """Raises `PolicyError` for a policy that cannot be enforced in this place."""
+    """Make the layout. Raises `PolicyError` for a policy that cannot be enforced."""
     files = files_in(policy.files, place)
     found = make_path_table(_without_unseen(files, facts), place, facts)
     for path, why in facts.unseen.items():
@@ -133,7 +137,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
             "mounts_too_many",
             f"these rules need {len(view.mounts):,} mounts, of {MOST_MOUNTS:,} that are possible; "
             f"most come from {busiest}",
-            hint="name a directory above the paths instead of each of them",
+            hint="name a directory above the paths instead of each path",
             data={"mounts": len(view.mounts), "rule": busiest},
         )
     visible = []
@@ -167,10 +171,12 @@ def limit_processes(policy: Policy) -> ProcessLimit:
 
 
 def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Supervision:
-    """What is looked at under a policy. Reads cost something at every file that is opened, so they are looked at only
-    where one could be denied and somebody wants to know. Unix sockets cost something at every connect, to the Internet
-    too: without a listed one none can be made, which costs nothing and tells nothing, unless somebody wants to know.
-    `keeps_absent`: there are names that have to stay absent, so there is something that cannot be removed."""
+    """Choose the supervised system calls.
+
+    Supervised reads slow each open(2), so they need a denial of reads and a user who wants the reports. Supervised
+    sockets slow each connect(2), to the Internet too: without a listed socket a command can make none, at no cost and
+    without a report. `keeps_absent`: there are placeholders.
+    """
     asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
     unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
     return Supervision(
@@ -183,13 +189,13 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Super
 
 
 def make_plan(policy: Policy, request: PlanRequest, facts: Facts) -> Plan:
-    """A whole plan from nothing. `plan.planner` gives the same and keeps the layout."""
+    """Make a plan without a cache; `plan.planner` keeps the layout."""
     shells = shells_of(request)
     return plan_in(make_layout(policy, request.place, facts, shells), request)
 
 
 def plan_in(layout: Layout, request: PlanRequest) -> Plan:
-    """The plan of one command in a layout that is known. Raises `CallerError` for a command nobody can execute."""
+    """Plan one command in a layout. Raises `CallerError` for an impossible command."""
     return Plan(
         view=layout.view,
         environment=change_environment(request.place, layout.session_tmp, request.environment, layout.sockets),
@@ -212,13 +218,13 @@ def shells_of(request: PlanRequest) -> tuple[str, ...]:
 
 
 def _first_of(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    """Enough to see what is wrong: they go along with every command, and a list may have a hundred thousand entries."""
+    """Limit the warnings, which accompany every command."""
     more = len(warnings) - MOST_WARNINGS
     return (*warnings[:MOST_WARNINGS], f"and {more:,} more warnings about paths") if more > 0 else warnings
 
 
 def _busiest(found: PathTable) -> str:
-    """The rule that names the most paths, as its author wrote it, or the list whose entries together name more."""
+    """Name the rule with the most paths, or the list whose entries have more together."""
     every = [reason for reasons in found.reasons.values() for reason in reasons]
     rule, paths = Counter(reason.text for reason in every).most_common(1)[0]
     lists = Counter((one.rule.origin.key, one.rule.origin.file) for one in every if one.rule is not None)

@@ -1,7 +1,7 @@
-"""The planner: plans, with everything kept that depends on the place and the policy only.
+"""The planner: makes plans, and caches what only place and policy determine.
 
-It does no I/O: an injected `FactSource` looks at the host and says whether what it found still holds. A warm plan asks
-that one question, then builds the environment and the words of the command.
+It does no I/O: an injected `FactSource` queries the host and says whether its answers still hold. A plan from the cache
+needs that one call, the environment and the argv.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, op
 from sandboxd.policy.violation import ViolationKind
 
 KEPT = 64
-"""Layouts kept at once: one for each session and working directory in use, the oldest dropped first."""
+"""Cached layouts, one for each session and working directory; the oldest is dropped first."""
 
 ENDED_KEPT = 8
-"""Of these, the ones of ended sessions: the next command there often follows at once, in a session of its own."""
+"""Cached layouts of ended sessions: the next session in the same place often follows at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,10 @@ _Key = tuple[Place, tuple[str, ...]]
 
 
 class Planner:
-    """Makes plans. Raises `PolicyError` for what cannot be enforced and `CallerError` for a command nobody can run.
-    `needs` and `make` are those of the system the commands run on; Linux's unless something else is given."""
+    """Makes plans. Raises `PolicyError` and `CallerError`.
+
+    `needs` and `make` are those of the platform, by default of Linux.
+    """
 
     def __init__(
         self,
@@ -69,8 +71,7 @@ class Planner:
         return replace(plan, warnings=(*plan.warnings, *unreadable)) if unreadable else plan
 
     async def _unreadable(self, layout: Layout, certificates: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-        """Warnings about certificate files that commands may not read. Found out once for a layout, since most commands
-        have the same environment."""
+        """Return warnings about certificate files that commands may not read."""
         known = self._certificates.get(layout)
         if known is None or known[0] != certificates:
             warnings = [
@@ -82,7 +83,7 @@ class Planner:
         return known[1]
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
-        """The file system and the shells of a place, as they are now."""
+        """Return the file system and the shells of a place, as they are now."""
         key = (place, shells)
         self._ended.pop(key, None)
         known = self._known.get(key)
@@ -99,14 +100,14 @@ class Planner:
         return layout
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
-        """May this absolute path be read or written in that place, and why."""
+        """Decide whether this absolute path may be read or written in that place."""
         return await self._decide(await self.layout(policy, place), path, write=write)
 
     async def _decide(self, layout: Layout, path: str, *, write: bool) -> Decision:
         return decide_path(effective_access_at(layout.entries, path, await self._facts.resolve(path)), write=write)
 
     async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
-        """May a command in that place connect to the Unix socket at this absolute path, and why."""
+        """Decide whether a command in that place may connect to a Unix socket."""
         attribution = (await self.layout(policy, place)).attribution
         real = (await self._facts.resolve(path)).real
         ends = [
@@ -122,19 +123,19 @@ class Planner:
         return decision if decision.allowed else replace(decision, hint=hint)
 
     async def resolve(self, path: str) -> ResolvedPath:
-        """Where an absolute path leads on the host, now."""
+        """Resolve an absolute path on the host, now."""
         return await self._facts.resolve(path)
 
     def holds(self, plan: Plan) -> bool:
-        """Whether the files are as they were when it was made, as far as is known without a look."""
+        """Return whether the files are as they were for the plan, as far as is known."""
         return plan.view.facts is None or self._facts.unchanged(plan.view.facts)
 
     def look_again(self, path: str) -> None:
-        """What the plans say of this path is out of date: the next one looks."""
+        """Discard facts about this path: the next plan examines it."""
         self._facts.look_again(path)
 
     def forget(self, session_tmp: str) -> None:
-        """A session has ended: its places are kept until those of some others have ended."""
+        """End a session: its layouts stay until some other sessions have ended."""
         for key in [key for key in self._known if key[0].session_tmp == session_tmp]:
             self._ended.pop(key, None)
             self._ended[key] = None

@@ -138,7 +138,7 @@ def test_the_scan_needs_no_program_and_finds_what_is_deep(start_daemon: StartDae
     script = f"for f in {deep} x/.env.local a/ring/{deep} closed/id_rsa plain; do cat $f; done"
     done = daemon.run("run", "-c", f"chmod 755 closed; {script}")
     assert done.stdout == "open", "what cannot be looked through is not taken for empty"
-    assert f"**/id_rsa: {closed} cannot be searched at the moment, so all of it is closed" in done.stderr
+    assert f"**/id_rsa: {closed} cannot be searched at the moment, so all of it is denied" in done.stderr
     closed.chmod(0o300)
     done = daemon.run("run", "-c", script)
     closed.chmod(0o755)

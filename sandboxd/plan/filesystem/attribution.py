@@ -1,8 +1,7 @@
-"""Why a sandbox refuses something at a path: the rule, its origin, the reason. Pure, and quick enough for every report.
+"""Attribution of a refusal at a path: the rule, its origin, the reason. Pure.
 
-The enforcer says what happened and where; which rule it was is worked out from the points that its mounts were made of,
-so the answer is that of the policy the command was launched under. What the policy allows is not its doing: the host
-refuses it as well, or the program made a mistake.
+The enforcer reports the operation and the path. The rule is computed from the path entries of the mounts, so it belongs
+to the policy of the launch. A refusal of what the policy allows comes from the host.
 """
 
 from __future__ import annotations
@@ -21,12 +20,15 @@ from sandboxd.policy.paths.path_decisions import decide_path
 
 _CLOSES = Mark.PROTECTED | Mark.UNOPENABLE | Mark.DENY_READ | Mark.DENY_WRITE
 _MOVES = (Visibility.HOST_WRITABLE, Visibility.PRIVATE)
-_PATH_MAX = 4096  # limits.h: nothing longer can have been opened
+_PATH_MAX = 4096  # limits.h: open(2) accepts no longer path
 
 
 class Attribution:
-    """One for each layout. Between two points everything is decided alike, so an answer is kept for each point and for
-    the region below it: as many as there are points, whatever a command asks for."""
+    """The attribution of one layout, quick enough for every report.
+
+    Decisions are equal between two path entries, so one is cached for each entry and the region below it. The cache
+    does not grow with the paths that a command asks for.
+    """
 
     def __init__(self, entries: PathTable) -> None:
         self._found = entries
@@ -35,8 +37,10 @@ class Attribution:
         self._writable: tuple[str, ...] | None = None
 
     def decide(self, path: str, *, write: bool) -> Decision:
-        """The decision on an absolute path without symbolic links. Its text may speak of a directory above; reason,
-        rule and origin are the path's."""
+        """Decide on an absolute path without symlinks.
+
+        The text may name a directory above; reason, rule and origin are the path's.
+        """
         at = self._nearest(path)
         known = self._known.get((at, write))
         if known is None:
@@ -46,8 +50,11 @@ class Attribution:
         return known
 
     def decide_removal(self, path: str) -> Decision:
-        """The same for removing a name, by unlink(2), rmdir(2) or rename(2). What can be written cannot be moved when
-        it is a mount point (EBUSY): because something in it is closed, or as a symbolic link at a closed name."""
+        """Decide on the removal of a name, by unlink(2), rmdir(2) or rename(2).
+
+        A writable path cannot be moved when it is a mount point (EBUSY), because a path in it is denied, or when it is
+        a symlink at a denied name.
+        """
         decision = self.decide(path, write=True)
         kept = self._kept_at(path) if decision.allowed else None
         if kept is None:
@@ -65,38 +72,32 @@ class Attribution:
         return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=hint)
 
     def closed_at(self, path: str) -> str:
-        """The path of the rule that keeps this one from being read; empty when none does."""
+        """Return the path of the rule that denies reading this one, or an empty text."""
         at = self._nearest(path)
         cause = effective_access_at(self._found, at, ResolvedPath(at)).read_denied
         return "" if cause is None else cause.path
 
     def is_private_socket(self, path: str) -> bool:
-        """Whether a socket at a path is the session's own, and of no other: in its `/tmp` or `/dev/shm`."""
+        """Return whether a socket is the session's, in its `/tmp` or `/dev/shm`."""
         if not path.startswith(("/tmp/", "/dev/shm/")):
             return False
         return self._shows(path) is Visibility.PRIVATE
 
     def can_change(self, path: str) -> bool:
-        """Whether the command could have put there what stands at a path, a symbolic link for example."""
+        """Return whether the command could have made what is at a path."""
         return self._shows(posixpath.dirname(path)) in _MOVES
 
     def can_bring(self, path: str) -> bool:
-        """Tell whether the command could have put a socket at a path.
-
-        By any name of the place: that of a bind mount too."""
+        """Return whether the command could have put a socket at a path or its aliases."""
         return any(self._shows(one) in _MOVES for one in (path, *self._found.mount_aliases.others(path)))
 
     def is_name_of(self, resolved: ResolvedPath, path: str) -> bool:
-        """Tell whether a path of the host leads to another one.
-
-        By no link that the command could have made."""
+        """Return whether a host path leads to another one by trusted links only."""
         real, trusted = self.leads_to(resolved)
         return trusted and path in (real, *self._found.mount_aliases.others(real))
 
     def writable(self) -> tuple[str, ...]:
-        """List what the command can write on the host, by all canonical paths.
-
-        Takes its time with very many points."""
+        """List what the command can write, by all canonical host paths. Slow if many."""
         if self._writable is None:
             tops = [
                 node.entry.path
@@ -110,12 +111,11 @@ class Attribution:
         return self._writable
 
     def leads_to(self, resolved: ResolvedPath) -> tuple[str, bool]:
-        """Where a path of a rule leads, and whether that can be trusted: the command made none of the symbolic links on
-        the way."""
+        """Return the end of a rule's path, and whether all links on the way are trusted."""
         return resolved.real, not any(self.can_change(link.path) for link in resolved.links)
 
     def _kept_at(self, path: str) -> str | None:
-        """What keeps a writable path in its place: itself or something in it."""
+        """Return what keeps a writable path in place: itself or a path in it."""
         entries = self._found.entries
         own = entries.get(path)
         if own is not None and own.link is not None and own.guard:

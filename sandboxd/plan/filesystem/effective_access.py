@@ -1,4 +1,4 @@
-"""What is in force at one path of a layout, for `explain`. From the points that the mounts are made of."""
+"""Effective access at one path of a layout, for `explain`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCESS = {
 
 
 def effective_access_at(found: PathTable, path: str, resolved: ResolvedPath) -> EffectiveAccess:
-    """`resolved` is what the host says about `path`."""
+    """Return the effective access; `resolved` is what the host says about `path`."""
     way = settled_at(found.entries, resolved.real)
     end = way[-1]
     opened = denied = written = closed = protected = locked = None

@@ -1,10 +1,8 @@
-"""Which rules that open something are followed to where they lead.
+"""Link trust: the rules that open a path and are followed through symlinks.
 
-A symlink in a place that a command can write may be one that an earlier command has put there, at the very name that a
-rule opens. Followed, it would open to the next command whatever the first one chose. So a rule is followed through
-links in other places only. It does not matter what a link is for: nothing tells a person's from a planted one.
-
-Denies are followed always.
+A symlink in a directory that a command can write may have been made by an earlier command, at the very name that a rule
+opens. Following it would open a path that the command chose. So a rule is followed only through links in other
+directories, whatever a link is for: a link of the user cannot be told from a command's. Denials are always followed.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from sandboxd.policy.paths.wide_places import is_system_directory
 
 @dataclass(frozen=True, slots=True)
 class _LinkedRule:
-    """One rule, or one match of a pattern, that leads through links. `at` is the name by which the rule has it."""
+    """A rule or match that leads through links; `at` is its name in the rule."""
 
     rule: PathRule
     at: str
@@ -33,14 +31,16 @@ class _LinkedRule:
 
 
 def is_in_session(place: Place, facts: Facts) -> bool:
-    """Whether the working directory of a command really lies in the directory of its session. A model or a project may
-    have chosen it, so elsewhere it is writable only where a rule says so."""
+    """Return whether the working directory lies in the directory of the session.
+
+    A model or a project may have chosen it, so elsewhere it is writable only where a rule says so.
+    """
     root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
     return root.real == cwd.real or (root.real != "/" and is_below(cwd.real, root.real))
 
 
 class LinkTrust:
-    """For one place. Without regard to what denies take back, so in doubt a link counts as one a command can change."""
+    """The link trust of one place, without regard to denials."""
 
     def __init__(self, files: FilePolicy, place: Place, facts: Facts) -> None:
         self._writable: dict[str, None] = {}
@@ -72,19 +72,22 @@ class LinkTrust:
         self._writable |= dict.fromkeys(facts.mount_aliases.others(path))
 
     def opens(self, rule: PathRule, at: str = "") -> bool:
-        """Whether a rule opens what it leads to; with `at` one match of a pattern."""
+        """Return whether a rule opens its target; with `at`, one match of a pattern."""
         return (rule.path, at or rule.path) not in self._names
 
     def can_change(self, links: Iterable[Symlink]) -> Symlink | None:
-        """The first link that a command could have made."""
+        """Return the first link that a command could have made."""
         return next((link for link in links if self.is_writable(posixpath.dirname(link.path))), None)
 
     def is_writable(self, path: str) -> bool:
         return _is_in(path, self._writable)
 
     def _changeable(self, ways: list[_LinkedRule]) -> set[_LinkedRule]:
-        """First those that stand where a command can write whatever they open, then those that stand where another of
-        the rest leads: what a planted link leads to must close nothing."""
+        """Return the rules that are not followed.
+
+        First those whose links a command can write whatever they open, then those whose links lie in targets of the
+        remaining ones: the target of a command's link must not distrust others.
+        """
         refused: set[_LinkedRule] = set()
         for among_each_other in (False, True):
             while True:

@@ -1,7 +1,7 @@
-"""Mounts: the only code that decides their order, and what holds where rules meet.
+"""Mounts: their order, and the rule in force where rules meet.
 
-It is given *points*: canonical paths with marks that say which rules name them. It walks them parents before children
-and carries along what is in force. Four rules make the whole semantics:
+The input are *path entries*: canonical paths, with marks of the rules that name them. They are visited parents before
+children, with the rules in force. Four rules are the whole semantics:
 
 1. Reading is allowed unless `DENY_READ`; below a denied region the most specific `ALLOW_READ` or `ALLOW_WRITE` re-opens
    it; on the same path the deny wins.
@@ -9,9 +9,9 @@ and carries along what is in force. Four rules make the whole semantics:
 3. `DENY_WRITE` beats every `ALLOW_WRITE` at and below its path, however specific that is.
 4. `PROTECTED` is a `DENY_WRITE` that a `LIFTED` at or below its path takes back.
 
-A mount is made only where what should be seen differs from what the mount above already shows. Every directory between
-a writable mount and a mount below it becomes a mount itself: a mount point cannot be renamed (EBUSY), so nobody can
-move the guarded name away together with its parent.
+A mount is made only where the visibility differs from that of the mount above. Every directory between a writable mount
+and a mount below it is mounted too: a mount point cannot be renamed (EBUSY), so a command cannot move a guarded name
+away together with its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sandboxd.plan.host_facts import Facts, PathKind
 
 
 class Mark(IntFlag):
-    """Which rules name a path."""
+    """Marks of a path: the rules that name it."""
 
     NONE = 0
     ALLOW_READ = auto()
@@ -34,29 +34,29 @@ class Mark(IntFlag):
     DENY_READ = auto()
     DENY_WRITE = auto()
     WORKING = auto()
-    """The directory a command was started in: writable where it can be read, but it opens nothing."""
+    """The working directory: writable where it can be read, but it re-opens nothing."""
     PROTECTED = auto()
     LIFTED = auto()
     UNOPENABLE = auto()
-    """A directory of this user in which nothing can be made or found at the moment: it stays so, since nobody can open
-    it up. What a more specific rule or a working directory opens in it can be written."""
+    """A directory without permission for its owner, which stays so in the sandbox. A more specific rule or a working
+    directory in it can be written."""
     VISITED = auto()
-    """A command's directory outside its session's: seen as on the host, and nothing more."""
+    """A working directory outside that of the session: visible as on the host, and nothing more."""
 
 
 class Visibility(StrEnum):
-    """What is seen at a place."""
+    """The state of a mounted path."""
 
     HOST_READ_ONLY = "read-only"
     HOST_WRITABLE = "writable"
     NOTHING = "nothing"
     """Denied, and masked."""
     PRIVATE = "private"
-    """The sandbox's own: the session's temporary directory, `/dev`, `/proc`."""
+    """Of the sandbox itself: the session's temporary directory, `/dev`, `/proc`."""
 
 
 class Operation(StrEnum):
-    """What the back end is to do, in this order, for each `Mount` of a view."""
+    """The operation of a `Mount`, in the order of a view."""
 
     READ_ONLY = "read-only"
     WRITABLE = "writable"
@@ -65,22 +65,22 @@ class Operation(StrEnum):
     PROCESSES = "processes"
     MASK_FILE = "mask-file"
     MASK_DIRECTORY = "mask-directory"
-    """An empty directory that cannot be listed. `passage`: it can be walked through to what is mounted below. Without a
-    SEAL its owner could change its mode, and would still find nothing in it."""
+    """An empty directory that cannot be listed; with `passage` it can be walked through to mounts below. Without a
+    read-only remount its owner could change its mode, and would find nothing in it."""
     LISTABLE_DIRECTORY = "shelf"
-    """An empty directory that can be listed and holds only the mounts below."""
+    """An empty directory that can be listed and shows only the mounts below."""
     DIRECTORY = "directory"
-    """A directory on the way to a mount inside a mask or a shelf."""
+    """A directory on the way to a mount inside a mask or a listable directory."""
     REFUSE_NAME = "refuse-name"
-    """Cover a placeholder, so that an absent name stays absent."""
+    """A cover of a placeholder, so that an absent name stays absent."""
     SYMLINK = "symlink"
     REMOUNT_READ_ONLY = "seal"
-    """Make a mask read-only, after everything below it has been mounted."""
+    """Makes a mask read-only, after all mounts below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """`source` is a host path for the three binds, the mask file for MASK_FILE, the text of a SYMLINK."""
+    """One mount: `source` is a host path, the mask file, or the text of a symlink."""
 
     operation: Operation
     target: str
@@ -90,13 +90,14 @@ class Mount:
 
 @dataclass(slots=True)
 class PathEntry:
-    """A canonical path that something is to be said about.
+    """A canonical path with its marks.
 
-    `kind` is None for a path that does not exist. `missing` are the placeholders to make (see `FileView`), the path
-    itself last: to keep it absent, or with a `kind` to have it there. `link` is the text of a symlink that stands here,
-    `guard` says that it must not be replaced. `fixed` is a mount of the sandbox's own, which no rule changes; `shows`
-    what it shows. `force` masks a file although the place it is in is private. `sealed`: a mask here becomes
-    read-only. `pinned`: what must not be moved, although nothing else is to be said about it."""
+    `kind` is None for an absent path. `missing` are the placeholders to make (see `FileView`), the path itself last: to
+    keep it absent, or with a `kind` to have it there. `link` is the text of a symlink at the path; `guard`: it must not
+    be replaced. `fixed` is a mount of the sandbox that no rule changes, with the visibility `shows`. `force` masks a
+    file although the place around it is private. `sealed`: a mask becomes read-only. `pinned`: the path must not be
+    moved.
+    """
 
     path: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -113,32 +114,32 @@ class PathEntry:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FileView:
-    """The file system of a sandbox. Compared and hashed by identity: one object serves every command of a place."""
+    """The file system of a sandbox: one for all commands of a place."""
 
     mounts: tuple[Mount, ...]
     placeholders: tuple[str, ...] = ()
-    """Empty directories (their paths end in a slash) and files to make on the host before the sandbox starts, parents
-    first, and to remove after it: absent names that must stay absent."""
+    """Placeholders to make on the host before the sandbox starts, parents first, and to remove after it. The path of a
+    directory ends in a slash."""
     watched: tuple[tuple[str, ...], ...] = ()
-    """Names that a placeholder cannot refuse, because a directory of that name would do harm or be in the way. When all
-    of one tuple are there after the sandbox has ended, the first has to be moved aside."""
+    """Names without a placeholder, because a directory of that name would do harm. When all of one tuple exist after
+    the sandbox has ended, the first has to be moved aside."""
     open_links: tuple[str, ...] = ()
-    """Symlinks at protected or denied names in writable directories. What they lead to is guarded; mounts alone cannot
-    keep the link itself from being replaced."""
+    """Symlinks at protected or denied names in writable directories. Mounts guard their targets, but cannot keep a link
+    from being replaced."""
     writable: tuple[str, ...] = ()
-    """What can be written, for people."""
+    """Writable paths, for messages."""
     busiest: str = ""
-    """The rule that names the most paths, for people, where there are very many mounts."""
+    """The rule that names the most paths, for messages, if there are very many mounts."""
     facts: Facts | None = None
-    """What it was worked out from, to be compared with what there is after a command."""
+    """The facts of the view, for a comparison after a command."""
     places: tuple[str, ...] = ()
-    """The directories of the host that can be written, canonical, by their places there, none in another. The session's
-    temporary directory is the first."""
+    """Writable directories by their canonical paths on the host, none in another; the session's temporary directory
+    first."""
 
 
 @dataclass(slots=True)
 class MountNode:
-    """A point in the tree of points, with the rules in force from here downwards."""
+    """A path entry in the tree, with the rules in force from there downwards."""
 
     entry: PathEntry
     parent: MountNode | None
@@ -150,11 +151,11 @@ class MountNode:
     mounted: str = "/"
     """The nearest mount at or above."""
     opens_below: bool = False
-    """Something below has to be reachable although this place shows nothing."""
+    """A mount below has to be reachable although this path shows nothing."""
 
 
 def arrange(entries: Mapping[str, PathEntry], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
-    """The mounts for these points, in order. There has to be a point for `/`."""
+    """Return the view of these path entries, one of which is `/`."""
     nodes = settle(entries)
     for node in nodes:
         _mark_passages(node)
@@ -183,9 +184,11 @@ def _places(mounts: Sequence[Mount]) -> tuple[str, ...]:
 
 
 def writable_in(view: FileView) -> Callable[[str], bool]:
-    """Whether a command with this view can write at a canonical path of the host: by the nearest mount at or above, or
-    because the directory is shown in another place. True where the mounts are not known any more (a command that a
-    restart of the daemon has left running)."""
+    """Return a test whether a command can write at a canonical path of the host.
+
+    The nearest mount at or above decides, or a mount of the directory in another place. The test is always True where
+    the mounts are unknown: a command that a restart of the daemon has left running.
+    """
     if not view.mounts:
         return lambda path: True
     shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
@@ -201,17 +204,16 @@ def writable_in(view: FileView) -> Callable[[str], bool]:
 
 
 _WRITABLE = (Operation.WRITABLE, Operation.DEVICE)
-"""The second is what is writable below /dev: a directory in /dev/shm too."""
+"""DEVICE is for writable paths below /dev, such as a directory in /dev/shm."""
 
 
 def settled_at(entries: Mapping[str, PathEntry], path: str) -> list[MountNode]:
-    """The nodes at and above one canonical path, `/` first, settled. An answer to a person and a mount come from the
-    same code this way."""
+    """Return the settled nodes at and above one canonical path, `/` first."""
     return settle({at: entries[at] for at in at_and_above(path) if at in entries})
 
 
 def settle(entries: Mapping[str, PathEntry]) -> list[MountNode]:
-    """All points with what is in force at each, every directory right before what lies below it."""
+    """Settle all path entries, every directory right before what lies below it."""
     nodes = _tree(entries)
     for node in nodes:
         _settle(node)
@@ -219,7 +221,7 @@ def settle(entries: Mapping[str, PathEntry]) -> list[MountNode]:
 
 
 def at_and_above(path: str) -> Iterator[str]:
-    """A canonical path, the directories above it, and `/` last."""
+    """Yield a canonical path, the directories above it, and `/` last."""
     while path != "/":
         yield path
         path = posixpath.dirname(path)
@@ -239,12 +241,12 @@ def _tree(entries: Mapping[str, PathEntry]) -> list[MountNode]:
 
 
 def _walk_order(path: str) -> str:
-    """Sorts a directory right before everything below it."""
+    """Return a key that sorts a directory right before everything below it."""
     return path.replace("/", "\0") if path != "/" else ""
 
 
 def _settle(node: MountNode) -> None:
-    """What is in force at a node, from its parent and its own marks. The four rules of the module text."""
+    """Apply the four rules of the module to a node and its parent."""
     entry, parent, marks = node.entry, node.parent, node.entry.marks
     if parent is not None:
         node.readable, node.write_open = parent.readable, parent.write_open
@@ -295,7 +297,7 @@ def _mark_passages(node: MountNode) -> None:
 
 
 class _Emitter:
-    """Turns settled nodes into mounts, in the order in which they come."""
+    """Converts settled nodes into mounts, in order."""
 
     def __init__(self, mask_file: str) -> None:
         self._mask_file = mask_file
@@ -307,7 +309,7 @@ class _Emitter:
         self._unsealed: list[str] = []
 
     def leave(self, path: str | None) -> None:
-        """Seal the masks that `path` is not in (all of them for None)."""
+        """Remount the masks read-only that `path` is not in; None for all of them."""
         while self._unsealed and (path is None or not is_below(path, self._unsealed[-1])):
             self.mounts.append(Mount(Operation.REMOUNT_READ_ONLY, self._unsealed.pop()))
 
@@ -379,7 +381,7 @@ class _Emitter:
             self.open_links.append(entry.path)
 
     def _way_to(self, path: str, parent: MountNode | None) -> None:
-        """See to the directories between a mount and what is mounted below it."""
+        """Mount the directories between a mount and a mount below it."""
         if parent is None or parent.shows is Visibility.HOST_READ_ONLY or path.startswith("/proc/"):
             return
         for directory in _between(parent.mounted, path):
@@ -398,7 +400,7 @@ class _Emitter:
 
 
 def _between(above: str, path: str) -> list[str]:
-    """The directories strictly between two paths, outermost first."""
+    """Return the directories strictly between two paths, outermost first."""
     found = []
     directory = posixpath.dirname(path)
     while directory != above and is_below(directory, above):

@@ -1,7 +1,7 @@
-"""Points: from the rules of a policy and the facts of a host to canonical paths with marks.
+"""Path entries: canonical paths with marks, from rules and host facts.
 
-Here symlinks, absent paths, globs and the sandbox's own places are settled. What meets what, and in which order it is
-mounted, is decided in `plan.filesystem.mounts` alone.
+This module handles symlinks, absent paths, globs and the sandbox's private paths. `plan.filesystem.mounts` alone
+combines rules and orders mounts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BASIC_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "
                            "stdin", "stdout", "stderr", "core", "console"})  # fmt: skip
 _DENIES = Mark.DENY_READ | Mark.DENY_WRITE
 _MOST_PASSED_BY = 3
-"""Links that warnings name, for each pattern."""
+"""The number of links that warnings name for each pattern."""
 
 
 def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
-    """Every point of a sandbox's file system. Raises `PolicyError` for what cannot be enforced."""
+    """Make all path entries. Raises `PolicyError` for what cannot be enforced."""
     _check_working_directories(place, facts)
     found = PathTable(facts.mount_aliases, managed_reads_only=files.managed_reads_only)
     own = _OwnPlaces(place, facts)
@@ -57,7 +57,7 @@ def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
 
 
 class _OwnPlaces:
-    """The sandbox's own places, which no rule reaches into."""
+    """The paths of daemon and sandbox, which no rule reaches."""
 
     def __init__(self, place: Place, facts: Facts) -> None:
         self.session = session_directory(place, facts)
@@ -82,10 +82,10 @@ class _OwnPlaces:
         _fix(entries, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Visibility.PRIVATE)
         for path in [path for path in entries if self.covers(path)]:
             del entries[path]
-        for absent in self._absent:  # or a command could make it, and what the daemon would believe in it
+        for absent in self._absent:  # or a command could make it, with records that the daemon would trust
             found.add_absent(absent, MarkReason(Mark.PROTECTED, "the daemon keeps its records there"))
         for masked in self._masked:
-            # not sealed: nobody can have expected anything there, and a seal costs more than all the rest of a mask
+            # no read-only remount, which costs more than the mask: no program expects a file there
             entries[masked] = PathEntry(masked, shows=Visibility.NOTHING, sealed=False)
         if self.tmp_is_the_hosts:
             found.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
@@ -94,7 +94,7 @@ class _OwnPlaces:
             )
         else:
             _fix(entries, self.tmp, Mount(Operation.WRITABLE, self.tmp, self.session), Visibility.PRIVATE)
-            # a link and not a second bind: renaming between the two names has to work, and a bind costs more
+            # a link, not a second bind: rename(2) between the two names has to work, and a bind costs more
             entries[self.session] = PathEntry(self.session, link=self.tmp)
 
 
@@ -143,7 +143,7 @@ def _add_pattern(
     found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, rule: PathRule, reason: MarkReason
 ) -> None:
     matches = facts.globs.get(rule.path, ()) if rule.bounded else facts.globs[rule.path]
-    if reason.mark & _DENIES:  # also while nothing matches: what will is to be found where the rule was meant to look
+    if reason.mark & _DENIES:  # also without a match: later matches have to be where the rule looks
         for link in facts.paths[split_pattern(rule.path)[0]].links:
             found.add_guard(link.path)
         _warn_of_passed_by(found, reason, facts.passed_by.get(rule.path, ()))
@@ -162,7 +162,7 @@ def _add_pattern(
 
 
 def _warn_of_missing(found: PathTable) -> None:
-    """What is to be opened and does not exist, unless a command can make it anyway."""
+    """Warn of an absent path to open, unless a command can make it."""
     for path, reason in found.missing:
         at = settled_at(found.entries, path)[-1]
         if reason.mark is not Mark.ALLOW_WRITE or at.shows is not Visibility.HOST_WRITABLE:
@@ -173,21 +173,21 @@ def _warn_of_passed_by(found: PathTable, reason: MarkReason, links: tuple[Symlin
     for link in links[:_MOST_PASSED_BY]:
         found.warn(
             f"{reason.text}: nothing in {link.target} is denied, since ** goes through no symbolic link ({link.path}); "
-            f"if that is meant, give that directory a rule of its own"
+            f"to deny it, write a rule for that directory"
         )
     if (more := len(links) - _MOST_PASSED_BY) > 0:
         found.warn(f"{reason.text}: ** goes through none of {more:,} more symbolic links")
 
 
 def _warn_of_doubt(found: PathTable, reason: MarkReason) -> None:
-    """A rule that finds nothing to deny, and may be written otherwise than it was meant."""
+    """Warn of a rule that denies nothing, and may be mistyped."""
     why = doubt(reason.text)
     if why is not None:
         found.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
 
 
 def _warn_of_pipe(found: PathTable, reason: MarkReason, path: str, kind: PathKind | None) -> None:
-    """A read-only mount lets a pipe be written, and Landlock does not take a part back of what can be written."""
+    """Warn of a pipe in a writable directory, where no mount makes it read-only."""
     if kind is PathKind.OTHER and reason.mark & Mark.DENY_WRITE:
         found.warn(
             f"{reason.text}: {path} is a pipe or a socket, which in a writable directory can be written all the same; "
@@ -207,9 +207,11 @@ def _warn_of_link(
 
 
 def _add_name_files(found: PathTable, place: Place, facts: Facts) -> None:
-    """Our files over those of the host, whatever the rules say about them: the host's name servers cannot be reached
-    from inside, and its names are looked up outside. Where the host has no such file, which is so behind a link into
-    nothing as well, programs look for a name server on loopback by themselves, and there is ours."""
+    """Mount the daemon's files for name look-up over those of the host.
+
+    The host's name servers cannot be reached from inside. Where the host has no such file, programs look for a name
+    server on loopback, where the daemon's is.
+    """
     for path, source in place.name_files if place.captured else ():
         resolved = facts.paths[path]
         if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):
@@ -224,7 +226,7 @@ _OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")
 
 
 def _special(found: PathTable, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
-    """Whether a path belongs to the sandbox itself, so that the rule is settled here."""
+    """Handle a rule for a path of the sandbox itself; True when it was one."""
     if own.covers(real):
         found.warn(f"{rule.text or rule.path}: ignored, it lies in the daemon's own directories")
         return True
@@ -253,7 +255,7 @@ def _device(found: PathTable, real: str, mark: Mark, rule: PathRule) -> bool:
             )
         return True
     if mark & _DENIES and real.split("/")[2] in BASIC_DEVICES:
-        if rule.glob:  # what it matches is a link to the device, as a name that is to be empty is often made
+        if rule.glob:  # the match is a link to a device, often made for a name that is to stay empty
             return True
         raise PolicyError(
             "device_basic",
@@ -265,7 +267,6 @@ def _device(found: PathTable, real: str, mark: Mark, rule: PathRule) -> bool:
 
 
 def _check_working_directories(place: Place, facts: Facts) -> None:
-    """Before anything is said about rules that are relative to them."""
     for name in (place.project_root, place.cwd):
         resolved = facts.paths[name]
         if is_below(resolved.real, DEVICES) or is_below(resolved.real, PROCESSES):

@@ -1,4 +1,4 @@
-"""The points of a sandbox under construction, with the reasons for their marks."""
+"""The path entries of a sandbox under construction, and the reasons for marks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
 
 @dataclass(frozen=True, slots=True)
 class MarkReason:
-    """Why a point has a mark: the rule as its author wrote it, or words for what is built in (then without `rule`)."""
+    """The reason for a mark: the text of its rule, or words for a built-in one."""
 
     mark: Mark
     text: str
@@ -23,7 +23,7 @@ class MarkReason:
 
 @dataclass(slots=True)
 class PathTable:
-    """The points by path, and what has to be said about the rules. `watched` as in `FileView`."""
+    """The path entries by path, and warnings about rules. `watched` as in `FileView`."""
 
     mount_aliases: MountAliases = field(default_factory=MountAliases)
     entries: dict[str, PathEntry] = field(default_factory=dict)
@@ -31,18 +31,18 @@ class PathTable:
     warnings: dict[str, None] = field(default_factory=dict)
     watched: dict[tuple[str, ...], None] = field(default_factory=dict)
     missing: list[tuple[str, MarkReason]] = field(default_factory=list)
-    """Paths that were to be opened and do not exist."""
+    """Absent paths of rules that open."""
     locked: set[str] = field(default_factory=set)
-    """Directories in which a name cannot be kept absent otherwise than by closing them: no rule takes that back."""
+    """Directories that are denied because a name in them cannot be kept absent; no rule lifts that."""
 
     managed_reads_only: bool = False
-    """As in `FilePolicy`, for explanations."""
+    """As in `FilePolicy`."""
 
     def warn(self, text: str) -> None:
         self.warnings[text] = None
 
     def add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...] = ()) -> None:
-        """A mark on a canonical path; one that closes, on every path of what is there."""
+        """Mark a canonical path; a denial also marks all aliases of the path."""
         self._add(path, kind, reason, missing)
         if reason.mark & _CLOSES:
             for other in self.mount_aliases.others(path):
@@ -60,8 +60,10 @@ class PathTable:
     def add_absent(
         self, resolved: ResolvedPath, reason: MarkReason, *, top_only: bool = False, file: bool = False
     ) -> None:
-        """A path that is closed and does not exist: everything missing on the way becomes a placeholder. With
-        `top_only` the first of them is closed as a whole. `file`: the last is an empty file."""
+        """Deny an absent path: everything missing on the way becomes a placeholder.
+
+        With `top_only` the first of them is denied as a whole. With `file` the last is an empty file.
+        """
         if resolved.obstacle is PathObstacle.OWN:
             why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
             self.add(resolved.existing, PathKind.DIRECTORY, MarkReason(Mark.UNOPENABLE, why))
@@ -70,7 +72,7 @@ class PathTable:
             self.pin(resolved.real, PathKind.OTHER)
             return
         if resolved.problem or resolved.obstacle is PathObstacle.FOREIGN:
-            return  # nobody inside can make it either
+            return  # no command can make it
         missing = _missing(resolved)
         if top_only:
             del missing[1:]
@@ -80,31 +82,29 @@ class PathTable:
         self.add(path, None, reason, tuple(missing))
 
     def add_made(self, resolved: ResolvedPath, reason: MarkReason) -> None:
-        """A directory that is opened and made for it, where the user can make it."""
+        """Open a directory that is made for the command, if the user can make it."""
         if not resolved.problem and resolved.obstacle is None:
             self.add(resolved.real, PathKind.DIRECTORY, reason, tuple(_missing(resolved)))
 
     def add_links(self, resolved: ResolvedPath, *, guard: bool, way: tuple[Symlink, ...] = ()) -> None:
-        """The symlinks on the way to a path. `guard`: they must not be replaced. `way`: links that lead to the place
-        the name stands in, and are no part of it."""
+        """Add the symlinks on the way to a path, without `way`; `guard` keeps them."""
         for link in resolved.links:
             if link not in way:
                 entry = self.entries.setdefault(link.path, PathEntry(link.path, link=link.target))
                 entry.guard = entry.guard or guard
 
     def pin(self, path: str, kind: PathKind = PathKind.DIRECTORY) -> None:
-        """A directory, or a file where there must be no directory, that must not be moved away, although nothing in it
-        is mounted."""
+        """Keep a path from being moved, although nothing in it is mounted."""
         self.entries.setdefault(path, PathEntry(path, kind)).pinned = True
 
     def add_found(self, found: Found, reason: MarkReason, *, guard: bool) -> None:
-        """Something a scan or a pattern found."""
+        """Mark a match of a scan or pattern."""
         if found.kind is not None:
             self.add(found.real, found.kind, reason)
         elif found.closed and guard:
             self.add(found.closed, PathKind.DIRECTORY, reason)
             self.locked.add(found.closed)
-            self.warn(f"{reason.text}: {found.closed} cannot be searched at the moment, so all of it is closed")
+            self.warn(f"{reason.text}: {found.closed} cannot be searched at the moment, so all of it is denied")
         for link in found.links:
             if guard:
                 self.add_guard(link.path)
@@ -112,12 +112,12 @@ class PathTable:
                 self.entries[link.path] = PathEntry(link.path, link=link.target)
 
     def add_guard(self, path: str) -> None:
-        """A symlink that must not be replaced."""
+        """Add a symlink that must not be replaced."""
         self.entries.setdefault(path, PathEntry(path, link="")).guard = True
 
 
 def _missing(resolved: ResolvedPath) -> list[str]:
-    """What would have to be made for a path to exist, outermost first, each with a slash at its end."""
+    """Return what is missing on the way to a path, outermost first, as directories."""
     path, missing = resolved.existing, []
     for name in resolved.real[len(path) :].strip("/").split("/"):
         path = posixpath.join(path, name)
@@ -126,6 +126,6 @@ def _missing(resolved: ResolvedPath) -> list[str]:
 
 
 def _moved(above: str, path: str, other: str) -> str:
-    """A directory on the way to `path`, or that itself, on the way to `other`, which ends alike."""
+    """Move a directory at or above `path` to the same level of the alias `other`."""
     tail = len(path) - len(above.rstrip("/"))
     return (other[:-tail] if tail else other) + ("/" if above.endswith("/") else "")

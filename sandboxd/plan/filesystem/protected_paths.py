@@ -1,5 +1,4 @@
-"""Guards: the protected names of `policy.paths.protected_names` as points, where they exist and where they must not
-appear."""
+"""Protected names as path entries, both existing and absent ones."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ from sandboxd.policy.paths.protected_names import (
 from sandboxd.policy.paths.wide_places import is_system_directory
 
 MOST_WORKTREES = 16
-"""Of one repository, that are guarded one by one: each is two mounts."""
+"""The number of worktrees of a repository that are guarded one by one, with two mounts each."""
 
 
 def add_guards(found: PathTable, files: FilePolicy, place: Place, facts: Facts, followed: LinkTrust) -> None:
-    """The protected names of a place, existing and absent, and what the user's rules take back."""
+    """Add the protected names of a place, and what the user's rules lift."""
     reason = MarkReason(Mark.PROTECTED, "the daemon's own files")
     for path in place.daemon_paths:
         resolved = facts.paths[path]
@@ -71,8 +70,7 @@ def add_guards(found: PathTable, files: FilePolicy, place: Place, facts: Facts, 
 
 
 def _protect_by_name(found: PathTable, root: str, facts: Facts) -> None:
-    """A writable directory that has a protected name itself, or the beginning of one, by the name the policy has for it
-    or by the one it really has."""
+    """Protect a writable directory that has a protected name, or begins one."""
     resolved = facts.paths[root]
     for rest, row in (*names_begun_by(root), *names_begun_by(resolved.real)):
         _protect(found, facts.paths[posixpath.join(root, rest)], row, resolved.links)
@@ -83,18 +81,20 @@ def _protect_by_name(found: PathTable, root: str, facts: Facts) -> None:
 
 
 def _lift_own_repository(found: PathTable, place: Place, facts: Facts) -> None:
-    """A repository inside a protected place is a project of its own, when somebody opens it (`~/.cursor/worktrees/x`).
-    Not one that was only chosen for a command."""
+    """Lift a repository in a protected place that the user opened as a session.
+
+    An example is `~/.cursor/worktrees/x`. A directory that was only chosen for a command is not lifted.
+    """
     scan = facts.scans.get(place.project_root)
     if scan is None or not scan.top:
         return
     around = [path for path, _ in names_around(scan.root)]
     if around and all(is_below(scan.top, path) and scan.top != path for path in around):
-        found.add(scan.root, PathKind.DIRECTORY, MarkReason(Mark.LIFTED, "it belongs to a repository of its own"))
+        found.add(scan.root, PathKind.DIRECTORY, MarkReason(Mark.LIFTED, "it belongs to a separate repository"))
 
 
 def warn_of_visited_directory(found: PathTable, place: Place, facts: Facts) -> None:
-    """Say that the working directory of a command is read-only, once every point is there."""
+    """Warn that a working directory is read-only, once all entries are there."""
     root, cwd = facts.paths[place.project_root].real, facts.paths[place.cwd].real
     for path in dict.fromkeys((root, cwd)):
         if is_system_directory(path) and settled_at(found.entries, path)[-1].shows is Visibility.HOST_READ_ONLY:
@@ -128,7 +128,7 @@ def _warn_of_closed_directories(found: PathTable, place: Place, facts: Facts) ->
 
 
 def _protect_workspace(found: PathTable, root: str, facts: Facts) -> None:
-    """The names at the top of a workspace, whether they exist or not."""
+    """Protect the names at the top of a workspace, existing or not."""
     way = facts.paths[root].links
     for row in rows(ProtectedIn.WORKSPACE):
         if "*" not in row.name:
@@ -175,7 +175,7 @@ def _protect_git_dir(found: PathTable, git_dir: GitDir, git_rows: Mapping[str, P
 
 
 def _protect_obeyed(found: PathTable, obeyed: GitConfigTarget) -> None:
-    """What git obeys by its configuration. An included file must not be a directory, which git fails at."""
+    """Protect a git config target; git fails at a directory in the place of a file."""
     reason, resolved = MarkReason(Mark.PROTECTED, "the configuration of git names it"), obeyed.resolved
     found.add_links(resolved, guard=True)
     if resolved.kind is not None:
@@ -194,9 +194,12 @@ def _protect_obeyed(found: PathTable, obeyed: GitConfigTarget) -> None:
 def _protect_linked(
     found: PathTable, linked: Sequence[GitDir], writable: Sequence[str], git_rows: Mapping[str, ProtectedName]
 ) -> None:
-    """The git directories of linked worktrees, which stand together in `worktrees`. In each the files are closed that
-    redirect git; the rest stays open, because git locks every HEAD when it collects garbage. Where there are many,
-    `worktrees` is closed as a whole, except for those whose working tree can be written."""
+    """Protect the git directories of linked worktrees, which lie in `worktrees`.
+
+    In each the files that redirect git are denied. The rest stays writable, because git locks every HEAD when it
+    collects garbage. With very many, `worktrees` is denied as a whole, except for those whose working tree can be
+    written.
+    """
     reason = MarkReason(Mark.PROTECTED, "git reads the repository it names")
     together: dict[str, list[GitDir]] = {}
     for git_dir in linked:
@@ -217,7 +220,7 @@ def _protect_linked(
 
 
 def _add_worktree(found: PathTable, worktree: Worktree, mark: Mark) -> None:
-    """The repository that the working directory belongs to, when it lies elsewhere: git has to write there."""
+    """Open the repository of the working directory elsewhere, where git has to write."""
     if worktree.refused:
         found.warn(f"{worktree.root}/.git is not followed: {worktree.refused}")
     else:
@@ -227,7 +230,7 @@ def _add_worktree(found: PathTable, worktree: Worktree, mark: Mark) -> None:
 
 
 def _protect(found: PathTable, resolved: ResolvedPath, row: ProtectedName, way: tuple[Symlink, ...] = ()) -> None:
-    """`way` are the links that lead to the place itself: they are not part of the name."""
+    """Protect a name; `way` are the links to its directory, which are no part of it."""
     reason = MarkReason(Mark.PROTECTED, row.why)
     if resolved.kind is not None:
         found.add(resolved.real, resolved.kind, reason)
@@ -237,19 +240,21 @@ def _protect(found: PathTable, resolved: ResolvedPath, row: ProtectedName, way: 
 
 
 def is_workspace(root: str, facts: Facts) -> bool:
-    """A writable directory that a person would open as a project: not one that stands below a hidden directory, as
-    caches do, unless it is the top of a repository."""
+    """Return whether a writable directory is one that a user would open as a project.
+
+    A directory below a hidden one, such as a cache, is not, unless it is the top of a repository.
+    """
     if facts.paths[posixpath.join(root, ".git")].kind is not None:
         return True
     return not any(part.startswith(".") for part in facts.paths[root].real.split("/"))
 
 
 def _add_lifted(found: PathTable, files: FilePolicy, place: Place, facts: Facts, followed: LinkTrust) -> None:
-    """A rule that names a protected path, or one inside it, takes the protection back there."""
+    """Lift the protection at and below a path that a rule of the user names."""
     own = [facts.paths[path].real for path in place.daemon_paths]
     for rule in (*files.allow_write, *place.allow_write):
         if not may_lift(rule) or facts.paths[rule.path].problem:
-            continue  # a way that ends early (`.git/hooks` where `.git` is a file) names nothing
+            continue  # a path that cannot be followed (`.git/hooks` where `.git` is a file)
         if any(is_below(facts.paths[rule.path].real, path) for path in own):
             continue  # no rule opens what the daemon executes
         if not followed.opens(rule):
@@ -262,7 +267,7 @@ def _add_lifted(found: PathTable, files: FilePolicy, place: Place, facts: Facts,
 
 
 def _protected_above(found: PathTable, path: str) -> bool:
-    """Whether this path or a directory above it, below any writable root, is protected."""
+    """Return whether this path or a directory above it is protected."""
     while path != "/":
         entry = found.entries.get(path)
         if entry is not None and entry.marks & Mark.PROTECTED:

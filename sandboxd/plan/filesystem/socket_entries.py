@@ -1,10 +1,10 @@
-"""Unix sockets in the view: what is listed has to be there, and with `allowAllUnixSockets` what acts outside must not.
+"""Unix sockets in the view: listed ones are visible, control sockets masked.
 
-Most sockets of a host are seen in the sandbox anyway, read-only, and connecting writes nothing to a disk: it takes
-write permission for the socket itself, on a read-only mount as well (unix(7)). What stands in the way is the
-session's own `/tmp`, and places that may not be read. Whether a connect succeeds is decided elsewhere
-(`policy.sockets.socket_decisions`); only where every socket is allowed nobody is asked, so there the dangerous ones are
-masked."""
+Most sockets of a host are visible inside anyway. connect(2) needs write permission for the socket itself, on a
+read-only mount as well (unix(7)). The exceptions are the session's `/tmp` and paths that may not be read.
+`policy.sockets.socket_decisions` decides on each connect; with `allowAllUnixSockets` there is no decision, so control
+sockets are masked.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sandboxd.policy.sockets.socket_decisions import KEY, OpenSockets, decide_so
 
 
 def add_sockets(found: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> OpenSockets:
-    """To be called when every other point is there. The result is what a command may connect to."""
+    """Add listed sockets, after all other entries, and return the open sockets."""
     settled = Attribution(found)
     own = [facts.paths[path].real for path in (place.runtime_dir, place.temporary_base, *place.private)]
     ends = []
@@ -45,7 +45,7 @@ def _add_listed(found: PathTable, rule: SocketRule, real: str, kind: PathKind) -
     if end.shows is Visibility.PRIVATE and end.entry.path != real and kind in (PathKind.OTHER, PathKind.DIRECTORY):
         found.add(real, kind, reason)
     elif end.shows is Visibility.NOTHING and kind is PathKind.OTHER and end.entry.path != real:
-        found.add(real, kind, reason)  # nothing can be read from a socket but by connecting to it
+        found.add(real, kind, reason)  # a socket can only be connected to, not read
     elif end.shows is Visibility.NOTHING:
         found.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
 
