@@ -397,13 +397,13 @@ if os.geteuid() == 0:
 
         # another socket: systemd moves there
         elsewhere = {"SANDBOXD_SOCKET": f"{manager.runtime}/elsewhere/s.sock"}
-        assert "clients of this shell look for" in installation.run("service", "status", **elsewhere).stdout
+        assert "clients of this shell use" in installation.run("service", "status", **elsewhere).stdout
         assert installation.run("service", "install", "--now", **elsewhere).returncode == 0
         assert installation.run("run", "--", "echo", "moved", **elsewhere).stdout == "moved\n"
         assert installation.run("service", "status", **elsewhere).returncode == 0
         assert installation.done("service", "install", "--now")
         unit.write_text("[Service]\nExecStart=/bin/true\n")
-        assert "was not written by sandboxd" in installation.run("service", "install").stderr
+        assert "sandboxd did not write it" in installation.run("service", "install").stderr
         unit.unlink()
 
         # settings that keep it from starting: the reason is the answer

@@ -1,9 +1,9 @@
-"""The launchd agent: what starts the daemon at login and when somebody connects (launchd.plist(5), launchctl(1)). Pure.
+"""The launchd agent that starts the daemon (launchd.plist(5)). Pure.
 
-Its label is `dev.sandboxd.agent`, since macOS has a system service called sandboxd. launchd opens the socket and starts
-the daemon, at the first connection or after a failure; `rpc.launchd_socket` takes the socket over. The socket's
-directory is in $TMPDIR, which the system empties at a start: then launchd cannot open it, and the daemon, which is
-started at login in any case, makes directory and socket itself.
+The label is `dev.sandboxd.agent`, since macOS has a system service called sandboxd. launchd opens the socket and starts
+the daemon at login, at the first connection and after a failure; `rpc.launchd_socket` takes the socket over. The
+directory of the socket is in $TMPDIR, which the system empties at boot. Then launchd cannot open the socket, and the
+daemon, started at login, makes both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPEN_FILES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What an agent is made from. `program` are the words that start the daemon, absolute ones."""
+    """The inputs of an agent; `program` is the absolute argv of the daemon."""
 
     program: tuple[str, ...]
     home: str
@@ -40,23 +40,23 @@ class Agent:
 
     @property
     def domain(self) -> str:
-        """Where launchd keeps agents of a logged-in person."""
+        """The launchd domain of a logged-in user."""
         return f"gui/{self.uid}"
 
 
 KEPT_VARIABLES = ("PATH", "LANG", "SANDBOXD_CONFIG_HOME", "SANDBOXD_FLAG_SETTINGS", "SANDBOXD_LOG_LEVEL")
-"""Of the environment in which the agent was installed. launchd gives a program next to nothing."""
+"""Variables of the installing shell that the agent keeps. launchd sets next to none."""
 
 
 def agent_plist(agent: Agent) -> bytes:
-    """The property list. Nothing in it is a secret."""
+    """Return the property list, which holds no secret."""
     variables = {name: agent.environment[name] for name in KEPT_VARIABLES if agent.environment.get(name)}
     return plistlib.dumps(
         {
             "Label": LABEL,
             "ProgramArguments": [*agent.program, "serve"],
             "EnvironmentVariables": {"HOME": agent.home, **variables},
-            # At login (see above), by the first connection, and again after a failure. An end in good order is an end.
+            # Start at login, at the first connection and after a failure, but not after a regular exit.
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
             "ThrottleInterval": THROTTLE_S,
@@ -65,10 +65,10 @@ def agent_plist(agent: Agent) -> bytes:
                     "SockFamily": "Unix",
                     "SockType": "stream",
                     "SockPathName": agent.socket,
-                    "SockPathMode": 0o600,  # plistlib writes a decimal, which is what launchd reads
+                    "SockPathMode": 0o600,  # plistlib writes a decimal number, as launchd expects
                 }
             },
-            "ProcessType": "Interactive",  # commands of a person wait for it: no throttling of its processor and disk
+            "ProcessType": "Interactive",  # the user waits for it: no throttling of processor and disk
             "Umask": 0o077,
             "WorkingDirectory": "/",
             "SoftResourceLimits": {"NumberOfFiles": OPEN_FILES},
@@ -81,7 +81,7 @@ def agent_plist(agent: Agent) -> bytes:
 
 
 def install_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
-    """What to run once the file is in its place. The first one may fail: nothing was there to be removed."""
+    """Return the commands after the file is written; the first one may fail."""
     return (
         (LAUNCHCTL, "bootout", f"{agent.domain}/{LABEL}"),
         (LAUNCHCTL, "bootstrap", agent.domain, agent.plist_path),
@@ -90,10 +90,10 @@ def install_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
 
 
 def uninstall_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
-    """What to run before the file is removed."""
+    """Return the commands before the file is removed."""
     return ((LAUNCHCTL, "bootout", f"{agent.domain}/{LABEL}"),)
 
 
 def status_command(agent: Agent) -> tuple[str, ...]:
-    """Its status is 0 when launchd knows the agent; what it prints is for people."""
+    """Return the command that exits with 0 when launchd knows the agent."""
     return (LAUNCHCTL, "print", f"{agent.domain}/{LABEL}")

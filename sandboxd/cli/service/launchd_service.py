@@ -21,8 +21,10 @@ from sandboxd_client.wire.location import make_directory
 
 
 def own_agent() -> Agent:
-    """The agent that starts this very program. The interpreter is named and not the console script, so that it works
-    from a virtual environment, pipx and uv alike."""
+    """Return the agent that starts this program.
+
+    It names the interpreter, not the console script, which works from a virtual environment, pipx and uv.
+    """
     return Agent(
         program=(sys.executable, "-I", "-m", "sandboxd"),
         home=os.path.expanduser("~"),
@@ -33,7 +35,7 @@ def own_agent() -> Agent:
 
 
 def install(agent: Agent) -> int:
-    """Again is the same as once. What runs already is replaced."""
+    """Install the agent, in the place of an older one."""
     try:
         make_directory(agent.socket)
         os.makedirs(os.path.dirname(agent.plist_path), exist_ok=True)
@@ -49,13 +51,13 @@ def install(agent: Agent) -> int:
     for words in steps:
         done = _launchctl(words)
         if done.returncode:
-            return fail(f"{' '.join(words)}: {_last_line(done)}", f"the agent is in {agent.plist_path}")
+            return fail(f"{' '.join(words)}: {_last_line(done)}", f"see the agent: plutil -p {agent.plist_path}")
     sys.stdout.write(f"installed: {agent.plist_path}\nlog: {agent.log_path}\n")
     return 0
 
 
 def uninstall(agent: Agent) -> int:
-    """Ends the daemon as well."""
+    """Remove the agent, and end its daemon."""
     for words in uninstall_commands(agent):
         _launchctl(words)
     existed = False
@@ -67,7 +69,7 @@ def uninstall(agent: Agent) -> int:
 
 
 def status(agent: Agent) -> int:
-    """0 when the file is there and launchd knows it."""
+    """Print the state; return 0 when the file exists and launchd knows the agent."""
     installed = os.path.exists(agent.plist_path)
     known = _launchctl(status_command(agent)).returncode == 0
     sys.stdout.write(

@@ -1,4 +1,4 @@
-"""`sandboxd service`: the daemon as something the system starts: a unit of your systemd, on macOS a launchd agent."""
+"""`sandboxd service`: a unit of the user's systemd, or an agent of launchd."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sandboxd.cli.daemon_client import show_help
 from sandboxd.cli.output import fail
 
 SYNTAX = "service (install [--now] | uninstall | status)"
-SUMMARY = "Let the system start the daemon: when somebody connects, and again when it fails."
-NOW = Option("--now", "install: start it now, and not at the next login")
+SUMMARY = "Let the system start the daemon: at the first connection, and after a failure."
+NOW = Option("--now", "install: start it now, not only at the next login")
 ACTIONS = ("install", "uninstall", "status")
 
 
@@ -20,10 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     if show_help(parsed, SYNTAX, SUMMARY, (NOW,)):
         return 0
     if len(parsed.words) != 1 or parsed.words[0] not in ACTIONS:
-        raise UsageError("say what to do with the service", f"one of: {', '.join(ACTIONS)}")
+        raise UsageError("the action is missing or unknown", f"name one of: {', '.join(ACTIONS)}")
     (action,) = parsed.words
     if "now" in parsed and action != "install":
-        raise UsageError("--now belongs to install", "sandboxd service install --now")
+        raise UsageError("--now is an option of install", "sandboxd service install --now")
     if sys.platform == "darwin":
         from sandboxd.cli.service import launchd_service as launchd
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
             return launchd.install(agent)
         return launchd.uninstall(agent) if action == "uninstall" else launchd.status(agent)
     if not sys.platform.startswith("linux"):
-        return fail("there is no service for this operating system yet", "start the daemon with: sandboxd serve")
+        return fail("sandboxd has no service for this operating system", "start the daemon with: sandboxd serve")
     from sandboxd.cli.service import systemd_service as systemd
 
     if action == "install":

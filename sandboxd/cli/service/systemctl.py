@@ -1,4 +1,4 @@
-"""The systemd of a user, asked through systemctl(1); and why it cannot be asked, in words that help."""
+"""The user's systemd, through systemctl(1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
 
 _TIMEOUT_S = 100.0
-"""Longer than a start or stop of our units may take by their own settings."""
+"""Longer than the time limits of the units for start and stop."""
 _SERVICE_PROPERTIES = (
     "LoadState,ActiveState,SubState,Result,MainPID,ExecMainStatus,FragmentPath,DropInPaths,NeedDaemonReload,UnitFileState,StatusText,"
     "NRestarts"
@@ -23,19 +23,19 @@ _SOCKET_PROPERTIES = "LoadState,ActiveState,Result,FragmentPath,NeedDaemonReload
 
 @dataclass(frozen=True, slots=True)
 class UserManager:
-    """`environment` is that of the caller. Every method raises SandboxdError."""
+    """The systemd of the user. Every method raises SandboxdError."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @classmethod
     def reached(cls) -> UserManager:
-        """The manager, when it answers; else the error says what is missing for that."""
+        """Return the manager if it answers, else raise the reason."""
         manager = cls()
         manager.unit_path()
         return manager
 
     def unit_path(self) -> tuple[str, ...]:
-        """The directories in which it looks for units, the first one wins."""
+        """Return the directories of units, in order of precedence."""
         return tuple(self._run("show", "--value", "-p", "UnitPath").split())
 
     def service(self) -> dict[str, str]:
@@ -45,21 +45,19 @@ class UserManager:
         return properties(self._run("show", "-p", _SOCKET_PROPERTIES, SOCKET))
 
     def program(self) -> str:
-        """The program that the service starts; empty when it has none."""
+        """Return the program of the service, or an empty text."""
         start = self._run("show", "--value", "-p", "ExecStart", SERVICE)
         return start.partition("path=")[2].partition(" ;")[0]
 
     def do(self, *words: str) -> None:
-        """Something that changes it."""
+        """Run a command that changes something."""
         self._run(*words)
 
     def _run(self, *words: str) -> str:
         program = programs.find("systemctl").path
         if program is None or not os.path.isdir("/run/systemd/system"):
-            what = "is not installed" if program is None else "is installed, and this machine was not started with it"
-            raise SandboxdError(
-                "no_systemd", f"there is no systemd here: it {what}", "start the daemon with: sandboxd serve"
-            )
+            why = "it is not installed" if program is None else "this host was not booted with it"
+            raise SandboxdError("no_systemd", f"cannot use systemd: {why}", "start the daemon with: sandboxd serve")
         try:
             done = subprocess.run(
                 [program, "--user", "--no-pager", "--no-ask-password", *words],
@@ -72,7 +70,7 @@ class UserManager:
             )
         except subprocess.TimeoutExpired:
             raise SandboxdError(
-                "systemd_failed", f"systemctl --user {' '.join(words)} does not come to an end"
+                "systemd_failed", f"systemctl --user {' '.join(words)} did not end in {_TIMEOUT_S:.0f} seconds"
             ) from None
         if done.returncode == 0:
             return done.stdout
@@ -86,11 +84,11 @@ class UserManager:
     def _unreachable(self, reason: str) -> SandboxdError:
         uid = os.getuid()
         runtime = f"/run/user/{uid}"
-        if os.path.exists(f"{runtime}/systemd/private"):  # it runs, and this shell does not know where: su, cron
+        if os.path.exists(f"{runtime}/systemd/private"):  # it runs, but the shell of su or cron has no variable for it
             hint = f"run: export XDG_RUNTIME_DIR={runtime}"
         else:
             hint = f"log in instead of using su or sudo, or as root: loginctl enable-linger {user_name(uid)}"
-        return SandboxdError("no_user_manager", f"no systemd of yours can be reached ({reason})", hint)
+        return SandboxdError("no_user_manager", f"cannot reach the systemd of this user: {reason}", hint)
 
 
 def user_name(uid: int) -> str:

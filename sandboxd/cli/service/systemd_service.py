@@ -1,7 +1,7 @@
 """`sandboxd service` on Linux: units of the user's systemd.
 
-Ours go to ~/.config/systemd/user. Where a distribution has installed units for everybody, those are used and nothing is
-written. A file that we did not write is neither overwritten nor removed.
+The units go to ~/.config/systemd/user. Units of a distribution are used as they are, and nothing is written. A file of
+another author is neither overwritten nor removed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _SOCKET_WANTED = ("sockets.target.wants", SOCKET)
 
 
 def shipped_units() -> dict[str, str]:
-    """The units as a distribution would install them: inside the package where it was installed from a wheel, beside
-    it in a checkout. Raises SandboxdError `units_missing`."""
+    """Return the shipped units, from the package or the checkout around it.
+
+    Raises SandboxdError `units_missing`.
+    """
     for directory in (_PACKAGE / "systemd", _PACKAGE.parent / "systemd"):
         if (directory / SERVICE).is_file():
             return {name: (directory / name).read_text() for name in UNITS}
@@ -44,15 +46,18 @@ def shipped_units() -> dict[str, str]:
 
 
 def own_directory() -> str:
-    """Where a person's own units are (systemd.unit(5))."""
+    """Return the directory of the user's units (systemd.unit(5))."""
     configured = os.environ.get("XDG_CONFIG_HOME", "")
     home = configured if configured.startswith("/") else os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(home, "systemd", "user")
 
 
 def own_service() -> Service:
-    """The service that starts this very program. The interpreter is named and not the console script: that works from a
-    virtual environment, pipx, uv tool and a distribution's package alike."""
+    """Return the service that starts this program.
+
+    It names the interpreter, not the console script, which works from a virtual environment, pipx, uv tool and a
+    distribution's package.
+    """
     environment = programs.without_code(os.environ)
     environment["PATH"] = os.pathsep.join(
         entry
@@ -65,7 +70,7 @@ def own_service() -> Service:
 
 
 def distribution_directory(unit_path: tuple[str, ...], own: str) -> str | None:
-    """Where units of ours are installed for everybody, if they are."""
+    """Return the directory of units that a distribution has installed, or None."""
     for directory in unit_path:
         if directory == own or directory.startswith("/run/"):
             continue
@@ -78,22 +83,22 @@ def distribution_directory(unit_path: tuple[str, ...], own: str) -> str | None:
 
 
 def install(*, now: bool) -> int:
-    """Again is the same as once. Without `now` what runs already goes on as it is."""
-    _refuse_a_wrong_person()
+    """Install the units. Without `now` a running daemon goes on as it is."""
+    _refuse_sudo()
     manager, own = UserManager.reached(), own_directory()
     unit_path = manager.unit_path()
-    theirs = distribution_directory(unit_path, own)
-    if theirs is not None and not any(os.path.lexists(os.path.join(own, name)) for name in UNITS):
-        where, changed = theirs, False
+    distributed = distribution_directory(unit_path, own)
+    if distributed is not None and not any(os.path.lexists(os.path.join(own, name)) for name in UNITS):
+        where, changed = distributed, False
     else:
         if own not in unit_path:
             raise SandboxdError(
                 "unit_directory_unknown",
                 f"systemd does not look for units in {own}",
-                "it was started with another HOME or XDG_CONFIG_HOME; install with the same ones",
+                "install with the HOME and XDG_CONFIG_HOME that systemd was started with",
             )
         service = own_service()
-        _refuse_a_fleeting_program(service)
+        _refuse_temporary_program(service)
         where, changed = own, _write_units(own, unit_texts(service, shipped_units()))
     by_hand = started_by_hand(manager)
     if by_hand and now:
@@ -118,25 +123,25 @@ def install(*, now: bool) -> int:
     return 0
 
 
-def _refuse_a_wrong_person() -> None:
+def _refuse_sudo() -> None:
     behind = os.environ.get("SUDO_USER") or os.environ.get("DOAS_USER") or ""
     if os.geteuid() == 0 and behind not in ("", "root"):
         raise SandboxdError(
             "service_of_root",
-            f"run by sudo this would be the service of root, and not that of {behind}",
-            "run it without sudo: a user's service needs no rights",
+            f"sudo would install the service of root, not of {behind}",
+            "run it without sudo",
         )
 
 
-def _refuse_a_fleeting_program(service: Service) -> None:
+def _refuse_temporary_program(service: Service) -> None:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if any(os.path.realpath(sys.prefix).startswith(f"{place.rstrip('/')}/") for place in (cache, "/tmp", "/run")):
         raise SandboxdError(
             "program_fleeting",
-            f"this sandboxd is in a place that is emptied now and then: {sys.prefix}",
-            "install it, for example with: uv tool install sandboxd, or: pipx install sandboxd",
+            f"cannot install a service for a program in a temporary directory: {sys.prefix}",
+            "install sandboxd first: uv tool install sandboxd, or: pipx install sandboxd",
         )
-    # What the service will have: nothing of this environment that Python could need.
+    # As in the service: without variables of this shell that Python may need.
     try:
         done = subprocess.run(
             [*service.program, "--version"], env={"PATH": os.defpath}, cwd="/", capture_output=True, text=True
@@ -148,20 +153,20 @@ def _refuse_a_fleeting_program(service: Service) -> None:
     if not ended:
         raise SandboxdError(
             "program_unusable",
-            f"{' '.join(service.program)} does not start outside this shell: {reason}",
-            "install sandboxd into a virtual environment and use the program that is there",
+            f"cannot start {' '.join(service.program)} outside this shell: {reason}",
+            "install sandboxd into a virtual environment, and run its sandboxd program",
         )
 
 
 def _write_units(directory: str, texts: dict[str, str]) -> bool:
-    """Whether something had to be written. Raises SandboxdError."""
+    """Write the units; return whether one has changed. Raises SandboxdError."""
     changed = False
     try:
         for name in texts:
             path = os.path.join(directory, name)
             if os.path.lexists(path) and version_of(path) is None:
                 raise SandboxdError(
-                    "unit_foreign", f"{path} was not written by sandboxd", "move it away, or start that one yourself"
+                    "unit_foreign", f"cannot overwrite {path}: sandboxd did not write it", "move it away"
                 )
         os.makedirs(directory, exist_ok=True)
         for name, text in texts.items():
@@ -181,13 +186,17 @@ def _write_units(directory: str, texts: dict[str, str]) -> bool:
 
 
 def _start(manager: UserManager, changed: bool) -> int:
-    """Start both, the service too: what keeps it from starting is to be seen now. New units restart a daemon;
-    commands go on (docs/restarts.md). Returns an exit status."""
+    """Start socket and service, so that a failure shows now; return an exit status.
+
+    New units restart a daemon; commands go on (docs/restarts.md).
+    """
     _forget_failures(manager)
     words = ["start", SOCKET, SERVICE]
     if changed and manager.service()["ActiveState"] == "active":
         words = ["restart", SERVICE]
-    if manager.socket()["ActiveState"] == "active" and not is_listening(usable_path()):  # it moves, or its file is gone
+    if manager.socket()["ActiveState"] == "active" and not is_listening(
+        usable_path()
+    ):  # its path has changed, or its file is gone
         manager.do("stop", SOCKET, SERVICE)
         words = ["start", SOCKET, SERVICE]
     try:
@@ -198,7 +207,7 @@ def _start(manager: UserManager, changed: bool) -> int:
 
 
 def _forget_failures(manager: UserManager) -> None:
-    """Earlier ones count towards the limit of starts."""
+    """Reset failures, which count towards the limit of starts."""
     for name in UNITS:
         with contextlib.suppress(SandboxdError):  # it is not loaded
             manager.do("reset-failed", name)
@@ -208,9 +217,9 @@ def _forget_failures(manager: UserManager) -> None:
 
 
 def uninstall() -> int:
-    """Ends the daemon as well. Without a manager that answers, the files go all the same."""
+    """Remove the units and end the daemon. Without systemd the files go all the same."""
     own = own_directory()
-    ours = [path for name in UNITS if version_of(path := os.path.join(own, name)) is not None]
+    written = [path for name in UNITS if version_of(path := os.path.join(own, name)) is not None]
     unreachable: SandboxdError | None = None
     try:
         manager = UserManager.reached()
@@ -224,26 +233,26 @@ def uninstall() -> int:
     except SandboxdError as error:
         unreachable = error
     wanted = os.path.join(own, *_SOCKET_WANTED)
-    for path in (*ours, *([wanted] if os.path.islink(wanted) else [])):
+    for path in (*written, *([wanted] if os.path.islink(wanted) else [])):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     for directory in (os.path.dirname(wanted), own):
-        with contextlib.suppress(OSError):  # only an empty one
+        with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(directory)
     if unreachable is None:
         manager.do("daemon-reload")
         _forget_failures(manager)
-        theirs = distribution_directory(manager.unit_path(), own)
-        if theirs is not None:
-            sys.stdout.write(f"those in {theirs} belong to your distribution and are only disabled\n")
-    elif ours:
-        warn(f"{unreachable.message}: what runs goes on")
-    sys.stdout.write("".join(f"removed: {path}\n" for path in ours) or "it was not installed\n")
+        distributed = distribution_directory(manager.unit_path(), own)
+        if distributed is not None:
+            sys.stdout.write(f"the units in {distributed} belong to the distribution and are only disabled\n")
+    elif written:
+        warn(f"{unreachable.message}: a running daemon goes on")
+    sys.stdout.write("".join(f"removed: {path}\n" for path in written) or "it was not installed\n")
     return 0
 
 
 def version_of(path: str) -> str | None:
-    """The version of sandboxd that wrote this unit; None when we did not."""
+    """Return the version of sandboxd that wrote a unit; None for other authors."""
     text = read_text(path)
     return None if text is None else written_version(text)
 
@@ -257,6 +266,6 @@ def read_text(path: str) -> str | None:
 
 
 def started_by_hand(manager: UserManager) -> int | None:
-    """The pid of a daemon at our socket that is not the unit's."""
+    """Return the pid of a daemon at the clients' socket that systemd did not start."""
     pid = daemon_pid(usable_path())
     return None if pid is None or str(pid) == manager.service()["MainPID"] else pid

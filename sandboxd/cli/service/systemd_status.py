@@ -1,7 +1,7 @@
-"""`sandboxd service status` on Linux: whether the units, the socket and the daemon agree. Exit status 0 when they do.
+"""`sandboxd service status` on Linux: whether units, socket and daemon agree.
 
-`agreement` decides, on facts that have been collected; every row of it is a way in which an upgrade, a move or a daemon
-started by hand can leave things apart.
+The exit status is 0 when they do. `agreement` is a table of what an upgrade, a move or a daemon started by hand leaves
+inconsistent.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ DISAGREE = 1
 
 @dataclass(frozen=True, slots=True)
 class UnitFacts:
-    """`service` and `socket` are properties of the units (systemctl(1), show). `files` are the texts of the units in
-    force, `expected` what this program would write; both empty where a distribution's units are used."""
+    """The inputs of `agreement`; `service` and `socket` are unit properties.
+
+    `files` are the texts of the units in force, `expected` those that this program would write; both are empty where
+    the units of a distribution are used.
+    """
 
     service: Mapping[str, str]
     socket: Mapping[str, str]
     clients: str
-    """The socket that clients with this environment look for."""
+    """The socket of clients with this environment."""
     files: Mapping[str, str]
     expected: Mapping[str, str]
     missing_program: str = ""
-    """The program that the unit starts, where it is not there."""
+    """The program of the unit, if it does not exist."""
     daemon: int | None = None
-    """The process that serves at the clients' socket."""
+    """The process that serves at the socket of clients."""
     daemon_version: str = ""
 
 
@@ -59,7 +62,7 @@ class UnitProblem:
 
 
 def agreement(facts: UnitFacts, version: str = __version__) -> list[UnitProblem]:
-    """What does not fit together, the first cause first."""
+    """List inconsistencies, the first cause first."""
     service, socket = facts.service, facts.socket
     if "loaded" not in (service["LoadState"], socket["LoadState"]):
         return [UnitProblem("it is not installed", "sandboxd service install --now")]
@@ -75,36 +78,36 @@ def agreement(facts: UnitFacts, version: str = __version__) -> list[UnitProblem]
         check(load not in ("loaded", "masked"), f"{name} is {load}", "sandboxd service install")
     check(
         bool(facts.missing_program),
-        f"the unit starts {facts.missing_program}, which is not there",
-        "install sandboxd again, and then: sandboxd service install --now",
+        f"the unit starts {facts.missing_program}, which does not exist",
+        "install sandboxd again, then run: sandboxd service install --now",
     )
     as_expected = facts.files.keys() <= facts.expected.keys() and all(
         says_the_same(text, facts.expected[name]) for name, text in facts.files.items()
     )
     if not as_expected and not facts.missing_program:
-        others = {written_version(text) or "somebody else" for text in facts.files.values()} - {version}
-        what = f"of another version ({', '.join(sorted(others))})" if others else "not what this sandboxd would write"
+        others = {written_version(text) or "another author" for text in facts.files.values()} - {version}
+        what = f"of another version ({', '.join(sorted(others))})" if others else "not as this sandboxd writes them"
         check(True, f"the units are {what}", "sandboxd service install --now")
     check(
         "yes" in (service.get("NeedDaemonReload"), socket.get("NeedDaemonReload")),
-        "the units on disk are newer than what systemd knows",
+        "systemd has not loaded the current units",
         "systemctl --user daemon-reload",
     )
     check(
         socket.get("UnitFileState") not in ("enabled", "static", "linked", ""),
-        f"{SOCKET} is {socket.get('UnitFileState')}: it does not start with your login",
+        f"{SOCKET} is {socket.get('UnitFileState')}: it does not start at login",
         f"systemctl --user enable {SOCKET}",
     )
-    said = f": {reason}" if (reason := why_it_cannot_start(service)) else ""
+    reason_text = f": {reason}" if (reason := why_it_cannot_start(service)) else ""
     check(
         service["ActiveState"] == "failed",
-        f"the service failed ({service['Result']}){said}",
+        f"the service failed ({service['Result']}){reason_text}",
         f"see: journalctl --user -u {SERVICE}; then: systemctl --user restart {SOCKET}",
     )
     listening = listening_paths(socket.get("Listen", ""))
     check(
         bool(listening) and facts.clients not in listening,
-        f"the socket is {', '.join(listening)}, and clients of this shell look for {facts.clients}",
+        f"the socket is {', '.join(listening)}, and clients of this shell use {facts.clients}",
         "set XDG_RUNTIME_DIR and SANDBOXD_SOCKET as at a login, or: sandboxd service install --now",
     )
     by_hand = facts.daemon is not None and str(facts.daemon) != service["MainPID"]
@@ -115,12 +118,12 @@ def agreement(facts: UnitFacts, version: str = __version__) -> list[UnitProblem]
     )
     check(
         socket["ActiveState"] != "active" and not by_hand,
-        f"the socket is {socket['ActiveState']}: clients start daemons of their own",
+        f"the socket is {socket['ActiveState']}: clients start other daemons",
         f"systemctl --user restart {SOCKET}",
     )
     check(
         bool(facts.daemon_version) and facts.daemon_version != version,
-        f"the daemon that runs is version {facts.daemon_version}, and this is {version}",
+        f"the running daemon is version {facts.daemon_version}, and this is {version}",
         "sandboxd restart",
     )
     return found
@@ -142,11 +145,11 @@ def collect(manager: UserManager) -> UnitFacts:
     files = {name: text for name in UNITS if (text := read_text(os.path.join(own, name))) is not None}
     try:
         expected = unit_texts(own_service(), shipped_units()) if files else {}
-    except SandboxdError:  # this program was installed without them
+    except SandboxdError:  # this installation has no units
         expected = {}
     daemon = daemon_pid(clients)
     version = ""
-    if daemon is not None:  # else the question would start one
+    if daemon is not None:  # a client would start a daemon
         try:
             with Client(clients, autostart=False) as box:
                 version = box.status().version
@@ -168,10 +171,10 @@ def collect(manager: UserManager) -> UnitFacts:
 def _rows(facts: UnitFacts) -> list[tuple[str, str]]:
     service, socket = facts.service, facts.socket
     written = written_version(facts.files.get(SERVICE, ""))
-    by = f"written by sandboxd {written}" if written else "of your distribution"
+    by = f"written by sandboxd {written}" if written else "of the distribution"
     rows = [("units", f"{service['FragmentPath']} ({by})" if service.get("FragmentPath") else "none")]
     for path in filter(None, service.get("DropInPaths", "").split(" ")):
-        rows.append(("", f"{path} (yours)"))
+        rows.append(("", f"{path} (of the user)"))
     listening = ", ".join(listening_paths(socket.get("Listen", ""))) or "nowhere"
     rows.append(
         ("socket", f"{socket['ActiveState']}, {socket.get('UnitFileState') or 'not installed'}, at {listening}")

@@ -1,7 +1,7 @@
-"""The units of a user's systemd (systemd.unit(5), systemd.service(5)): what is written for one person. Pure.
+"""The units of a user's systemd (systemd.unit(5), systemd.service(5)). Pure.
 
-What stands in them is in `systemd/` of the source tree, which a distribution installs as it is. `unit_texts` replaces
-what differs: the program, where it looks for others, and a socket in another place than the usual one.
+Their text is in `systemd/` of the source tree, which a distribution installs as it is. `unit_texts` replaces the
+program, its environment, and a socket in another place than the default.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ SOCKET = "sandboxd.socket"
 UNITS = (SERVICE, SOCKET)
 
 CANNOT_START = 125
-"""The exit status of `sandboxd serve` that is no accident; the unit knows it too (RestartPreventExitStatus=)."""
+"""The exit status of a `sandboxd serve` that refuses to start; see RestartPreventExitStatus= in the unit."""
 
 MARK = "# Written by sandboxd "
-"""How a file begins that we may overwrite and remove. The version that wrote it follows."""
+"""The start of a file that sandboxd may overwrite and remove, before the version that wrote it."""
 
 KEPT_VARIABLES = ("PATH", "SANDBOXD_CONFIG_HOME", "SANDBOXD_FLAG_SETTINGS", "SANDBOXD_LOG_LEVEL")
-"""Of the environment in which the service is installed. The manager of a user has an environment of its own, and with
-it another PATH: bubblewrap would be found at a prompt and not by the daemon."""
+"""Variables of the installing shell that the unit keeps. The user's systemd has another environment and PATH, in which
+bubblewrap might not be found."""
 
 _EXEC_START = "ExecStart="
 _LISTEN = "ListenStream="
@@ -29,8 +29,10 @@ _LISTEN = "ListenStream="
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the units of one person are made from. `program` are the words that start the daemon, absolute ones;
-    `socket` is where clients look, None for the place that the unit names in any case."""
+    """The inputs of the units; `program` is the absolute argv of the daemon.
+
+    `socket` is the socket of clients; None for the default, which the unit names.
+    """
 
     program: tuple[str, ...]
     version: str
@@ -39,19 +41,19 @@ class Service:
 
 
 def unit_texts(service: Service, originals: Mapping[str, str]) -> dict[str, str]:
-    """The units by name, made from those that we ship."""
+    """Return the texts of the units by name, made from the shipped ones."""
     head = (
         f"{MARK}{service.version} (sandboxd service install), which overwrites it.\n"
-        "# Changes of your own belong into a file beside it: systemctl --user edit "
+        "# Put changes into a file beside it: systemctl --user edit "
     )
     variables = [f"{name}={service.environment[name]}" for name in KEPT_VARIABLES if service.environment.get(name)]
     start = [f"Environment={quoted(variable)}\n" for variable in variables]
-    # The colon (systemd 244) keeps a dollar sign in a path from being taken for a variable.
+    # The colon (systemd 244) prevents the expansion of a dollar sign in a path.
     start.append(f"{_EXEC_START}:{' '.join(map(quoted, (*service.program, 'serve')))}\n")
     service_text = _replaced(originals[SERVICE], _EXEC_START, "".join(start))
     socket_text = originals[SOCKET]
     if service.socket is not None:
-        # No quotes here: the rest of the line is the path.
+        # Without quotes: the rest of the line is the path.
         socket_text = _replaced(socket_text, _LISTEN, f"{_LISTEN}{service.socket.replace('%', '%%')}\n")
     texts = {SERVICE: service_text, SOCKET: socket_text}
     return {name: f"{head}{name}\n{text}" for name, text in texts.items()}
@@ -64,8 +66,11 @@ def _replaced(text: str, key: str, line: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """One word of a command line or an assignment, whatever is in it: percent signs doubled (specifiers), and in
-    double quotes with C-style escapes where it could be read as more than a word ("Quoting" in systemd.syntax(7))."""
+    """Quote one word for a unit ("Quoting" in systemd.syntax(7)).
+
+    Percent signs are doubled (specifiers). A word that could be read as several gets double quotes with C-style
+    escapes.
+    """
     word = word.replace("%", "%%")
     if word and not any(character in " \t\n\r\"'\\;" or ord(character) < 32 for character in word):
         return word
@@ -74,7 +79,7 @@ def quoted(word: str) -> str:
 
 
 def says_the_same(text: str, other: str) -> bool:
-    """Whether two units differ at most in the environment, which is that of the shell in which they were made."""
+    """Return whether two units differ at most in `Environment=`."""
     first, second = (
         [line for line in one.splitlines() if not line.startswith("Environment=")] for one in (text, other)
     )
@@ -82,20 +87,20 @@ def says_the_same(text: str, other: str) -> bool:
 
 
 def written_version(text: str) -> str | None:
-    """The version of sandboxd that wrote this unit; None when it is somebody else's."""
+    """Return the version of sandboxd that wrote a unit; None for other authors."""
     return text[len(MARK) :].split(" ", 1)[0] if text.startswith(MARK) else None
 
 
 def properties(output: str) -> dict[str, str]:
-    """What `systemctl show` prints: NAME=VALUE lines. Of a name that comes twice the last one counts."""
+    """Parse the NAME=VALUE lines of `systemctl show`; of two the last one counts."""
     return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
 
 
 def why_it_cannot_start(service: Mapping[str, str]) -> str:
-    """What the daemon said when it refused to start, by the properties of its unit; empty when it did not refuse."""
+    """Return the status text of a daemon that refused to start, or an empty text."""
     return service.get("StatusText", "") if service.get("ExecMainStatus") == str(CANNOT_START) else ""
 
 
 def listening_paths(listen: str) -> tuple[str, ...]:
-    """The property `Listen` of a socket unit: `/run/…/sandboxd.sock (Stream)`, several ones separated by spaces."""
+    """Parse the property `Listen`: `/run/…/sandboxd.sock (Stream) …`."""
     return tuple(part.strip() for part in listen.replace(" (Stream)", "\n").splitlines() if part.strip())
