@@ -1,17 +1,19 @@
-"""The composition root: the one place where the parts of the daemon are made and put together, from top to bottom. The
-process around it is `app.process`.
+"""The composition root: the only module that makes the parts of the daemon and connects them.
 
-What is entered first is left last, so the end is the beginning read backwards: no more calls, sessions and their
-commands ended, the bridge closed, the socket and the lock removed, and at the very last the connections hung up. A
-client that asked for the end knows by that, that another daemon can be started.
+The parts end in the reverse order of their start. Calls stop first, then sessions and their commands end, the bridge
+closes, and the socket and the lock are removed. Connections are closed last: a client that asked for the end learns by
+it that another daemon can be started. `app.process` is the process around the daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
@@ -19,10 +21,9 @@ from sandboxd.app.commands import explaining, explaining_sockets, make_proxies_o
 from sandboxd.app.configuration import DaemonConfig
 from sandboxd.app.crash_records import crash_entries
 from sandboxd.app.handover import DaemonRecord, Predecessor, RunningDaemon, TakingOver, hand_over
-from sandboxd.app.platform import Assemble, BackendContext, platform_factory
+from sandboxd.app.platform import Assemble, BackendContext, Platform
 from sandboxd.daemon.audit.audit_recorder import AuditRecorder
-from sandboxd.daemon.idle import stop_when_idle
-from sandboxd.daemon.lifecycle import StopRequest
+from sandboxd.daemon.lifecycle import StopRequest, stop_when_idle
 from sandboxd.daemon.metrics import Gauge, Metrics
 from sandboxd.daemon.permissions import PermissionQueries, rule_writer
 from sandboxd.daemon.policies import Policies
@@ -37,11 +38,12 @@ from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import Daemon
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.handover.document import Incoming
-from sandboxd.host.directories import temporary_base
-from sandboxd.policy.hosts.parent_proxies import read_environment
+from sandboxd.host.directories import TemporaryBase, temporary_base
+from sandboxd.plan.request import Place
+from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.proxy.fair_share import Turns
-from sandboxd.rpc.connection import RpcConnection as ClientConnection
+from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.shares import Workers
@@ -53,6 +55,55 @@ from sandboxd.runtime.session import SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed
+
+
+def platform_factory(name: str) -> Assemble:
+    """Return the function that makes the back end of a platform. Imports only that back end."""
+    if name == "macos":
+        from sandboxd.app.macos import macos_platform
+
+        return macos_platform
+    from sandboxd.app.linux import linux_platform
+
+    return linux_platform
+
+
+@dataclass(frozen=True, slots=True)
+class _Directories:
+    runtime: str
+    lock: DirectoryLock
+    base: TemporaryBase
+    temporary: TemporaryRoot
+
+
+@dataclass(frozen=True, slots=True)
+class _Observers:
+    events: Events
+    audit: AuditRecorder
+    metrics: Metrics
+    feed: ViolationFeed
+
+
+@dataclass(frozen=True, slots=True)
+class _Runtime:
+    place: Callable[..., Place]
+    prompts: Prompts
+    trusting: Trusting
+    proxies: EnvironmentProxies
+    sessions: Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    policy: PolicyQueries
+    permissions: PermissionQueries
+    violations: ViolationQueries
+    subscriptions: SettingsSubscriptions
+
+    async def connection_lost(self, sessions: Sessions, connection: RpcConnection) -> None:
+        self.permissions.connection_lost(connection)
+        self.violations.connection_lost(connection)
+        await sessions.connection_lost(connection)
 
 
 @asynccontextmanager
@@ -67,191 +118,282 @@ async def run_daemon(
     before: Incoming | None = None,
     store: descriptor_store.Store | None = None,
 ) -> AsyncIterator[Daemon]:
-    """A daemon that serves as long as the context lasts; `stop` only tells whoever entered it that it should end.
-    `program` is what can be executed in its place, `before` what another daemon has left for this one, `store` where it
-    keeps what a crash must not lose. Raises HostError, SettingsError or CallerError when it cannot serve; then nothing
-    is left behind."""
-    predecessor = Predecessor(before)
-    earlier = predecessor.daemon
-    startup = startup or StartUp()
+    """Serve as long as the context lasts.
+
+    `stop` receives requests to end; the caller has to leave the context. `program` can be executed in place of this
+    daemon, `before` is the state of an earlier daemon, `store` holds the state that a crash must not lose. Raises
+    HostError, SettingsError or CallerError when the daemon cannot serve; then nothing is left behind.
+    """
+    stop, startup = stop or StopRequest(), startup or StartUp()
     async with AsyncExitStack() as stack:
+        steps = _Steps(config, log, stack, Predecessor(before))
         turns = Turns()
         asyncio.get_running_loop().set_default_executor(Workers())
         connections = Connections(turns.hurry)
         stack.callback(connections.hang_up)
-
-        # directories and the right to be the daemon of this one
-        directory = prepare_directory(config.socket)
-        lock = DirectoryLock(directory, -1 if earlier is None else earlier.lock)
-        stack.callback(lock.release)
-        base = temporary_base(os.geteuid(), directory, config.temporary)
-        temporary = await stack.enter_async_context(
-            TemporaryRoot(base.path, None if earlier is None else earlier.temporary)
-        )
-
+        directories = await steps.directories()
         startup.reached("directories")
-
-        # settings
-        policies = Policies(
-            config.settings_places(own_paths=(directory, base.path), lock_directory=base.path),
-            log,
-            generation=0 if earlier is None else earlier.generation,
-        )
-        trust = policies.places.trust
+        policies = steps.policies(directories)
         reloading = Reloading(policies, log)
         await stack.enter_async_context(reloading.following())
-
         startup.reached("settings")
-
-        # what runs commands
-        backend_context = BackendContext(
-            directory, base.path, lambda: policies.own.now.policy, config.environment, log, predecessor.incoming
-        )
-        machine = await stack.enter_async_context((assemble or platform_factory(config.platform))(backend_context))
+        platform = await steps.platform(directories, policies, assemble)
         startup.reached("back end")
-        resolver = PinnedResolver(config.pins, SystemResolver())
-        events = Events()
-        audit = await stack.enter_async_context(
-            AuditRecorder(lambda: policies.own.now.policy.audit, config.home, log).running()
-        )
-        events.guard(audit.guard)
-        events.listen(audit.listen)
-        metrics = Metrics(
-            (
-                Gauge("policy_generation", "Number of the policy in force", lambda: policies.generation),
-                Gauge("sessions", "Open sessions", lambda: len(sessions.all())),
-                Gauge(
-                    "commands", "Prepared and running commands", lambda: sum(len(s.commands()) for s in sessions.all())
-                ),
-                Gauge("tunnels", "Connections of commands that are open now", lambda: sessions.connections),
-                Gauge("audit_lines_lost", "Lines that could not be written to the audit log", lambda: audit.state.lost),
-            )
-        )
-        events.listen(metrics.listen)
-        trusting = Trusting(policies, log)
-        stack.callback(trusting.close)
-        prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
-        proxies = read_environment(config.environment)
-        feed = ViolationFeed(events.tell, None if earlier is None else earlier.feed)
-        name_files = await asyncio.to_thread(_write_name_files, temporary.path, earlier is not None)
-        place = placing(
-            config.home, directory, base.path, machine, name_files, lambda: (*audit.directories(), trust.directory)
-        )
-        parts = SessionParts(
-            backend=machine.backend,
-            planner=machine.planner,
-            temporary=temporary,
-            place=place,
-            make_proxies=make_proxies_of(resolver, prompts, proxies, events, metrics, turns),
-            session_ended=prompts.end_session,
-            violations=feed,
-            events=events,
-            proxies=proxies,
-            look_at_settings=policies.look,
-            record_places=policies.places.record,
-            find_sockets=machine.find_sockets,
-        )
-        crash_store: CrashStore | None = None
-        if store is not None and machine.launch_handover is not None:
-            crash_store = CrashStore(store, lambda is_old_enough: crash_entries(running, is_old_enough), log)
-            stack.push_async_callback(crash_store.close)
-            events.listen(crash_store.listen)
-        sessions = await stack.enter_async_context(
-            Sessions(parts, None if crash_store is None else crash_store.session)
-        )
-        policies.on_change(lambda outcome: sessions.policy_changed())
-        policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
-        stop = stop or StopRequest()
+        observers = await steps.observers(policies)
+        crash_store = steps.crash_store(store, platform, observers)
+        runtime = await steps.runtime(directories, policies, platform, observers, crash_store, turns)
+        sessions = runtime.sessions
         stack.callback(_apply_grace, stop, sessions)
-
-        # the door
-        questions = PolicyQueries(
-            policies,
-            sessions,
-            machine.backend,
-            explaining(machine.planner, place, temporary),
-            explaining_sockets(machine.planner, place, temporary),
-            config.environment,
-            config.platform,
-            log.warning,
-        )
-        grants_revoked = crash_store.grants_revoked if crash_store is not None else lambda session_id: None
-        permissions = PermissionQueries(prompts, questions, sessions, grants_revoked, policies.places.home)
-        blocked = ViolationQueries(
-            feed,
-            sessions,
-            slow_reports=config.platform == "macos",
-            key=None if earlier is None else earlier.annotation_key,
-        )
+        queries = steps.queries(directories, policies, platform, observers, crash_store, runtime)
+        running = steps.running(directories, policies, platform, observers, crash_store, runtime, queries, connections)
         daemon = Daemon(
             socket=config.socket,
             policies=policies,
             reloading=reloading,
-            subscriptions=SettingsSubscriptions(policies),
+            subscriptions=queries.subscriptions,
             sessions=sessions,
-            questions=questions,
-            permissions=permissions,
-            trusting=trusting,
-            blocked=blocked,
-            backend=machine.backend,
-            events=events,
-            audit=audit,
-            metrics=metrics,
-            steps=machine.steps,
-            layers=machine.layers,
+            questions=queries.policy,
+            permissions=queries.permissions,
+            trusting=runtime.trusting,
+            blocked=queries.violations,
+            backend=platform.backend,
+            events=observers.events,
+            audit=observers.audit,
+            metrics=observers.metrics,
+            steps=platform.steps,
+            layers=platform.layers,
             stop=stop,
-            warnings=tuple(filter(None, [base.warning])),
-            scan_warnings=machine.scan_warnings,
-            machine_warnings=lambda: (
-                *machine.warnings(),
-                *machine.scan_warnings(),
-                *(() if crash_store is None else crash_store.warnings),
-            ),
-            proxies=proxies,
+            warnings=tuple(filter(None, [directories.base.warning])),
+            scan_warnings=platform.scan_warnings,
+            machine_warnings=partial(_machine_warnings, platform, crash_store),
+            proxies=runtime.proxies,
             startup=startup,
-            activated=config.passed is not None or (earlier is not None and not earlier.listener.own),
-            restarting=Restarting(program, machine.launch_handover is not None, policies.broken),
-            hand_over=lambda: hand_over(running),
+            activated=steps.is_activated,
+            restarting=Restarting(program, platform.launch_handover is not None, policies.broken),
+            hand_over=partial(hand_over, running),
+            restarts=running.restarts,
+            started_at=running.started_at,
         )
-        if earlier is not None:
-            daemon.restarts = earlier.restarts + 1
-            if not predecessor.incoming.crashed:
-                daemon.started_at = earlier.started_at
-        listening = _listening(config, earlier)
-        stack.callback(listening.close)
-        dispatcher = Dispatcher(daemon, log, controlled=events.tell)
+        dispatcher = Dispatcher(daemon, log, controlled=observers.events.tell)
+        lost = partial(queries.connection_lost, sessions)
 
-        async def lost(connection: ClientConnection) -> None:
-            permissions.connection_lost(connection)
-            blocked.connection_lost(connection)
-            await sessions.connection_lost(connection)
+        def resumed(record: ConnectionRecord) -> RpcConnection:
+            return connections.make(dispatcher, log, lost, lambda _: record.caller)
 
-        running = RunningDaemon(
-            lock, listening, temporary, policies, prompts, feed, blocked, daemon.subscriptions, permissions, sessions,
-            connections, machine.launch_handover, daemon, crash_store,
-        )  # fmt: skip
-        taking_over = TakingOver(
-            predecessor, running, lambda record: connections.make(dispatcher, log, lost, lambda _: record.caller), log
-        )
+        taking_over = TakingOver(steps.predecessor, running, resumed, log)
         taking_over.sessions()
         daemon.restarted = await taking_over.settle()
         if crash_store is not None:
-            crash_store.start()
-        await stack.enter_async_context(connections.serving(listening, dispatcher, log, lost))
+            crash_store.start(partial(crash_entries, running))
+        await stack.enter_async_context(connections.serving(running.listening, dispatcher, log, lost))
         await taking_over.connect()
-        lock.has_served = True
+        directories.lock.has_served = True
         startup.reached("socket")
-        if config.idle_exit_s is not None:
-            idle = stop_when_idle(
-                config.idle_exit_s, lambda: bool(connections or sessions.all()), lambda: connections.admitted, stop
-            )
-            stack.callback(asyncio.get_running_loop().create_task(idle, name="idle-exit").cancel)
+        steps.end_when_idle(connections, sessions, stop)
         yield daemon
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of a start. Each returns one part; its clean-up is on `stack`."""
+
+    config: DaemonConfig
+    log: FilteringBoundLogger
+    stack: AsyncExitStack
+    predecessor: Predecessor
+
+    @property
+    def earlier(self) -> DaemonRecord | None:
+        return self.predecessor.daemon
+
+    @property
+    def is_activated(self) -> bool:
+        """Return whether a service manager owns the listening socket."""
+        return self.config.passed is not None or (self.earlier is not None and not self.earlier.listener.own)
+
+    async def directories(self) -> _Directories:
+        """Make the private directories and take the lock of the only daemon in them."""
+        earlier = self.earlier
+        runtime = prepare_directory(self.config.socket)
+        lock = DirectoryLock(runtime, -1 if earlier is None else earlier.lock)
+        self.stack.callback(lock.release)
+        base = temporary_base(os.geteuid(), runtime, self.config.temporary)
+        root = TemporaryRoot(base.path, None if earlier is None else earlier.temporary)
+        return _Directories(runtime, lock, base, await self.stack.enter_async_context(root))
+
+    def policies(self, directories: _Directories) -> Policies:
+        base = directories.base.path
+        places = self.config.settings_places(own_paths=(directories.runtime, base), lock_directory=base)
+        return Policies(places, self.log, generation=0 if self.earlier is None else self.earlier.generation)
+
+    async def platform(self, directories: _Directories, policies: Policies, assemble: Assemble | None) -> Platform:
+        context = BackendContext(
+            directories.runtime,
+            directories.base.path,
+            lambda: policies.own.now.policy,
+            self.config.environment,
+            self.log,
+            self.predecessor.incoming,
+        )
+        return await self.stack.enter_async_context((assemble or platform_factory(self.config.platform))(context))
+
+    async def observers(self, policies: Policies) -> _Observers:
+        events = Events()
+        recorder = AuditRecorder(lambda: policies.own.now.policy.audit, self.config.home, self.log)
+        audit = await self.stack.enter_async_context(recorder.running())
+        events.guard(audit.guard)
+        events.listen(audit.listen)
+        metrics = Metrics()
+        events.listen(metrics.listen)
+        feed = ViolationFeed(events.tell, None if self.earlier is None else self.earlier.feed)
+        return _Observers(events, audit, metrics, feed)
+
+    def crash_store(
+        self, store: descriptor_store.Store | None, platform: Platform, observers: _Observers
+    ) -> CrashStore | None:
+        if store is None or platform.launch_handover is None:
+            return None
+        crash_store = CrashStore(store, self.log)
+        self.stack.push_async_callback(crash_store.close)
+        observers.events.listen(crash_store.listen)
+        return crash_store
+
+    async def runtime(
+        self,
+        directories: _Directories,
+        policies: Policies,
+        platform: Platform,
+        observers: _Observers,
+        crash_store: CrashStore | None,
+        turns: Turns,
+    ) -> _Runtime:
+        config, events, temporary = self.config, observers.events, directories.temporary
+        resolver = PinnedResolver(config.pins, SystemResolver())
+        trusting = Trusting(policies, self.log)
+        self.stack.callback(trusting.close)
+        prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
+        proxies = read_environment(config.environment)
+        name_files = await asyncio.to_thread(_write_name_files, temporary.path, self.earlier is not None)
+        place = placing(
+            config.home,
+            directories.runtime,
+            directories.base.path,
+            platform,
+            name_files,
+            lambda: (*observers.audit.directories(), policies.places.trust.directory),
+        )
+        parts = SessionParts(
+            backend=platform.backend,
+            planner=platform.planner,
+            temporary=temporary,
+            place=place,
+            make_proxies=make_proxies_of(resolver, prompts, proxies, events, observers.metrics, turns),
+            session_ended=prompts.end_session,
+            violations=observers.feed,
+            events=events,
+            proxies=proxies,
+            look_at_settings=policies.look,
+            record_places=policies.places.record,
+            find_sockets=platform.find_sockets,
+        )
+        sessions = await self.stack.enter_async_context(
+            Sessions(parts, None if crash_store is None else crash_store.session)
+        )
+        policies.on_change(lambda outcome: sessions.policy_changed())
+        policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
+        observers.metrics.add_gauges(_gauges(policies, sessions, observers.audit))
+        return _Runtime(place, prompts, trusting, proxies, sessions)
+
+    def queries(
+        self,
+        directories: _Directories,
+        policies: Policies,
+        platform: Platform,
+        observers: _Observers,
+        crash_store: CrashStore | None,
+        runtime: _Runtime,
+    ) -> _Queries:
+        config, sessions = self.config, runtime.sessions
+        policy = PolicyQueries(
+            policies,
+            sessions,
+            platform.backend,
+            explaining(platform.planner, runtime.place, directories.temporary),
+            explaining_sockets(platform.planner, runtime.place, directories.temporary),
+            config.environment,
+            config.platform,
+            self.log.warning,
+        )
+        grants_revoked = crash_store.grants_revoked if crash_store is not None else lambda session_id: None
+        permissions = PermissionQueries(runtime.prompts, policy, sessions, grants_revoked, policies.places.home)
+        violations = ViolationQueries(
+            observers.feed,
+            sessions,
+            slow_reports=config.platform == "macos",
+            key=None if self.earlier is None else self.earlier.annotation_key,
+        )
+        return _Queries(policy, permissions, violations, SettingsSubscriptions(policies))
+
+    def running(
+        self,
+        directories: _Directories,
+        policies: Policies,
+        platform: Platform,
+        observers: _Observers,
+        crash_store: CrashStore | None,
+        runtime: _Runtime,
+        queries: _Queries,
+        connections: Connections,
+    ) -> RunningDaemon:
+        """Open the listening socket, and collect the parts with state to hand over."""
+        listening = _listening(self.config, self.earlier)
+        self.stack.callback(listening.close)
+        earlier, crashed = self.earlier, self.predecessor.incoming.crashed
+        return RunningDaemon(
+            lock=directories.lock,
+            listening=listening,
+            temporary=directories.temporary,
+            policies=policies,
+            prompts=runtime.prompts,
+            feed=observers.feed,
+            blocked=queries.violations,
+            subscriptions=queries.subscriptions,
+            permissions=queries.permissions,
+            sessions=runtime.sessions,
+            connections=connections,
+            launch_handover=platform.launch_handover,
+            started_at=time.time() if earlier is None or crashed else earlier.started_at,
+            restarts=0 if earlier is None else earlier.restarts + 1,
+            crash_store=crash_store,
+        )
+
+    def end_when_idle(self, connections: Connections, sessions: Sessions, stop: StopRequest) -> None:
+        """Start the timer of `serve --idle-exit`."""
+        if self.config.idle_exit_s is None:
+            return
+        idle = stop_when_idle(
+            self.config.idle_exit_s, lambda: bool(connections or sessions.all()), lambda: connections.admitted, stop
+        )
+        self.stack.callback(asyncio.get_running_loop().create_task(idle, name="idle-exit").cancel)
+
+
+def _gauges(policies: Policies, sessions: Sessions, audit: AuditRecorder) -> tuple[Gauge, ...]:
+    return (
+        Gauge("policy_generation", "Number of the policy in force", lambda: policies.generation),
+        Gauge("sessions", "Open sessions", lambda: len(sessions.all())),
+        Gauge("commands", "Prepared and running commands", lambda: sum(len(s.commands()) for s in sessions.all())),
+        Gauge("tunnels", "Connections of commands that are open now", lambda: sessions.connections),
+        Gauge("audit_lines_lost", "Lines that could not be written to the audit log", lambda: audit.state.lost),
+    )
+
+
+def _machine_warnings(platform: Platform, crash_store: CrashStore | None) -> tuple[str, ...]:
+    return (*platform.warnings(), *platform.scan_warnings(), *(() if crash_store is None else crash_store.warnings))
 
 
 def _listening(config: DaemonConfig, earlier: DaemonRecord | None) -> ListeningSocket:
     if earlier is not None and earlier.listener.socket >= 0:
-        if config.passed is not None:  # the same one once more
+        if config.passed is not None:  # the same socket, passed again
             config.passed.socket.close()
         return ListeningSocket.resumed(earlier.listener)
     return config.passed or listen(config.socket)
@@ -262,6 +404,6 @@ def _write_name_files(directory: str, inherited: bool) -> tuple[tuple[str, str],
 
 
 def _apply_grace(stop: StopRequest, sessions: Sessions) -> None:
-    """Whoever asked for the end may have said how long commands have."""
+    """Use the time between TERM and KILL that the request to end named."""
     if stop.grace_s is not None:
         sessions.grace_s = stop.grace_s

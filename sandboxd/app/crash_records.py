@@ -57,8 +57,8 @@ def _daemon(parts: RunningDaemon, outgoing: Outgoing) -> bool:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            started_at=parts.daemon.started_at,
-            restarts=parts.daemon.restarts,
+            started_at=parts.started_at,
+            restarts=parts.restarts,
         ),
     )
     return True

@@ -21,7 +21,6 @@ from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restart.crash_store import CrashStore
 from sandboxd.daemon.restart.restarting import Restarted
 from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
-from sandboxd.daemon.state import Daemon
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import DaemonError
 from sandboxd.handover.document import Incoming, Outgoing, Part
@@ -93,7 +92,8 @@ class RunningDaemon:
     sessions: Sessions
     connections: Connections
     launch_handover: LaunchHandover | None
-    daemon: Daemon = field(repr=False)
+    started_at: float
+    restarts: int
     crash_store: CrashStore | None = None
 
 
@@ -145,8 +145,8 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            started_at=parts.daemon.started_at,
-            restarts=parts.daemon.restarts,
+            started_at=parts.started_at,
+            restarts=parts.restarts,
             since=since,
         ),
     )

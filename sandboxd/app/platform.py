@@ -78,14 +78,3 @@ class Platform:
 
 
 Assemble = Callable[[BackendContext], AbstractAsyncContextManager[Platform]]
-
-
-def platform_factory(platform: str) -> Assemble:
-    """The back end of a platform: chosen here and nowhere else."""
-    if platform == "macos":
-        from sandboxd.app.macos import macos_platform  # what it imports is of no use elsewhere
-
-        return macos_platform
-    from sandboxd.app.linux import linux_platform
-
-    return linux_platform

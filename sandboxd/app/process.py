@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.app.compose import run_daemon
+from sandboxd.app.compose import platform_factory, run_daemon
 from sandboxd.app.configuration import DaemonConfig, ServeArguments, configure
-from sandboxd.app.platform import platform_factory
 from sandboxd.daemon.lifecycle import (
     ServiceManager,
     StopRequest,

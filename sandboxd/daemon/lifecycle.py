@@ -163,3 +163,18 @@ def raise_descriptor_limit() -> int:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+async def stop_when_idle(
+    seconds: float, is_busy: Callable[[], bool], uses: Callable[[], int], stop: Callable[[str], None]
+) -> None:
+    """Ask for the end after `seconds` without use; it takes up to twice as long.
+
+    `uses` counts the uses since the start, so that one that begins and ends between two checks counts too.
+    """
+    while True:
+        before = uses()
+        await asyncio.sleep(seconds)
+        if uses() == before and not is_busy():
+            stop(f"idle for {seconds:g} s")
+            return

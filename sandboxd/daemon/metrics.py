@@ -46,10 +46,10 @@ class Gauge:
 
 
 class Metrics:
-    """One per daemon. `gauges` are read when the figures are asked for."""
+    """The counters and histograms of one daemon."""
 
-    def __init__(self, gauges: tuple[Gauge, ...]) -> None:
-        registry = self._registry = CollectorRegistry(auto_describe=False)  # the gauges can be read later only
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry(auto_describe=False)  # a description would read the gauges
         self._questions: dict[str, float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -72,7 +72,10 @@ class Metrics:
         self._wrap_seconds = histogram("wrap_seconds", "How long preparing a sandbox took", _FAST)
         self._gate_seconds = histogram("gate_seconds", "How long a decision on a host took, people not counted", _FAST)
         self._answer_seconds = histogram("answer_seconds", "How long people took to answer", _PEOPLE)
-        registry.register(_Looked((*gauges, *_PROCESS)))
+
+    def add_gauges(self, gauges: tuple[Gauge, ...]) -> None:
+        """Report these and those of the process from now on."""
+        self._registry.register(_Looked((*gauges, *_PROCESS)))
 
     def text(self) -> str:
         """Everything, in the text format of Prometheus."""

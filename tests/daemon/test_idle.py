@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from sandboxd.daemon.idle import stop_when_idle
-from sandboxd.daemon.lifecycle import StopRequest
+from sandboxd.daemon.lifecycle import StopRequest, stop_when_idle
 from support.daemons import StartDaemon
 from support.users import Identity
 

@@ -43,13 +43,11 @@ IsOldEnough = Callable[[str], bool]
 
 
 class CrashStore:
-    """`wanted` says what is to be kept now. `start` it, and `close` it when there is nothing more to lose."""
+    """The crash entries of one daemon. Nothing is stored before `start` or after `close`."""
 
-    def __init__(
-        self, store: Store, wanted: Callable[[IsOldEnough], Iterable[CrashEntry]], log: FilteringBoundLogger
-    ) -> None:
+    def __init__(self, store: Store, log: FilteringBoundLogger) -> None:
         self._store = store
-        self._wanted = wanted
+        self._wanted: Callable[[IsOldEnough], Iterable[CrashEntry]] = lambda is_old_enough: ()
         self._log = log
         self._entries: dict[str, _Entry] = {}
         self._young: dict[str, float] = {}
@@ -60,7 +58,7 @@ class CrashStore:
         self._failure = ""
         self._capacity = -1
         """-1: not known yet."""
-        self._paused = False
+        self._paused = True
         self._timer: asyncio.TimerHandle | None = None
         self._working: asyncio.Task[None] | None = None
 
@@ -77,8 +75,12 @@ class CrashStore:
             found.append(f"what runs would be left without network if the daemon crashed: {self._failure}")
         return tuple(found)
 
-    def start(self) -> None:
-        """Keep what has been taken over, at once: until then it lies there under the names of the daemon before."""
+    def start(self, wanted: Callable[[IsOldEnough], Iterable[CrashEntry]]) -> None:
+        """Store what `wanted` returns, now and after each change.
+
+        Until the first time, resumed commands are stored only under the names that the earlier daemon gave them.
+        """
+        self._wanted, self._paused = wanted, False
         self._begin()
 
     def listen(self, event: Event) -> None:

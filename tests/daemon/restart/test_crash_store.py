@@ -110,7 +110,8 @@ def ended(key: str) -> RunEnded:
 
 async def test_an_entry_follows_its_command() -> None:
     store, runs = List(100, ("sandboxd-kept-0f",)), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
+    crash_store.start(runs.wanted)
     reader, writer = os.pipe()
     runs.running["a1"] = ["first", writer]
     crash_store.listen(started("a1"))
@@ -141,9 +142,9 @@ async def test_an_entry_follows_its_command() -> None:
 
 async def test_what_was_taken_back_is_written_at_once() -> None:
     store, runs = List(100), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
     runs.running = {"a1": ["with a grant", 0], "b2": ["other", 0]}
-    crash_store.start()
+    crash_store.start(runs.wanted)
     await wait_until_async(lambda: len(store.texts()) == 2, "both are kept")
     runs.running["a1"][0] = runs.running["b2"][0] = "without"
     crash_store.grants_revoked("a1")
@@ -157,7 +158,8 @@ async def test_what_was_taken_back_is_written_at_once() -> None:
 
 async def test_what_is_over_soon_is_never_kept() -> None:
     store, runs = List(100), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
+    crash_store.start(runs.wanted)
     for number in range(50):
         crash_store.listen(started(f"{number:x}"))
         crash_store.listen(ended(f"{number:x}"))
@@ -171,9 +173,9 @@ async def test_what_is_over_soon_is_never_kept() -> None:
 
 async def test_no_room_is_said_and_used_when_there_is_some() -> None:
     store, runs = List(4), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
     runs.running = {key: [key, 0] for key in ("a", "b", "c")}
-    crash_store.start()
+    crash_store.start(runs.wanted)
     await wait_until_async(lambda: crash_store.warnings, "it is full")
     assert set(store.texts()) == {"a", "b"}
     assert "FileDescriptorStoreMax=4" in crash_store.warnings[0] and "1 commands" in crash_store.warnings[0]
@@ -195,9 +197,9 @@ async def test_no_room_is_said_and_used_when_there_is_some() -> None:
 
 async def test_without_a_store_nothing_is_ever_done() -> None:
     store, runs = List(0), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
     runs.running["a"] = ["a", 0]
-    crash_store.start()
+    crash_store.start(runs.wanted)
     await asyncio.sleep(0)
     await wait_until_async(lambda: "keeping" not in {task.get_name() for task in asyncio.all_tasks()}, "it knows")
     crash_store.listen(started("a"))
@@ -207,10 +209,10 @@ async def test_without_a_store_nothing_is_ever_done() -> None:
 
 async def test_a_returning_manager_gets_everything_again() -> None:
     store, runs = List(100), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
     runs.running["a"] = ["a", 0]
     store.refuses = True
-    crash_store.start()
+    crash_store.start(runs.wanted)
     await wait_until_async(lambda: crash_store.warnings, "it is said")
     assert "Connection refused" in crash_store.warnings[0]
     store.refuses = False
@@ -225,10 +227,10 @@ async def test_a_returning_manager_gets_everything_again() -> None:
 
 async def test_the_next_daemon_reads_what_was_kept() -> None:
     store, runs = List(100), Runs()
-    crash_store = CrashStore(store, runs.wanted, structlog.get_logger())
+    crash_store = CrashStore(store, structlog.get_logger())
     reader, writer = os.pipe()
     runs.running = {"a": ["first", writer], "b": ["second", writer]}
-    crash_store.start()
+    crash_store.start(runs.wanted)
     await wait_until_async(lambda: len(store.texts()) == 2, "both are kept")
     # the pipe of one is missing, and one descriptor has no document
     os.close(store.kept.pop(name_of("b", writer)))
