@@ -1,4 +1,4 @@
-"""`python -m sandboxd`."""
+"""Entry point of `python -m sandboxd`."""
 
 from sandboxd.cli.main import main
 

@@ -1,9 +1,7 @@
-"""The one exception tree of the project.
+"""Exception tree of the project.
 
-Each error answers three questions: which kind of fault it is (the class), what happened (`slug`, stable, and
-`message`, for people) and what to do about it (`hint`). The classes say *whose* fault it is, because the reply
-differs: a caller can correct a request, a person can correct a settings file, an administrator can mend a host,
-and only we can mend our own bug.
+An error has a class, a stable `slug`, a `message` for people and a `hint`. The class says what has to be corrected: the
+request, a settings file, the host or sandboxd itself.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import Any
 class DaemonError(Exception):
     """Base of every error that reaches a caller.
 
-    `slug` is a stable identifier in snake_case, `message` one line without a trailing full stop, `hint` one line
-    that says what to do (empty when there is nothing to advise), `data` further JSON values for programs.
+    `slug` is a stable identifier in snake_case. `message` is one line without a trailing full stop. `hint` is one line
+    with the remedy, empty where there is none. `data` holds further JSON values for programs.
     """
 
     def __init__(self, slug: str, message: str, *, hint: str = "", data: Mapping[str, Any] | None = None) -> None:
@@ -31,24 +29,27 @@ class DaemonError(Exception):
 
 
 class CallerError(DaemonError):
-    """The request was wrong: bad parameter, unknown session, not permitted to this caller."""
+    """Wrong request: bad parameter, unknown session, or not permitted to this caller."""
 
 
 class SettingsError(DaemonError):
-    """A settings file or value is wrong. `data` carries `file`, `key`, `line` and `column` where known."""
+    """Wrong settings file or value.
+
+    `data` holds `file`, `key`, `line` and `column` where known.
+    """
 
 
 class PolicyError(DaemonError):
-    """The policy is well-formed and cannot be enforced as written, so nothing is run."""
+    """Well-formed policy that cannot be enforced, so that no command runs."""
 
 
 class HostError(DaemonError):
-    """This machine cannot start a sandbox: a tool, a kernel feature or a permission is missing."""
+    """Missing tool, kernel feature or permission, without which no sandbox can start."""
 
 
 class LaunchError(DaemonError):
-    """A sandbox was to be started and was not. The command did not run."""
+    """Failed start of a sandbox. The command did not run."""
 
 
 class InternalError(DaemonError):
-    """Our own bug. The message is safe to show; the details are in the log."""
+    """Bug in sandboxd. The message is safe to show; the log has the details."""

@@ -1,5 +1,4 @@
-"""What every command of a daemon is made with: where it runs, its proxies, and the answers about it. The part of the
-composition that has to do with commands."""
+"""Composition of the parts that each command of a daemon gets."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def placing(
     name_files: tuple[tuple[str, str], ...],
     private: Callable[[], tuple[str, ...]],
 ) -> Callable[..., Place]:
-    """Completes where a command runs with what every command of this daemon shares."""
+    """Return a function that makes the place of a command."""
     uid = os.geteuid()
 
     def place(cwd: str, project_root: str, session_tmp: str, mask_file: str) -> Place:
@@ -89,7 +88,10 @@ def make_proxies_of(
     metrics: Metrics,
     turns: Turns,
 ) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
-    """Makes the proxies of one command: its own, so that a connection is known by the listener it came in by."""
+    """Return a function that makes the proxies of one command.
+
+    Each command has its own listeners, so the listener of a connection identifies its command.
+    """
     own_addresses = OwnAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
 

@@ -1,4 +1,4 @@
-"""The composition root: the only module that makes the parts of the daemon and connects them.
+"""Composition root: the only module that makes and connects the daemon's parts.
 
 The parts end in the reverse order of their start. Calls stop first, then sessions and their commands end, the bridge
 closes, and the socket and the lock are removed. Connections are closed last: a client that asked for the end learns by
@@ -58,7 +58,7 @@ from sandboxd.runtime.violations.violation_store import ViolationFeed
 
 
 def platform_factory(name: str) -> Assemble:
-    """Return the function that makes the back end of a platform. Imports only that back end."""
+    """Return the function that makes a back end. Imports no other back end."""
     if name == "macos":
         from sandboxd.app.macos import macos_platform
 

@@ -1,4 +1,4 @@
-"""What a daemon is told: by its command line, its environment and the service manager. Nothing is made here."""
+"""Configuration from the command line, the environment and the service manager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sandboxd_client.wire.location import LocationError, socket_path
 
 
 class ServeArguments(Protocol):
-    """What `sandboxd serve` was told: paths absolute, `resolve` as written (NAME=ADDR)."""
+    """Options of `sandboxd serve`: absolute paths, `resolve` as written (NAME=ADDR)."""
 
     @property
     def socket(self) -> str | None: ...
@@ -36,8 +36,10 @@ class ServeArguments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfig:
-    """Everything that differs between two daemons. `environment` is what settings and defaults are read from; the
-    process's own is not looked at again."""
+    """Configuration of one daemon.
+
+    Settings and defaults are read from `environment`, not from that of the process.
+    """
 
     socket: str
     home: str
@@ -45,16 +47,19 @@ class DaemonConfig:
     settings: str | None = None
     pins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     temporary: str = TEMPORARY_PARENT
-    """Where the temporary directories of sessions are made (below a private directory)."""
+    """Parent of the private directory with the temporary directories of sessions."""
     platform: str = "linux"
     managed_root: str = "/"
     passed: ListeningSocket | None = None
-    """A socket that the service manager has opened."""
+    """Socket that the service manager opened."""
     idle_exit_s: float | None = None
-    """End when nothing has been in use for that long; None: never."""
+    """Seconds without use after which the daemon ends; None: never."""
 
     def settings_places(self, own_paths: tuple[str, ...] = (), lock_directory: str = "") -> SettingsPlaces:
-        """`own_paths` are those of this daemon, which no rule may open; `lock_directory` as in `SettingsPlaces`."""
+        """Return where the settings come from.
+
+        No rule may open `own_paths`, the directories of this daemon. `lock_directory` is as in `SettingsPlaces`.
+        """
         return SettingsPlaces(
             environment=self.environment,
             home=self.home,
@@ -67,8 +72,10 @@ class DaemonConfig:
 
 
 def configure(options: ServeArguments, environment: dict[str, str]) -> DaemonConfig:
-    """The configuration that the command line and the environment mean. Takes the variables of the service manager out
-    of the environment. Raises CallerError, HostError."""
+    """Return the configuration that the command line and the environment mean.
+
+    Removes the variables of the service manager from the environment. Raises CallerError, HostError.
+    """
     passed = take_passed(environment)
     if passed is not None:
         path = passed.path
@@ -92,8 +99,11 @@ def configure(options: ServeArguments, environment: dict[str, str]) -> DaemonCon
 
 
 def _home(environment: Mapping[str, str]) -> str:
-    """$HOME, whose settings are the user's own. A project can have it set to a directory of its own, for who runs a
-    program there: none in which commands could write. Raises HostError `home_opened`."""
+    """Return $HOME, or the home of the user database where it is not set.
+
+    A program that the user runs in a project can set HOME to a directory of that project. Raises HostError
+    `home_opened` where commands could write in it.
+    """
     real, home = programs.home_of_the_user(), environment.get("HOME", "")
     if not home:
         return pwd.getpwuid(os.geteuid()).pw_dir
@@ -108,8 +118,10 @@ def _home(environment: Mapping[str, str]) -> str:
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`NAME=ADDR` items as names with their addresses; a name may come more than once. Raises CallerError
-    `resolve_invalid`."""
+    """Parse `NAME=ADDR` items; a name may have several addresses.
+
+    Raises CallerError `resolve_invalid`.
+    """
     pins: dict[str, list[str]] = {}
     for text in filter(None, (text.strip() for text in texts)):
         name, separator, address = text.partition("=")
@@ -120,6 +132,6 @@ def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def platform_name() -> str:
-    """As settings name it (`enabledPlatforms`)."""
+    """Return the platform as settings name it (`enabledPlatforms`)."""
     linux = "wsl" if "microsoft" in os.uname().release.lower() else "linux"
     return "macos" if sys.platform == "darwin" else linux

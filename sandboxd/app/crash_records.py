@@ -1,6 +1,8 @@
-"""What a daemon keeps for the case that it crashes, as documents (`daemon/restart/crash_store.py`, docs/restarts.md):
-each command that runs, the sessions that have such commands or outlive their connections, and the daemon itself when
-there is one."""
+"""Crash entries of a daemon as documents (docs/restarts.md).
+
+There is one for each running command, for each session that has running commands or outlives its connection, and for
+the daemon where there are others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from sandboxd.runtime.session import SandboxSession
 
 
 def crash_entries(parts: RunningDaemon, is_old_enough: IsOldEnough) -> Iterator[CrashEntry]:
-    """What is to be kept now."""
+    """Yield the entries that the crash store has to hold now."""
     found = False
     for session in parts.sessions.all():
         running = [one for one in session.commands() if one.state is State.RUNNING and is_old_enough(one.wrap_id)]
@@ -51,7 +53,7 @@ def _daemon(parts: RunningDaemon, outgoing: Outgoing) -> bool:
         "daemon",
         DaemonRecord(
             version=__version__,
-            lock=NO_DESCRIPTOR,  # it is free again when we are gone, and whoever takes it is the daemon
+            lock=NO_DESCRIPTOR,  # the kernel releases it when this daemon ends; the next one takes it
             listener=ListeningSocketRecord(NO_DESCRIPTOR, parts.listening.path, made=False, own=True),
             temporary=parts.temporary.record,
             feed=parts.feed.record(),

@@ -1,5 +1,6 @@
-"""One daemon after another (docs/restarts.md): what the parts of a running daemon let go of, and how those of the next
-one are made from it. The composition of both, as `app` is that of a daemon from nothing.
+"""Hand-over of state from one daemon to the next (docs/restarts.md).
+
+`hand_over` collects the state of the parts of a running daemon. `TakingOver` resumes it in the parts of the next one.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ if TYPE_CHECKING:
     from sandboxd.backends.base import SandboxNetwork
 
 SETTLING_S = 0.4
-"""How long what is in the middle of something may take to come to its end before it is cut."""
+"""Seconds that unfinished work may take before it is cut."""
 PREPARING_S = 5.0
-"""The same for the few launches that are being completed by a process of their own."""
+"""Seconds that sandbox set-ups may take, which processes of their own complete."""
 LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """What is there once. `since` is when it stopped serving, by the clock of the machine (CLOCK_MONOTONIC). Where it
-    was kept for a crash there is no time, no lock and no listener."""
+    """State that a daemon has once.
+
+    `since` is when it stopped serving (CLOCK_MONOTONIC). A crash entry has no time, no lock and no listener.
+    """
 
     version: str
     lock: Descriptor
@@ -67,7 +70,7 @@ class DaemonRecord:
 
 
 class Predecessor:
-    """What the daemon before has left, as the parts of this one need it. Without one everything is empty."""
+    """State that an earlier daemon left; everything is empty without one."""
 
     def __init__(self, incoming: Incoming | None) -> None:
         self.incoming = incoming or Incoming()
@@ -78,7 +81,7 @@ class Predecessor:
 
 @dataclass(slots=True)
 class RunningDaemon:
-    """Those of a running daemon that have something to hand over."""
+    """Parts of a running daemon with state to hand over."""
 
     lock: DirectoryLock
     listening: ListeningSocket
@@ -98,8 +101,11 @@ class RunningDaemon:
 
 
 async def hand_over(parts: RunningDaemon) -> Outgoing:
-    """Let go of everything a successor can go on with. Leaving the daemon's context afterwards ends nothing. When this
-    raises it ends everything, also what was let go of by then: nobody knows how to go on with a part of it."""
+    """Release everything that the next daemon can continue.
+
+    Leaving the daemon's context afterwards ends nothing. An error ends everything, also the parts that were released
+    before: no daemon can continue a fraction of the state.
+    """
     outgoing = Outgoing()
     try:
         await _hand_over(parts, outgoing)
@@ -111,7 +117,7 @@ async def hand_over(parts: RunningDaemon) -> Outgoing:
 
 
 async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
-    assert parts.launch_handover is not None, "asked for only where it is supported (Restarting)"
+    assert parts.launch_handover is not None, "Restarting refuses a restart where it is not supported"
     since = time.monotonic()
     if parts.crash_store is not None:
         parts.crash_store.pause()
@@ -121,7 +127,7 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
     sessions.pause()
     await _settled(parts)
     await parts.launch_handover.prepared(PREPARING_S)
-    connections.pause()  # those that had just been accepted
+    connections.pause()  # also connections accepted in the meantime
     prompts.suspend()
     subscribed = {one: _subscriptions(parts, one) for one in connections.open}
     handed = await connections.hand_over()
@@ -150,17 +156,17 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
             since=since,
         ),
     )
-    if parts.crash_store is not None:  # the manager takes nothing twice, by whatever names
+    if parts.crash_store is not None:  # the manager stores a descriptor once, under one name
         await parts.crash_store.close()
 
 
 def opened_with(session: SandboxSession) -> object:
-    """The settings that a session was opened with."""
+    """Return the settings that a session was opened with."""
     return getattr(session.policy_of, "settings", None)
 
 
 async def _settled(parts: RunningDaemon) -> None:
-    """What is in the middle of something gets a moment; one turn of the loop always."""
+    """Wait a moment for unfinished work; at least one turn of the event loop."""
     until = time.monotonic() + SETTLING_S
     while True:
         await asyncio.sleep(LOOK_S)
@@ -189,7 +195,10 @@ def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscrib
 
 @dataclass(slots=True)
 class TakingOver:
-    """The second half of a start after another daemon: `sessions`, `settle` and then `connect`."""
+    """Resumption of the state of an earlier daemon.
+
+    The order is `sessions`, `settle`, `connect`.
+    """
 
     predecessor: Predecessor
     parts: RunningDaemon
@@ -200,7 +209,10 @@ class TakingOver:
     _connections: list[tuple[RpcConnection, ConnectionRecord]] = field(default_factory=list)
 
     def sessions(self) -> None:
-        """Everything but the connections themselves. Waits for nothing, so nothing happens in between."""
+        """Resume everything but the connections.
+
+        Does not wait, so nothing happens in between.
+        """
         incoming, parts = self.predecessor.incoming, self.parts
         owners: dict[str, RpcConnection] = {}
         for record in incoming.take("connection", ConnectionRecord):
@@ -232,13 +244,13 @@ class TakingOver:
             self.parts.policies.keep(record.session_id, policy)
         except DaemonError as error:
             if not record.closed:
-                self._half_taken(record.session_id, error.message)
-        except Exception:  # our own fault, in one session: the others go on
+                self._mark_broken(record.session_id, error.message)
+        except Exception:  # an internal error in one session must not end the others
             self.log.exception("a session could not be taken over", session=record.session_id)
-            self._half_taken(record.session_id, "it could not be taken over; the log has the details")
+            self._mark_broken(record.session_id, "internal error; see the log")
 
-    def _half_taken(self, session_id: str, reason: str) -> None:
-        """Whatever of it is there already ends."""
+    def _mark_broken(self, session_id: str, reason: str) -> None:
+        """Report a session that could not be resumed; `settle` ends its resumed parts."""
         self.lost.append(f"session {session_id}: {reason}")
         self._broken.append(session_id)
 
@@ -255,12 +267,12 @@ class TakingOver:
                 self.log.warning("a subscription to settings could not be taken over", reason=error.message)
 
     async def connect(self) -> None:
-        """The connections go on."""
+        """Resume the connections."""
         for connection, record in self._connections:
             await self.parts.connections.connect(connection, record)
 
     async def settle(self) -> Restarted | None:
-        """What could not be taken over is ended. What came of it all, to be told."""
+        """End what could not be resumed, and report the result."""
         for part, reason in self.predecessor.incoming.rest():
             self.lost.append(f"{part.kind} {part.name}: {reason}")
             end_part(part)
@@ -270,7 +282,7 @@ class TakingOver:
                 await self.parts.sessions.close(session_id)
             except OSError as error:
                 left.append(error)
-            except DaemonError:  # it is not even there
+            except DaemonError:  # it was never resumed
                 continue
         known = frozenset(session.id for session in self.parts.sessions.all())
         left += await self.parts.temporary.keep_only(known)
@@ -278,10 +290,10 @@ class TakingOver:
             await self.parts.sessions.resumed()
         except OSError as error:
             left.append(error)
-        for fault in left:  # no reason to end what runs
+        for fault in left:  # running commands do not depend on it
             self.log.error("the temporary directory of an ended session cannot be removed", reason=str(fault))
-        await asyncio.sleep(0)  # tunnels go on in tasks of their own, which know of them from their first step on
-        self.parts.sessions.policy_changed()  # rules may be stricter by now, and grants over
+        await asyncio.sleep(0)  # lets the tasks of resumed tunnels begin, which register them
+        self.parts.sessions.policy_changed()  # rules may be stricter now, and grants may have expired
         before = self.predecessor.daemon
         if not self.predecessor.exists:
             return None
@@ -307,15 +319,15 @@ class TakingOver:
         return restarted
 
 
-def _no_inside(descriptor: int) -> SandboxNetwork:
-    raise AssertionError("no back end has handed this over")
+def _no_network(descriptor: int) -> SandboxNetwork:
+    raise AssertionError("no back end handed over a sandbox network")
 
 
-_NOTHING = Inherited(lambda launch_id, observer: None, _no_inside)
+_NOTHING = Inherited(lambda launch_id, observer: None, _no_network)
 
 
 def end_part(part: Part) -> None:
-    """End what cannot be taken over, whole process trees, and close what it has."""
+    """Kill the process trees of a part and close its descriptors."""
     for pidfd in part.ends:
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

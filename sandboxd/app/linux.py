@@ -1,4 +1,4 @@
-"""The Linux back end, put together: bubblewrap, our helper, and the bridge where sandboxes meet the daemon."""
+"""Composition of the Linux back end: bubblewrap, the helper and the bridge."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ from sandboxd.runtime.session import Inherited
 
 
 class LogOnChange:
-    """Tells the log when what this machine can do has changed, and not for each command again."""
+    """Logger of changes in the abilities of this host.
+
+    An unchanged state is logged once, not for each command.
+    """
 
     def __init__(self, log: Callable[..., object]) -> None:
         self._log = log
         self._last: tuple[str, str] = ("", "")
 
     def now(self, event: str, error: HostError | None = None) -> None:
-        """`event` is empty when all is well."""
+        """Log a changed state; `event` is empty when all is well."""
         why = error.message if error is not None else ""
         if (event, why) != self._last and event and error is not None:
             self._log(event, why=why, slug=error.slug)
@@ -66,15 +69,17 @@ class LogOnChange:
 
 @asynccontextmanager
 async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
-    """Linux: bubblewrap, found and proven before the first command, and the bridge where sandboxes meet the daemon.
-    Raises HostError when our own helper is missing; whether a sandbox can be started is said by `Backend.ready`."""
+    """Assemble the Linux back end.
+
+    Raises HostError when the helper is missing. `Backend.ready` reports whether a sandbox can be started.
+    """
     helper, machine = find_helper(), machine_name()
     search_path = context.environment.get("PATH") or ""
     executed = dict.fromkeys(own_code(os.path.dirname(os.path.dirname(helper))))
     strict, weaker = probe_options(), probe_options(weaker=True)
     probe, weaker_probe = SandboxProbe(strict), SandboxProbe(weaker)
     own = Identity.own()
-    said = LogOnChange(context.log.warning)
+    state_log = LogOnChange(context.log.warning)
 
     unwatched = await asyncio.to_thread(why_unwatched, helper)
     unbounded = why_unbounded()
@@ -94,26 +99,26 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         try:
             bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
             executed[bwrap.path] = None
-            said.now("")
+            state_log.now("")
             return LinuxTools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, landlock)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
-                said.now("no sandbox can be started", error)
+                state_log.now("no sandbox can be started", error)
                 raise
             because = error
         try:
             bwrap = await weaker_probe.ready(wanted.bwrap_path, search_path, writable())
             executed[bwrap.path] = None
         except HostError as error:
-            said.now("no sandbox can be started", error)
+            state_log.now("no sandbox can be started", error)
             raise
-        said.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
+        state_log.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
         return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, landlock)
 
     async def steps() -> Sequence[Step]:
         configured = context.policy().platform.bwrap_path
         found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path, writable())
-        with contextlib.suppress(HostError):  # then the steps say why
+        with contextlib.suppress(HostError):  # the steps report the reason
             await backend.ready()
         tried = await asyncio.to_thread(find_landlock, helper)
         advice = await asyncio.to_thread(check_git)
@@ -129,9 +134,9 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         for pid in await asyncio.to_thread(end_orphans):
-            context.log.info("process of a sandbox that was never completed ended", pid=pid)
+            context.log.info("ended an orphan of an incomplete sandbox", pid=pid)
         for path in await asyncio.to_thread(placeholders.recover):
-            context.log.info("placeholder of an earlier daemon removed", path=path)
+            context.log.info("removed a placeholder of an earlier daemon", path=path)
         stack.callback(placeholders.close)
         for held in context.before.take("placeholders", PlaceholdersRecord):
             placeholders.resume(held)
@@ -142,7 +147,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         try:
             await cleanup.take_over(frozenset(one.launch_id for one in inherited if one.link is not None))
         except HostError as error:  # the journals stay for the next daemon
-            context.log.warning("what earlier commands have left is not looked through", error=error.message)
+            context.log.warning("repository clean-up of earlier commands failed", error=error.message)
         backend.inherit(inherited)
         bridges = context.before.take("bridge", BridgeRecord)
         if bridges:
@@ -195,7 +200,10 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
 
 
 def _landlock_step(found: Landlock) -> CheckStep:
-    """Tried anew: what is said is what holds now, for commands of a daemon that has found the same at its start."""
+    """Report a new trial of Landlock.
+
+    Commands keep the result of the trial at the start of the daemon.
+    """
     if found.confinement is not None and not found.reason:
         return CheckStep("landlock", True, f"version {found.version}: refuses what mounts let pass", required=False)
     without = "a file given as standard input can be written, and so can FIFOs outside"

@@ -1,4 +1,4 @@
-"""What this process executes and imports: the files that no sandboxed command may write, found by what runs."""
+"""Files that this process executes and imports, which no command may write."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from collections.abc import Iterable, Iterator
 from sandboxd_client.programs import SYSTEM_TREES, is_in
 
 _SHARED_PREFIXES = frozenset({"/", "/usr", "/usr/local", "/opt/homebrew", "/opt/local"})
-"""Not only Python is in them: there its own directories are protected, and in every other prefix the whole."""
+"""Prefixes in which only Python's own directories are protected."""
 _LIBRARIES = ("site-packages", "dist-packages")
 _START_UP = "sitecustomize"
 
 
 def own_code(*others: str) -> tuple[str, ...]:
-    """The interpreter, its standard library and site-packages, what has been imported from elsewhere, what starts this
-    process, and `others`. Absolute paths, none below another; some may not exist, and must not appear."""
+    """Return the code of this process and `others`.
+
+    That is the interpreter, its standard library and site-packages, modules imported from elsewhere, the script and the
+    units that start the daemon. The paths are absolute, and none is below another. Those that do not exist must not
+    appear.
+    """
     script = sys.argv[0] if os.path.isabs(sys.argv[0]) else ""
     found = [*others, *_prefixes(), *_searched(), *_interpreters(), *_imported(), *_units(), script]
     return tuple(_outermost(path for path in found if os.path.isabs(path)))
 
 
 def source_trees() -> tuple[str, ...]:
-    """Directories that are searched for modules, and hold other things too: those of editable installations. Only what
-    has been imported from there is protected, and the name that Python imports at each start."""
+    """Return searched directories with other files (editable installations).
+
+    Only modules imported from there are protected, and the name that Python imports at each start.
+    """
     own = [*_prefixes(), *sysconfig.get_paths().values()]
     return tuple(
         entry
@@ -38,7 +44,10 @@ def source_trees() -> tuple[str, ...]:
 
 
 def linked_files() -> tuple[str, ...]:
-    """Files of ours that have another name (hard links), by which commands could write them: uv installs like that."""
+    """Return imported files with more hard links, by which commands could write them.
+
+    uv installs files as hard links to its cache.
+    """
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return tuple(file for file in files if isinstance(file, str) and _is_linked(file))
 
@@ -48,8 +57,8 @@ def _is_linked(path: str) -> bool:
         state = os.stat(path)
     except OSError:
         return False
-    ours = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
-    return ours and state.st_nlink > 1
+    is_own = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
+    return is_own and state.st_nlink > 1
 
 
 def _prefixes() -> list[str]:
@@ -76,7 +85,7 @@ def _interpreters() -> Iterator[str]:
 
 
 def _imported() -> Iterator[str]:
-    """Top-level modules and packages, wherever they come from."""
+    """Yield the paths of imported top-level modules and packages."""
     for name, module in list(sys.modules.items()):
         if "." in name:
             continue
@@ -87,7 +96,10 @@ def _imported() -> Iterator[str]:
 
 
 def _units() -> Iterator[str]:
-    """Those below the home directory are protected there (`policy.paths.protected_names`)."""
+    """Yield the unit directories that variables name.
+
+    `policy.paths.protected_names` protects those below the home directory.
+    """
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         if os.path.isabs(place := os.environ.get(name, "")):
             yield os.path.join(place, "systemd", "user")

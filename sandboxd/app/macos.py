@@ -1,4 +1,4 @@
-"""What `app` puts together on macOS in place of bubblewrap and the bridge."""
+"""Composition of the macOS back end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from sandboxd.rpc.peer import Identity, identify
 
 SUPERVISOR = os.path.abspath(supervise.__file__)
 SETTLE_S = 0.1
-"""How long the end of a command that failed waits for what the log has to say. It never waits when the log is not
-running or the command succeeded."""
+"""Seconds that the end of a failed command waits for its log records.
+
+There is no wait when the log is not running or the command succeeded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MacosDependencies:
-    """What the machine is made of; tests put stand-ins in."""
+    """Programs and system interfaces; tests replace them."""
 
     sandbox_exec: str = SANDBOX_EXEC
     log_command: Callable[[str], Sequence[str]] = stream_command
@@ -39,15 +41,17 @@ class MacosDependencies:
 
 @asynccontextmanager
 async def macos_platform(context: BackendContext, parts: MacosDependencies | None = None) -> AsyncIterator[Platform]:
-    """macOS: `sandbox-exec`, proven before the first command, supervisors that meet the daemon at a socket, and the
-    system's log. Raises HostError when the system cannot be asked who is in a sandbox."""
+    """Assemble the macOS back end: `sandbox-exec`, supervisors and the system log.
+
+    Raises HostError when the system cannot list the processes of a sandbox.
+    """
     parts = parts or MacosDependencies()
     try:
         members = parts.members()
     except (AttributeError, OSError) as error:
         raise HostError(
-            "members_unknown", f"this macOS does not say which processes are in a sandbox: {error}",
-            hint="please report its version",
+            "members_unknown", f"cannot list the processes of a sandbox on this macOS: {error}",
+            hint="report the version of macOS as an issue",
         ) from error  # fmt: skip
     probe = SeatbeltProbe(parts.sandbox_exec)
     own = Identity.own()
@@ -91,23 +95,26 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
 
 
 def monitor_step(status: MonitorStatus) -> SeatbeltCheckStep:
-    """A failed step is no obstacle to a sandbox: refusals hold, they are only not reported."""
+    """Report the state of the log monitor.
+
+    A failed step does not make a sandbox weaker: refusals hold, they are only not reported.
+    """
     if status.state is MonitorState.RUNNING:
         detail = f"the system's log is read: {status.refusals} refusals since the daemon began, {status.noise} of noise"
         return SeatbeltCheckStep("violation log", True, detail)
     return SeatbeltCheckStep(
-        "violation log", False, _said(status), "refusals hold all the same; see docs/macos.md", "log_unavailable"
+        "violation log", False, _reason(status), "refusals hold all the same; see docs/macos.md", "log_unavailable"
     )
 
 
 def monitor_warnings(status: MonitorStatus) -> tuple[str, ...]:
-    """For `status`: no refusals is not the same as nothing was refused."""
+    """Return the warnings for `status`."""
     if status.state is MonitorState.RUNNING:
         return ()
-    return (f"{_said(status)}; refusals of files and services are not reported meanwhile",)
+    return (f"{_reason(status)}; refusals of files and services are not reported meanwhile",)
 
 
-def _said(status: MonitorStatus) -> str:
+def _reason(status: MonitorStatus) -> str:
     if status.state is MonitorState.UNAVAILABLE:
         return f"the system's log cannot be read: {status.reason}"
     return "the system's log has said nothing yet"

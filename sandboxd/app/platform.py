@@ -1,5 +1,7 @@
-"""What the daemon needs of the operating system it runs on, and how that is chosen. `app.linux` and `app.macos` make
-one; tests put another in its place."""
+"""Interface between the daemon and the back end of an operating system.
+
+`app.linux` and `app.macos` implement it; tests replace it.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,27 @@ from sandboxd.runtime.socket_gate import FindSockets
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """What a back end stands on: the daemon's private directory, and the policy of the daemon itself."""
+    """Directories, policy, environment and log that a back end is made with."""
 
     directory: str
     kept: str
-    """A private directory that outlives the daemon and the machine's next start."""
+    """Private directory that outlives the daemon and the next start of the host."""
     policy: Callable[[], Policy]
     environment: Mapping[str, str]
     log: FilteringBoundLogger
     before: Incoming = field(default_factory=Incoming)
-    """What another daemon has left; a back end takes its parts of it."""
+    """State of an earlier daemon; a back end takes its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchHandover:
-    """How the sandboxes of a back end go from one daemon to the next. `prepared` takes nothing more in and waits, so
-    long at most, until none is in the middle of being completed; `hand_over` lets go of them; `inherited` goes on with
-    one, and `end_inherited` ends those that nobody has resumed and says which they were. `keep` writes down what is
-    needed of one that runs, and lets go of nothing; False when it does not run."""
+    """Passing of running launches from one daemon to the next.
+
+    `prepared` accepts nothing more and waits that many seconds at most for pending sandbox set-ups. `hand_over`
+    releases the launches, `inherited` resumes one, and `end_inherited` ends those that were not resumed and returns
+    their names. `keep` adds a running launch to a document and releases nothing; it returns False when the launch is
+    not running.
+    """
 
     prepared: Callable[[float], Awaitable[None]]
     hand_over: Callable[[Outgoing], None]
@@ -57,22 +62,22 @@ class ExplainingPlanner(LaunchPlanner, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What differs between operating systems, and what tests replace."""
+    """Parts that differ between operating systems; tests replace them."""
 
     backend: Backend
     planner: ExplainingPlanner
     steps: Callable[[], Awaitable[Sequence[Step]]]
     layers: Callable[[], tuple[str, ...]]
     daemon_paths: Callable[[], tuple[str, ...]] = tuple
-    """What the daemon executes and imports, which no sandbox may write."""
+    """Files that the daemon executes and imports, which no sandbox may write."""
     warnings: Callable[[], tuple[str, ...]] = tuple
-    """What is not as it should be now, for `status`."""
+    """Current problems of the back end, for `status`."""
     scan_warnings: Callable[[], tuple[str, ...]] = tuple
-    """The same about the look at files; a command tells them when they have changed."""
+    """Current problems of scans; a command reports them when they have changed."""
     captures: Callable[[], bool] = bool
-    """Whether connections that ignore the proxy variables are captured; asked once the back end is ready."""
+    """True where connections that ignore the proxy variables are captured."""
     find_sockets: FindSockets = lambda places: SocketsAtStart()
-    """The Unix sockets that are there now; only asked where connects to them are."""
+    """Search for the existing Unix sockets."""
     launch_handover: LaunchHandover | None = None
     """None where the sandboxes cannot outlive their daemon."""
 

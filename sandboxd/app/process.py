@@ -1,5 +1,7 @@
-"""The daemon as a process: what its environment and the service manager give it, its signals, how it ends, and the
-program that goes on in its place. What runs in it is put together by `app`."""
+"""The process around a daemon: environment, signals, exit status, restart.
+
+`app.compose` makes the daemon itself.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ EXIT_CANNOT_START = 125
 
 
 def main(options: ServeArguments) -> int:
-    """Run the daemon until it is asked to stop; returns the exit status. What keeps it from starting goes to stderr."""
+    """Run the daemon until it is asked to stop; return the exit status.
+
+    Writes to stderr why it cannot start.
+    """
     environment = dict(os.environ)
     program = DaemonProgram.own(environment)
     trial = take_trial(environment)
@@ -62,7 +67,7 @@ def main(options: ServeArguments) -> int:
             if manager.address:
                 store = descriptor_store.Store(manager.address, store_size)
             if store is not None and before is not None and before.crashed:
-                store.old = stored  # until it is there by new names: this daemon may crash as well
+                store.old = stored  # stored until the new names are: this daemon may crash too
             elif stored:
                 descriptor_store.empty(manager.address, stored)
             try:
@@ -73,10 +78,10 @@ def main(options: ServeArguments) -> int:
                             break
                         program.execute(outgoing)
                     except OSError as error:
-                        log.error("what runs cannot be handed over; this process goes on", reason=str(error))
+                        log.error("cannot hand over to another daemon; this one continues", reason=str(error))
                         before = read_document(outgoing.text())
             finally:
-                if store is not None and store.old:  # we fell over it, and the next daemon would as well
+                if store is not None and store.old:  # it ended this daemon, and would end the next one too
                     descriptor_store.empty(manager.address, store.take_old())
     except (DaemonError, OSError) as fault:
         why = fault if isinstance(fault, DaemonError) else _unusable(fault)
@@ -88,7 +93,10 @@ def main(options: ServeArguments) -> int:
 
 
 def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
-    """Where an automatic start lets the log go; empty when there is no place for a socket, which is told later."""
+    """Return the log file of an automatic start; empty where it has no place.
+
+    `configure` reports the missing place.
+    """
     try:
         return os.path.join(os.path.dirname(options.socket or socket_path(environment)), START_LOG_NAME)
     except LocationError:
@@ -96,18 +104,20 @@ def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
 
 
 def _unusable(error: OSError) -> HostError:
-    """For what stands in the way in our own directories, in whatever form."""
+    """Return the error for a directory or socket that the daemon cannot use."""
     where = f": {error.filename}" if isinstance(error.filename, str) else ""
     return HostError(
         "daemon_failed",
-        f"the daemon cannot be here{where}: {error.strerror or error}",
-        hint="what stands there is not the daemon's: move it away" if where else "its disk must have room",
+        f"cannot use the daemon's directories{where}: {error.strerror or error}",
+        hint=f"move {error.filename} away, or give it back to this user" if where else "free some disk space",
     )
 
 
 def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
-    """What a program says that may take over from a running daemon, when it is good for that: everything is there and
-    the settings can be read. Raises SandboxdError."""
+    """Return the answer of a program that could replace a running daemon.
+
+    Everything is installed and the settings can be read. Raises DaemonError.
+    """
     platform_factory(config.platform)
     Policies(config.settings_places(), log)
     return answer_trial()
@@ -121,7 +131,7 @@ async def _serve(
     before: Incoming | None,
     store: descriptor_store.Store | None,
 ) -> Outgoing | None:
-    """Serve until it is asked to stop. What is to be handed over when that is for a restart."""
+    """Serve until it is asked to stop; return the hand-over document of a restart."""
     outgoing = None
     stop = StopRequest()
     running: Daemon | None = None
@@ -145,7 +155,7 @@ async def _serve(
         ) as daemon:
             running = daemon
             gc.collect()
-            gc.freeze()  # what is here now stays; looking through it again and again takes 20 ms each time
+            gc.freeze()  # objects of the start stay; collecting them again takes 20 ms each time
             manager.ready(_state(daemon))
             log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
             with manager.watchdog_fed():
@@ -167,14 +177,14 @@ async def _serve(
 
 
 async def _comes_again(manager: ServiceManager, daemon: Daemon, reason: str) -> bool:
-    """Whether the service manager ends this daemon to start it again, and keeps what it is given for that."""
+    """Return whether the service manager restarts this daemon."""
     if not manager.address or reason != "SIGTERM" or not daemon.restarting.supported:
         return False
     return await descriptor_store.restart_intended()
 
 
 def _state(daemon: Daemon) -> str:
-    """For `systemctl status`."""
+    """Return the status line for `systemctl status`."""
     own = daemon.policies.own
     problems = len(own.complaints)
     return f"listening at {daemon.socket}, settings generation {daemon.policies.generation}" + (

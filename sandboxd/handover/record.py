@@ -1,10 +1,10 @@
-"""Frozen records to plain JSON and back, by their type hints, with the descriptors they name in a list beside it.
+"""Conversion of frozen records to JSON and back, by their type hints.
 
-A field of type `Descriptor` becomes its position in that list. Compatibility is by construction: a field that is not
-there takes its default, one that is not known is passed over, so a record may grow by fields that have a default. What
-cannot be read by that is another version, which the document says (`document`).
+A field of type `Descriptor` becomes its position in a list of descriptors. A missing field takes its default and an
+unknown one is ignored, so a record may grow by fields with defaults. Any other change needs another version
+(`document`).
 
-Understood hints: str int float bool None Any, bytes, Descriptor, Enum, IP addresses, X | None, tuple[X, ...],
+Understood hints: str int float bool None Any, bytes, Descriptor, Enum, IP addresses, Optional[X], tuple[X, ...],
 tuple[X, Y], named tuples, frozenset[X], Mapping[str, X] and dataclasses of these. Text may hold lone surrogates, as
 paths do.
 """
@@ -24,33 +24,33 @@ from typing import Any, NewType, TypeVar, Union
 
 T = TypeVar("T")
 Descriptor = NewType("Descriptor", int)
-"""An open file descriptor that goes along; -1 for none."""
+"""Open file descriptor that is handed over; -1 for none."""
 NO_DESCRIPTOR = Descriptor(-1)
 
 _ADDRESSES = frozenset({IPv4Address, IPv6Address})
 
 
 class RecordError(ValueError):
-    """What was written is not such a record. The message names the field."""
+    """Value that is not such a record. The message names the field."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of one hint are written and read."""
+    """Writer and reader of the values of one hint."""
 
     write: Callable[[Any, list[int]], Any]
     read: Callable[[Any, Sequence[int]], Any]
 
 
 def write_record(record: object) -> tuple[dict[str, Any], list[int]]:
-    """The JSON object of a record, and the descriptors that it refers to by their positions."""
+    """Return the JSON object of a record, and its descriptors by position."""
     descriptors: list[int] = []
     kind: Any = type(record)
     return _form(kind).write(record, descriptors), descriptors
 
 
 def read_record(cls: type[T], value: object, descriptors: Sequence[int]) -> T:
-    """The inverse. Raises RecordError."""
+    """Read a record. Raises RecordError."""
     kind: Any = cls
     try:
         return typing.cast(T, _form(kind).read(value, descriptors))

@@ -42,8 +42,8 @@ def entries(identity: Identity) -> list[str]:
 OF_OTHERS = (
     "caller refused",  # the test process that looked whether it accepts, as another user perhaps
     # what a daemon of the same user has left that was killed, in another test that runs beside
-    "placeholder of an earlier daemon removed",
-    "process of a sandbox that was never completed ended",
+    "removed a placeholder of an earlier daemon",
+    "ended an orphan of an incomplete sandbox",
 )
 
 

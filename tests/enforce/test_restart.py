@@ -187,7 +187,7 @@ def test_a_failed_exec_goes_on_with_everything(
     command = daemon.popen("run", "--", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert command.stdout is not None and command.stdout.readline() == b"up\n"
     daemon.popen("restart").wait()
-    wait_until(lambda: "this process goes on" in daemon.output(), "it was refused")
+    wait_until(lambda: "this one continues" in daemon.output(), "it was refused")
     if ends:
         assert daemon.process.wait(30) == 0, daemon.output()
         command.communicate(timeout=30)

@@ -71,7 +71,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there_before(texts: list[bytes]
     ],
 )
 def test_a_memory_file_that_holds_no_document_is_an_error(memory: bytes) -> None:
-    with pytest.raises(HostError, match="before it had written") as caught:
+    with pytest.raises(HostError, match="before it wrote") as caught:
         document_in(memory)
     assert caught.value.slug == "handover_unreadable"
 

@@ -151,8 +151,8 @@ def test_a_document_gives_its_parts_new_descriptors() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": 99}, "version 99 of bridge is not known here"),
-        ({"kind": "lantern"}, "lantern is not known here"),
+        ({"version": 99}, "version 99 of bridge is unknown"),
+        ({"kind": "lantern"}, "lantern is unknown"),
         ({"body": {}}, "Inner without data"),
     ],
 )
