@@ -20,10 +20,7 @@ default."""
 
 
 def command_argv(command: Argv | ShellText, shells: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the argv; `shells` are (name, canonical path) of those visible inside.
-
-    Raises `CallerError` for words that no program can receive, `PolicyError` when the shell is not visible.
-    """
+    """Return the argv; `shells` are names and canonical paths of visible shells."""
     if isinstance(command, Argv):
         return _checked(command.words)
     shell = _shell(command, shells)

@@ -137,10 +137,7 @@ def _for_proxy(port: int) -> Mapping[str, str]:
 
 
 def _java(port: int, present: str) -> str:
-    """Append proxy options to the caller's, without proxy properties of the caller.
-
-    Only some virtual machines let the last of two options win.
-    """
+    """Append proxy options, and remove proxy properties of the caller."""
     own = " ".join(
         (
             f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port}",

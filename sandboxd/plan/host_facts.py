@@ -101,10 +101,7 @@ class GitConfigTarget:
 
 @dataclass(frozen=True, slots=True)
 class GitDir:
-    """A git directory; `names` are `HostQueries.git_names`, resolved, in that order.
-
-    `obeyed` are further paths that its configuration names.
-    """
+    """A git directory with its resolved `git_names` and git config targets."""
 
     path: str
     names: tuple[tuple[str, ResolvedPath], ...] = ()
@@ -255,10 +252,7 @@ class SocketFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundSocket:
-    """A Unix socket, and its path as a command sees it.
-
-    `bound_at` is the name that its server has bound, if known.
-    """
+    """A Unix socket, its path as a command sees it, and the name of its bind(2)."""
 
     path: str
     file: SocketFile

@@ -64,10 +64,7 @@ class ProcessLimit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of one command; `argv` is executed by the helper, `cwd` is canonical.
-
-    `layers` are those of mounts and namespaces; a filter or proxy adds its own.
-    """
+    """The plan of one command; `layers` are those of mounts and namespaces."""
 
     view: FileView
     environment: EnvironmentChange

@@ -42,10 +42,7 @@ _Key = tuple[Place, tuple[str, ...]]
 
 
 class Planner:
-    """Makes plans. Raises `PolicyError` and `CallerError`.
-
-    `needs` and `make` are those of the platform, by default of Linux.
-    """
+    """Makes plans, with the `needs` and `make` of the platform."""
 
     def __init__(
         self,

@@ -28,10 +28,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a settings file.
-
-    `key` is dotted; `value` is one entry for ADD and REMOVE.
-    """
+    """One change of a dotted key; `value` is one entry for ADD and REMOVE."""
 
     act: Act
     key: str
@@ -43,10 +40,7 @@ class Change:
 
 
 def full_key(name: str) -> str:
-    """Return the dotted key for a name, which may leave out `sandbox.`.
-
-    Raises `CallerError` (`settings_unknown_key`) with the nearest key as hint.
-    """
+    """Return the dotted key of a name. Raises `CallerError` with the nearest key."""
     for candidate in (name, f"sandbox.{name}"):
         if candidate in TABLE:
             return candidate

@@ -18,10 +18,7 @@ KeyPath = tuple[str, ...]
 
 
 def set_value(text: str, path: KeyPath, value: Any) -> str:
-    """Set a key, creating the objects above it.
-
-    Raises `JsoncError` for a text that is not JSON with comments, and `SettingsError` (`settings_not_an_object`).
-    """
+    """Set a key, creating the objects above it. Raises `SettingsError`."""
     edit = _Edit.of(text)
     if edit.find(path) is not None and _same(edit.value(path), value):
         return text

@@ -60,10 +60,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The merged settings: an immutable snapshot of values with origins.
-
-    `files` are all settings files that were read, or would be if they existed.
-    """
+    """The merged settings, immutable; `files` are all possible settings files."""
 
     values: Mapping[str, Placed | Entries] = field(default_factory=dict)
     ignored: tuple[Ignored, ...] = ()

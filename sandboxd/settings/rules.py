@@ -132,10 +132,7 @@ def _matching(pattern: str, names: Iterable[str], flags: int = 0) -> list[str]:
 
 
 def _parameter_of(rule: Rule) -> Parameter | None:
-    """Return the parameter that a rule names (`Bash(timeout:5)`), or None.
-
-    `Bash(timeout:*)` is a prefix of commands.
-    """
+    """Return the parameter of a rule such as `Bash(timeout:5)`, or None."""
     match = _PARAMETER.fullmatch(rule.content or "")
     tool = TOOLS.get(rule.tool)
     if match is None or tool is None:

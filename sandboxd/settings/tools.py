@@ -53,10 +53,7 @@ _CONTENTS = frozenset({"command", "domain", "file", "file_path", "filename", "no
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """The meanings of rules for one tool, with content and without (`alone`).
-
-    `whole` is the content that a bare rule stands for.
-    """
+    """The meanings of rules for a tool; a bare rule (`alone`) stands for `whole`."""
 
     content: Mapping[RuleList, Feeds]
     alone: Mapping[RuleList, Feeds] = field(default_factory=dict)

@@ -21,10 +21,7 @@ from sandboxd_client.wire.location import make_directory
 
 
 def own_agent() -> Agent:
-    """Return the agent that starts this program.
-
-    It names the interpreter, not the console script, which works from a virtual environment, pipx and uv.
-    """
+    """Return the agent that runs this program by its interpreter."""
     return Agent(
         program=(sys.executable, "-I", "-m", "sandboxd"),
         home=os.path.expanduser("~"),

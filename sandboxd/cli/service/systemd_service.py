@@ -35,10 +35,7 @@ _SOCKET_WANTED = ("sockets.target.wants", SOCKET)
 
 
 def shipped_units() -> dict[str, str]:
-    """Return the shipped units, from the package or the checkout around it.
-
-    Raises SandboxdError `units_missing`.
-    """
+    """Return the shipped units. Raises SandboxdError `units_missing`."""
     for directory in (_PACKAGE / "systemd", _PACKAGE.parent / "systemd"):
         if (directory / SERVICE).is_file():
             return {name: (directory / name).read_text() for name in UNITS}
@@ -53,11 +50,7 @@ def own_directory() -> str:
 
 
 def own_service() -> Service:
-    """Return the service that starts this program.
-
-    It names the interpreter, not the console script, which works from a virtual environment, pipx, uv tool and a
-    distribution's package.
-    """
+    """Return the service that runs this program by its interpreter."""
     environment = programs.without_code(os.environ)
     environment["PATH"] = os.pathsep.join(
         entry
@@ -186,10 +179,7 @@ def _write_units(directory: str, texts: dict[str, str]) -> bool:
 
 
 def _start(manager: UserManager, changed: bool) -> int:
-    """Start socket and service, so that a failure shows now; return an exit status.
-
-    New units restart a daemon; commands go on (docs/restarts.md).
-    """
+    """Start socket and service; return an exit status. Commands go on."""
     _forget_failures(manager)
     words = ["start", SOCKET, SERVICE]
     if changed and manager.service()["ActiveState"] == "active":

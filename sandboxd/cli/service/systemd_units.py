@@ -29,10 +29,7 @@ _LISTEN = "ListenStream="
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The inputs of the units; `program` is the absolute argv of the daemon.
-
-    `socket` is the socket of clients; None for the default, which the unit names.
-    """
+    """The inputs of the units; `socket` is None for the default one."""
 
     program: tuple[str, ...]
     version: str

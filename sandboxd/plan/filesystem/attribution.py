@@ -37,10 +37,7 @@ class Attribution:
         self._writable: tuple[str, ...] | None = None
 
     def decide(self, path: str, *, write: bool) -> Decision:
-        """Decide on an absolute path without symlinks.
-
-        The text may name a directory above; reason, rule and origin are the path's.
-        """
+        """Decide on a path without symlinks; the text may name a directory above it."""
         at = self._nearest(path)
         known = self._known.get((at, write))
         if known is None:

@@ -81,10 +81,7 @@ def _protect_by_name(found: PathTable, root: str, facts: Facts) -> None:
 
 
 def _lift_own_repository(found: PathTable, place: Place, facts: Facts) -> None:
-    """Lift a repository in a protected place that the user opened as a session.
-
-    An example is `~/.cursor/worktrees/x`. A directory that was only chosen for a command is not lifted.
-    """
+    """Lift a repository in a protected place that the user opened as a session."""
     scan = facts.scans.get(place.project_root)
     if scan is None or not scan.top:
         return
@@ -240,10 +237,7 @@ def _protect(found: PathTable, resolved: ResolvedPath, row: ProtectedName, way: 
 
 
 def is_workspace(root: str, facts: Facts) -> bool:
-    """Return whether a writable directory is one that a user would open as a project.
-
-    A directory below a hidden one, such as a cache, is not, unless it is the top of a repository.
-    """
+    """Return whether a root is outside hidden directories, or tops a repository."""
     if facts.paths[posixpath.join(root, ".git")].kind is not None:
         return True
     return not any(part.startswith(".") for part in facts.paths[root].real.split("/"))

@@ -137,10 +137,7 @@ def watch_limit() -> int:
 
 
 def watches_in_use() -> int:
-    """Count the watches of all visible processes of the user (proc_pid_fdinfo(5)).
-
-    This takes some milliseconds, so it is for a thread. Never raises.
-    """
+    """Count the visible watches of the user, in a thread (proc_pid_fdinfo(5))."""
     user, count = os.geteuid(), 0
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):

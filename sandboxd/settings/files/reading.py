@@ -145,10 +145,7 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust:
 
 
 def keeps_absent(path: str) -> bool:
-    """Return whether this is a placeholder of the daemon (`host.placeholders`).
-
-    A command in the home directory makes the daemon put one in the place of absent user settings.
-    """
+    """Return whether this is a placeholder of the daemon for absent settings."""
     try:
         status = os.lstat(path)
         return (

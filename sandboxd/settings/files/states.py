@@ -26,10 +26,7 @@ State = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileStates:
-    """The states of files; `settled` means that any change gives another state.
-
-    Otherwise the last change is within one tick of the clock, and the files have to be read again.
-    """
+    """The states of files; with `settled`, any later change gives another state."""
 
     states: tuple[State, ...]
     settled: bool
@@ -53,10 +50,7 @@ def look_at_file(path: str) -> FileStates:
 
 
 def file_state(path: str) -> State:
-    """Return device, inode, mode, size and times (ns); a negative errno if absent.
-
-    For a link the numbers of its target follow its own.
-    """
+    """Return numbers that identify a file's version; a negative errno if absent."""
     try:
         state = os.lstat(path)
         if stat.S_ISREG(state.st_mode):

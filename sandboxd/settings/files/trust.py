@@ -34,10 +34,7 @@ class TrustedFile:
 
 @dataclass(frozen=True, slots=True)
 class TrustedDirectory:
-    """The record of a real path; `files` by their names relative to it.
-
-    `trusted_at` is in seconds since the epoch.
-    """
+    """The record of a real path; `files` by relative names, time since the epoch."""
 
     directory: str
     files: Mapping[str, TrustedFile] = field(default_factory=dict)

@@ -217,10 +217,7 @@ def _move_to_new(at: int, temporary: str, name: str) -> bool:
 
 
 def _exchange(at: int, temporary: str, name: str) -> None:
-    """Swap two files in one step.
-
-    A file system without this step gets a rename; a link made before keeps the old text in `temporary`.
-    """
+    """Swap two files in one step, or rename and keep the old text by a link."""
     code = _rename_exchange()(at, temporary, name)
     if code == 0:
         return
