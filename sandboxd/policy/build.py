@@ -148,7 +148,7 @@ class _Builder:
                     Severity.ERROR if free else Severity.WARNING,
                     RUNS_ANYTHING,
                     f"{text!r} takes every program out of the sandbox: "
-                    f"{pattern.program or text} runs whatever it is told to",
+                    f"{pattern.program or text} runs what its arguments say",
                     origin,
                     "exclude the program that is meant, with its first argument",
                 )

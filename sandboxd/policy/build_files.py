@@ -115,7 +115,7 @@ class FileBuilder:
             )
             yield from (Placed(path, entry.origin) for path in paths)
 
-    # what is opened
+    # --- rules that open ---
 
     def path_rule(self, text: str, origin: Origin) -> PathRule:
         expanded = expand_rule_path(text, self._reader.scope_that_opens(text, origin))
@@ -140,7 +140,7 @@ class FileBuilder:
         self.warn_of_slash(text, reading.rule.path, origin)
         return PathRule(reading.rule.path, origin, reading.rule.glob, text)
 
-    # what is closed
+    # --- rules that close ---
 
     def closed(self, entries: Iterable[Placed]) -> Iterator[PathRule]:
         yield from chain.from_iterable(self._reader.collect(tuple(entries), self.denied_path, opens=False))
@@ -163,13 +163,13 @@ class FileBuilder:
     def denied_paths(self, text: str, origin: Origin) -> tuple[PathRule, ...]:
         """Return the paths of a permission rule that denies."""
         named = (Source.USER, Source.LOCAL, Source.FLAG, Source.CLI)
-        own = posixpath.dirname(origin.file or "") if origin.source in named else ""
-        if own == posixpath.join(self._reader.scope.project, ".claude"):
-            own = ""
+        directory = posixpath.dirname(origin.file or "") if origin.source in named else ""
+        if directory == posixpath.join(self._reader.scope.project, ".claude"):
+            directory = ""
         readings = [
             reading
             for scope in self._reader.scopes_that_close(text)
-            for reading in expand_permission_path(text, scope, denies=True, settings_directory=own)
+            for reading in expand_permission_path(text, scope, denies=True, settings_directory=directory)
         ]
         self.warn_of_doubt(text, origin)
         self.warn_of_slash(text, readings[0].rule.path, origin)

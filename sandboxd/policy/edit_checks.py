@@ -8,7 +8,7 @@ from typing import Any
 from sandboxd.errors import CallerError
 from sandboxd.policy.build import RUNS_ANYTHING, evaluate
 from sandboxd.policy.paths.rule_paths import PathScope
-from sandboxd.policy.wide_grants import Ground, wide_grants
+from sandboxd.policy.wide_grants import GrantContext, wide_grants
 from sandboxd.settings.edits import Act, Change, check_change
 from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import Settings, merge
@@ -22,7 +22,7 @@ def wide_changes(change: Change, scope: PathScope, real_path: Callable[[str], st
         return ()
     layer = _layer_of(change)
     policy, _ = evaluate(merge([layer]), scope)
-    return wide_grants(policy, frozenset(layer.values), Ground(scope, real_path))
+    return wide_grants(policy, frozenset(layer.values), GrantContext(scope, real_path))
 
 
 def _layer_of(change: Change) -> Layer:

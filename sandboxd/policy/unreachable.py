@@ -12,7 +12,7 @@ from sandboxd.settings.problems import Problem, warning
 
 def unreachable_rules(allowed: Sequence[HostRule], denied: Sequence[HostRule]) -> list[Problem]:
     """Return a warning for each allow rule that one deny rule covers."""
-    # The widest first: one `*` answers for everything without a further look.
+    # The widest first: one `*` covers every rule.
     stars = sorted(
         (rule for rule in denied if rule.pattern.host is None), key=lambda rule: rule.pattern.port is not None
     )

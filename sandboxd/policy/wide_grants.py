@@ -38,7 +38,7 @@ CONTROL_PORTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class GrantContext:
     """The scope of a change; `real_path` follows links."""
 
     scope: PathScope
@@ -49,7 +49,7 @@ class Ground:
         return self.scope.home
 
 
-Sentences = Callable[[Policy, Ground], Iterator[str]]
+Sentences = Callable[[Policy, GrantContext], Iterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class WideGrant:
     sentences: Sentences
 
 
-def wide_grants(policy: Policy, keys: frozenset[str], context: Ground) -> tuple[str, ...]:
+def wide_grants(policy: Policy, keys: frozenset[str], context: GrantContext) -> tuple[str, ...]:
     """Return a sentence for each wide rule of a policy with the changed `keys`."""
     rows = (row for row in WIDE_GRANTS if not keys.isdisjoint(row.keys))
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.sentences(policy, context)))
@@ -80,14 +80,14 @@ def serves_metadata(host: Host) -> bool:
     return host.name in METADATA_NAMES or by_address
 
 
-def _paths(policy: Policy, context: Ground) -> Iterator[str]:
+def _paths(policy: Policy, context: GrantContext) -> Iterator[str]:
     for rules, verb in ((policy.files.allow_write, "write"), (policy.files.allow_read, "read")):
         for rule in rules:
             if text := _of_path(rule, verb, context):
                 yield text
 
 
-def _of_path(rule: PathRule, verb: str, context: Ground) -> str:
+def _of_path(rule: PathRule, verb: str, context: GrantContext) -> str:
     shown, write = rule.text or rule.path, verb == "write"
     if why := why_wide_place(rule.path, context.home, write=write, glob=rule.glob):
         return f"{shown} lets commands {verb} {why}"
@@ -96,7 +96,7 @@ def _of_path(rule: PathRule, verb: str, context: Ground) -> str:
     return f"{shown} leads to {target}, and lets commands {verb} {why}" if why else ""
 
 
-def _hosts(policy: Policy, context: Ground) -> Iterator[str]:
+def _hosts(policy: Policy, context: GrantContext) -> Iterator[str]:
     for rule in policy.network.allowed:
         host = rule.pattern.host
         if host is None:
@@ -105,13 +105,13 @@ def _hosts(policy: Policy, context: Ground) -> Iterator[str]:
             yield f"{rule.pattern.text} {METADATA}"
 
 
-def _exclusions(policy: Policy, context: Ground) -> Iterator[str]:
+def _exclusions(policy: Policy, context: GrantContext) -> Iterator[str]:
     for rule in policy.commands.excluded:
         if why := why_wide_program(parse_command_pattern(rule.pattern)):
             yield f"{rule.pattern} excludes a program that {why}, so commands do anything outside the sandbox with it"
 
 
-def _sockets(policy: Policy, context: Ground) -> Iterator[str]:
+def _sockets(policy: Policy, context: GrantContext) -> Iterator[str]:
     for rule in policy.network.allow_unix_sockets:
         for path in dict.fromkeys((rule.path, context.real_path(rule.path))):
             gives = control_socket(path, context.scope.environment)
@@ -121,7 +121,7 @@ def _sockets(policy: Policy, context: Ground) -> Iterator[str]:
                 break
 
 
-def _ports(policy: Policy, context: Ground) -> Iterator[str]:
+def _ports(policy: Policy, context: GrantContext) -> Iterator[str]:
     for ports in policy.network.allow_local_ports:
         if text := _of_ports(ports):
             yield text
@@ -136,14 +136,14 @@ def _of_ports(ports: PortRange) -> str:
 
 
 def _switch(is_wide: Callable[[Policy], bool], sentence: str) -> Sentences:
-    def sentences(policy: Policy, context: Ground) -> Iterator[str]:
+    def sentences(policy: Policy, context: GrantContext) -> Iterator[str]:
         if is_wide(policy):
             yield sentence
 
     return sentences
 
 
-def _proxy(policy: Policy, context: Ground) -> Iterator[str]:
+def _proxy(policy: Policy, context: GrantContext) -> Iterator[str]:
     proxy = policy.network.parent_proxy
     if proxy is not None and proxy.host is not None:
         yield f"the proxy {proxy.host.uri} hears of every connection of commands, and can change what is not encrypted"

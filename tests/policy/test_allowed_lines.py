@@ -164,7 +164,10 @@ def _changed(base: str, changes: list[tuple[int, str]]) -> str:
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`good` is on PATH and has programs that log their name; `git` also runs a pager. `work/x` has a planted one."""
+    """Directories with programs that log their names.
+
+    `good` is on PATH; its `git` also runs a pager. `work/x` has a planted program.
+    """
     shelf = tmp_path_factory.mktemp("shelf")
     (shelf / "good").mkdir()
     for name in ("git", "curl", "x", "log"):
@@ -179,7 +182,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _run(shelf: Path, line: str) -> tuple[set[str], set[str]]:
-    """The programs that bash ran for a line, and the files that it made."""
+    """Return the programs that bash ran for a line, and the files that it made."""
     work = shelf / "work"
     shutil.rmtree(work, ignore_errors=True)
     (work / "x").mkdir(parents=True)
@@ -216,7 +219,7 @@ def test_the_oracle_sees_what_a_line_does(shelf: Path) -> None:
 @example(line="git log")
 @example(line="git log 2>&1 | git x >/dev/null & git $(git log)")
 @given(line=LINES)
-def test_an_allowed_line_runs_its_programs_only_and_writes_no_file(shelf: Path, line: str) -> None:
+def test_an_allowed_line_runs_its_programs_and_writes_no_file(shelf: Path, line: str) -> None:
     if decide_command(UNTIMED, line).behavior.value == "allow":
         ran, made = _run(shelf, line)
         assert ran <= {"git"} and not made, line

@@ -1,4 +1,4 @@
-"""From settings to a policy: complete and valid, or refused with the place of the fault."""
+"""Settings become a complete policy, or are refused with an origin."""
 
 from __future__ import annotations
 
@@ -167,7 +167,6 @@ def test_empty_or_absent_allows_nothing() -> None:
 
 
 def test_read_rules_become_denied_reads() -> None:
-    """Read rules become denied reads."""
     policy = build({"permissions": {"deny": ["Read(./.idea/**)", "Read(./.env)", "Read(**/id_rsa)", "Read(./.env.*)"]}})
     assert [(rule.path, rule.glob, rule.text) for rule in policy.files.deny_read] == [
         ("/home/u/p/.idea", False, "./.idea/**"),
@@ -191,7 +190,6 @@ def test_edit_and_write_rules() -> None:
 
 
 def test_web_rules_and_the_key_that_separates_them() -> None:
-    """Web rules and the key that separates them."""
     rules = {"allow": ["WebFetch(domain:docs.ok.test)"], "deny": ["WebFetch(domain:no.test)"]}
     joined = build({"permissions": rules})
     assert [rule.pattern.text for rule in joined.network.allowed] == ["docs.ok.test"]
@@ -203,7 +201,6 @@ def test_web_rules_and_the_key_that_separates_them() -> None:
 
 
 def test_a_deny_of_either_kind_beats_every_allow() -> None:
-    """A deny of either kind beats every allow."""
     for tree in (
         {
             "permissions": {"deny": ["WebFetch(domain:ok.test)"]},
@@ -225,7 +222,6 @@ def test_a_deny_of_either_kind_beats_every_allow() -> None:
 
 
 def test_spellings_of_home() -> None:
-    """Spellings of home."""
     spelled = ["~", "~/", "$HOME", "/home/u/", "//home/u"]
     assert paths(build(filesystem(denyRead=spelled)).files.deny_read) == ["/home/u"] * 5
 
@@ -285,7 +281,7 @@ def test_what_closes_and_cannot_be_understood_is_refused(tree: Any, slug: str) -
         ({"permissions": {"allow": ["Bash('x)"]}}, "command_pattern_invalid"),
     ],
 )
-def test_what_opens_and_cannot_be_understood_is_left_out_and_reported(tree: Any, slug: str) -> None:
+def test_unusable_entries_that_open_are_left_out_and_reported(tree: Any, slug: str) -> None:
     policy = build(tree)
     assert slug in warned(tree)
     assert any("/s.json:" in warning for warning in policy.warnings)
@@ -302,7 +298,6 @@ def test_what_happens_to_unlisted_hosts_is_an_explicit_choice() -> None:
 
 
 def test_a_url_in_the_list_does_not_break_the_others() -> None:
-    """A url in the list does not break the others."""
     tree = network(allowedDomains=["https://ok.test/path", "ok.test/", "http://*.ok.test", " ok.test ", "fine.test"])
     policy = build(tree)
     assert [rule.pattern.text for rule in policy.network.allowed] == ["fine.test"]
@@ -317,7 +312,6 @@ def test_overlapping_entries_are_fine() -> None:
 
 
 def test_a_broken_file_gives_no_policy() -> None:
-    """A broken file gives no policy."""
     for text in ("", "{", '{"sandbox": {"enabled": "x"}}', '{"permissions": {"deny": ["Read("]}}'):
         settings = merge([parse_layer(text, Source.USER, "/s.json"), parse_layer("{}", Source.LOCAL, "/l.json")])
         with pytest.raises(SettingsError):
@@ -325,7 +319,6 @@ def test_a_broken_file_gives_no_policy() -> None:
 
 
 def test_an_ignored_key_is_shown() -> None:
-    """An ignored key is shown."""
     strict = build(network(strictAllowlist=True), Source.PROJECT)
     assert strict.network.strict_allowlist  # it only tightens, so it counts
     loose = build({"sandbox": {"excludedCommands": ["docker"]}}, Source.PROJECT)
@@ -344,7 +337,6 @@ def test_an_unreachable_allow_list_is_reported() -> None:
 
 
 def test_broad_patterns_warn() -> None:
-    """Broad patterns warn."""
     assert warned(network(allowedDomains=["*"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.github.io"])) == ["host_pattern_broad"]
     assert warned(network(allowedDomains=["*.ok.test", "ok.test"], deniedDomains=["*.com", "*"]))[:1] != [
@@ -364,7 +356,6 @@ NAMES = ("ok.test", "a.ok.test", "a.b.ok.test", "xok.test", "ok.test.no.test")
 
 @pytest.mark.parametrize("pattern", MATCHED)
 def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
-    """In allowedDomains, deniedDomains and web rules of both kinds, with and without a port."""
     for host, listed in zip(NAMES, MATCHED[pattern], strict=True):
         web = f"WebFetch(domain:{pattern})"
         for allowing in (network(allowedDomains=[pattern]), {"permissions": {"allow": [web]}}):
@@ -390,7 +381,7 @@ def test_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     "text", [" ./x", "./x\n", "file:///etc/passwd", "*.{pem,key}", "!./x", "C:\\x", "secrets\\*"]
 )  # fmt: skip
-def test_paths_that_likely_mean_something_else_stand_with_a_warning(text: str) -> None:
+def test_doubtful_paths_count_and_have_a_warning(text: str) -> None:
     """A denial that can hardly match anything looks as if it closed something."""
     for key in ("denyRead", "denyWrite", "allowWrite", "allowRead"):
         assert warned(filesystem(**{key: [text]})) == ["path_doubtful"], key
@@ -492,7 +483,6 @@ def test_the_caches_preset_opens_caches_and_no_tokens() -> None:
 
 
 def test_the_credentials_preset_closes_well_known_files() -> None:
-    """The credentials preset closes well known files."""
     closed = set(paths(build({"sandbox": {"presets": ["credentials"]}}).files.deny_read))
     assert {"/home/u/.ssh/id_*", "/home/u/.aws/credentials", "/home/u/.config/gh/hosts.yml", "/home/u/.netrc"} <= closed
 

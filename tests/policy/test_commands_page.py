@@ -1,4 +1,4 @@
-"""docs/commands.md says what the code does: every row of its tables is executed."""
+"""The tables of docs/commands.md: every row is executed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORIGIN = Origin(Source.LOCAL, "test")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table below a heading, without its first two lines and without group titles."""
+    """Return the cells of the table below a heading, without group titles."""
     text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip(" ") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
@@ -27,7 +27,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def code(cell: str) -> str:
-    """The text of a code span, with its pipes and line ends."""
+    """Return the text of a code span, with its pipes and line ends."""
     ticks = re.match(r"`+", cell)
     assert ticks, cell
     body = cell[len(ticks[0]) : -len(ticks[0])]
@@ -40,7 +40,6 @@ def commands(*patterns: str) -> tuple[CommandRule, ...]:
 
 @pytest.mark.parametrize(("pattern", "command", "matches"), rows("Patterns"))
 def test_patterns(pattern: str, command: str, matches: str) -> None:
-    """Patterns."""
     (simple,) = read_line(code(command)).commands
     words = [word.text for word in simple.words]
     assert parse_command_pattern(code(pattern)).matches(words) is (matches == "yes")
@@ -48,7 +47,6 @@ def test_patterns(pattern: str, command: str, matches: str) -> None:
 
 @pytest.mark.parametrize(("command", "runs", "because"), rows("Excluded commands"))
 def test_excluded_commands(command: str, runs: str, because: str) -> None:
-    """Excluded commands."""
     exclusion = decide_exclusion(commands("docker", "gh *", "npm run build"), code(command))
     assert exclusion.excluded is (runs == "outside"), exclusion.why
     assert because
@@ -56,7 +54,6 @@ def test_excluded_commands(command: str, runs: str, because: str) -> None:
 
 @pytest.mark.parametrize(("command", "behaviour"), rows("Rules about commands"))
 def test_rules(command: str, behaviour: str) -> None:
-    """Rules."""
     policy = Policy(
         enabled=True,
         commands=CommandPolicy(
@@ -69,6 +66,6 @@ def test_rules(command: str, behaviour: str) -> None:
     assert decide_command(policy, code(command)).behavior.value == behaviour
 
 
-def test_the_gates_stand_in_their_order() -> None:
+def test_the_page_lists_the_gates_in_their_order() -> None:
     named = [row[0].replace(" ", "_") + "_gate" for row in rows("The gates, in order")]
     assert named == [gate.__name__ for gate in GATES]

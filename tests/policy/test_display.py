@@ -1,4 +1,4 @@
-"""Text from inside is shown, never obeyed."""
+"""Untrusted text is shown, never obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals that somebody has decided to keep are hidden, by command and by part of what is shown."""
+"""Ignored violations are hidden by command and by a part of their line."""
 
 from __future__ import annotations
 

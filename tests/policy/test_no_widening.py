@@ -1,4 +1,4 @@
-"""Whatever a project file says, nothing is allowed that was not allowed without it. The decisions are asked."""
+"""No project file allows anything that was not allowed without it."""
 
 from __future__ import annotations
 

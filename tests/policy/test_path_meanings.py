@@ -1,4 +1,4 @@
-"""The same path means the same in every file and list: a table over who says it, how it is written, and where."""
+"""One path has one meaning in every file and list: a table of all spellings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SOURCES: dict[str, tuple[Source, str | None, bool]] = {
     "project local": (Source.LOCAL, f"{PROJECT}/.claude/settings.local.json", True),
 }
 BESIDE = {"user": f"{HOME}/.claude", "local": f"{HOME}/.claude", "flag": "/opt/flags", "named": "/opt/named"}
-"""Where the owner of the format has `/p` begin, closed too."""
+"""The directory where `/p` begins in the format's documentation; closed too."""
 FORMS = ("/p/x", "//p/x", "~/p/x", "p/x", "./p/x", "x", "./x", "/x")
 ABSOLUTE = {
     "/p/x": "/p/x", "//p/x": "/p/x", "~/p/x": f"{HOME}/p/x", "p/x": f"{PROJECT}/p/x", "./p/x": f"{PROJECT}/p/x",
     "x": f"{PROJECT}/x", "./x": f"{PROJECT}/x", "/x": "/x",
 }  # fmt: skip
-"""In `sandbox.filesystem`, and in rules but for `/p/x` and `/x`."""
+"""Spellings of `sandbox.filesystem`, and of rules except for `/p/x` and `/x`."""
 
 
 def layer(who: str, tree: dict[str, object]) -> Layer:
@@ -88,7 +88,7 @@ def test_permission_rules(who: str, form: str) -> None:
     ],
 )
 def test_escaped_characters_of_a_rule_are_themselves(text: str, first: str) -> None:
-    """As the owner of the format writes them in the rules that it makes."""
+    """Rules as the owner of the format writes them."""
     denied = policy("user", {"permissions": {"deny": [f"Read({text})"]}}).files.deny_read
     assert f"{PROJECT}/{first}" in named(denied)
     (allowed,) = policy("user", {"permissions": {"allow": [f"Edit({text})"]}}).files.allow_write

@@ -1,4 +1,4 @@
-"""Rules that give very much away, beside ordinary ones of the same kind."""
+"""Wide grants, beside ordinary rules of the same kind."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from sandboxd.policy.commands.exclusion import (
     head_of,
     matching_rule,
     moves,
+    path_as_written,
     path_of,
     places_of,
     resolving_in,
     rule_of_path,
-    standing_path,
 )
 from sandboxd.policy.commands.shell_programs import LAUNCHERS
 from sandboxd.policy.commands.shell_syntax import ShellLine, Word, is_known_name, read_line
@@ -68,7 +68,7 @@ class CommandRequest:
     root: bool = False
     is_sandbox_environment: bool = False
     unavailable: str = ""
-    resolve: Resolve = standing_path
+    resolve: Resolve = path_as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def decide_command(
     root: bool = False,
     is_sandbox_env: bool = False,
     unavailable: str = "",
-    resolve: Resolve = standing_path,
+    resolve: Resolve = path_as_written,
 ) -> CommandDecision:
     """Decide on a command; raises ValueError for an unknown `permission_mode`."""
     mode = PromptMode(permission_mode or PromptMode.PROMPT)
@@ -153,7 +153,7 @@ def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDeci
             Behavior.DENY,
             Reason.ROOT_REFUSED,
             "root may not skip permission questions",
-            hint="use another mode or user; inside a container that is a sandbox itself, set IS_SANDBOX=1",
+            hint="use another mode or user; in a container that is a sandbox itself, set IS_SANDBOX=1",
         )
     return None
 
@@ -191,7 +191,7 @@ def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
             False,
             Behavior.ASK,
             Reason.SANDBOX_OVERRIDE,
-            "the caller wants this command to run outside the sandbox; a person has to agree",
+            "the caller asks to run this command outside the sandbox; a user has to agree",
         )
     return _answer(
         True,
@@ -222,7 +222,7 @@ def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
     if not exclusion.excluded or exclusion.rule is None:
         return None
     pattern = parse_command_pattern(exclusion.rule.pattern)
-    careful = f"; {pattern.program or pattern.text} runs whatever it is told to" if runs_others(pattern) else ""
+    careful = f"; {pattern.program or pattern.text} runs what its arguments say" if runs_others(pattern) else ""
     return _answer(
         False,
         Behavior.ALLOW,
@@ -244,7 +244,7 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
             True,
             Behavior.DENY,
             Reason.SANDBOX_UNAVAILABLE,
-            f"no sandbox can be started here, and nothing runs without one: {request.unavailable}",
+            f"no sandbox can be started on this host, and no command runs without one: {request.unavailable}",
             rule=f"sandbox.{key}",
             origin=policy.fail_if_unavailable_origin if closed else policy.commands.allow_unsandboxed_origin,
             hint="see what is missing: sandboxd check",
@@ -253,7 +253,7 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
         False,
         Behavior.ASK,
         Reason.SANDBOX_UNAVAILABLE,
-        f"no sandbox can be started here; a person has to agree to run it without: {request.unavailable}",
+        f"no sandbox can be started on this host; a user has to agree to run it without: {request.unavailable}",
         rule="sandbox.failIfUnavailable",
         origin=policy.fail_if_unavailable_origin,
         hint="see what is missing: sandboxd check",
@@ -318,7 +318,7 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
                 f"a part of the command is {verb} by Bash({rule.pattern})",
                 f"Bash({rule.pattern})",
                 rule.origin,
-                "rules about commands look at names; what holds whatever the name is the sandbox",
+                "use denyRead, denyWrite or deniedDomains for limits of the sandbox under any name",
             )
             return replace(answer, decision=decision)
     why = next((why for line in lines if (why := _what_is_unknown(line))), None) or _what_moves(
@@ -328,7 +328,7 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
         decision = Decision(
             Behavior.ASK,
             Reason.RULE,
-            f"there are rules about commands, and what this one runs cannot be told: {why}",
+            f"there are rules about commands, and the programs of this one are not certain: {why}",
             hint="write each program by its name, in a short line",
         )
         return replace(answer, decision=decision)
@@ -366,9 +366,7 @@ def _what_moves(rules: Sequence[CommandRule], lines: Sequence[ShellLine]) -> str
     return relative and f"which program {shown_command(relative)!r} is depends on a change of the directory"
 
 
-def _allowing_rule(
-    rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve
-) -> CommandRule | None:
+def _allowing_rule(rules: Sequence[CommandRule], text: str, line: ShellLine, resolve: Resolve) -> CommandRule | None:
     """Return the first allowing rule if every program of the line has one."""
     if not rules:
         return None

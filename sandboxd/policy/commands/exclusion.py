@@ -44,14 +44,14 @@ class Exclusion:
     rule: CommandRule | None = None
 
 
-def standing_path(path: str) -> Lead:
+def path_as_written(path: str) -> Lead:
     """Resolve by text alone: plain names, and absolute paths without links."""
     if "/" not in path or (path.startswith("/") and posixpath.normpath(path) == path):
         return Lead(path)
     return Lead(None, f"where {path} leads is not known")
 
 
-def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = standing_path) -> Exclusion:
+def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolve = path_as_written) -> Exclusion:
     """Decide on a whole command line."""
     if not rules:
         return Exclusion(False, "no command is excluded")
@@ -61,7 +61,7 @@ def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolv
 def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Resolve) -> Exclusion:
     line = read_line(text)
     if line.unreadable:
-        return Exclusion(False, f"what it runs cannot be told: {line.unreadable}")
+        return Exclusion(False, f"its programs are not certain: {line.unreadable}")
     if line.obstacles:
         return Exclusion(False, f"it has {line.obstacles[0].value}")
     if not line.commands:
@@ -125,9 +125,7 @@ def resolving_in(line: ShellLine, resolve: Resolve) -> Resolve:
     return resolve_there
 
 
-def _decide_simple(
-    rules: tuple[CommandRule, ...], simple: SimpleCommand, shells: int, resolve: Resolve
-) -> Exclusion:
+def _decide_simple(rules: tuple[CommandRule, ...], simple: SimpleCommand, shells: int, resolve: Resolve) -> Exclusion:
     for assignment in simple.assignments:
         if not is_harmless_assignment(assignment):
             name = assignment.partition("=")[0]

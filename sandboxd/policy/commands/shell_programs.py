@@ -57,6 +57,7 @@ LAUNCHERS = (
 
 INTERPRETERS = frozenset("python python3 node ruby perl php lua deno bun java awk gawk make npx uvx".split())
 
+
 def unversioned(name: str) -> str:
     """Return a program's name without version: `python` for `python3.11`."""
     return name if name in LAUNCHERS | INTERPRETERS else re.sub(r"[-.\d]+$", "", name)

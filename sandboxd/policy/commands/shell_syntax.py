@@ -1,6 +1,6 @@
 """The commands of a shell line, as far as its text tells them.
 
-The grammar is tree-sitter-bash. It is an editor's grammar: it recovers from mistakes and has some of its own, so its
+The grammar is tree-sitter-bash. It is an editor's grammar: it recovers from mistakes and makes others, so its
 answer is good for rules that *close* something, and for rules that open something only together with the second,
 independent reading in `policy.commands.exclusion`. Whatever it marks as an error makes the line unreadable.
 
@@ -197,7 +197,7 @@ class _ShellReader:
                 self._texts.append((node.start_byte, text))
             if kind == "command":
                 self.command(node)
-                # What is assigned before the program is recorded with it; only what the value contains is looked into.
+                # Assignments before the program are recorded with it; only their values are walked.
                 for child in reversed(node.children):
                     stack.extend(reversed(child.children) if child.type == "variable_assignment" else (child,))
                 continue
@@ -273,7 +273,7 @@ def _is_plain(data: bytes, root: Node) -> bool:
         node = stack.pop()
         kind, text = node.type, node.text or b""
         if kind in _REDIRECTIONS:
-            # `{PATH}>x` sets PATH: what stands before has to be a word of its own.
+            # `{PATH}>x` sets PATH, so a blank has to part the redirection from the word before.
             parted = data[max(0, node.start_byte - 1) : node.start_byte] in (b"", b" ", b"\t")
             if not parted or _PLAIN_REDIRECTION.fullmatch(text) is None:
                 return False

@@ -1,6 +1,6 @@
 """Answers for `policy.explain`: decisions asked in advance.
 
-The functions here add no rule of their own: they call what the proxies and `should_sandbox` call.
+They add no rules: the same functions decide for the proxies and `should_sandbox`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
-from sandboxd.policy.commands.exclusion import Resolve, standing_path
+from sandboxd.policy.commands.exclusion import Resolve, path_as_written
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_decisions import decide_host
 from sandboxd.policy.hosts.host_patterns import HostSyntaxError, IPAddress, parse_authority, parse_host
@@ -39,7 +39,7 @@ def explain_command(
     root: bool = False,
     is_sandbox_env: bool = False,
     unavailable: str = "",
-    resolve: Resolve = standing_path,
+    resolve: Resolve = path_as_written,
 ) -> CommandDecision:
     """Return the decision on a command that runs through the sandbox."""
     answer = decide_command(
@@ -56,5 +56,5 @@ def explain_command(
     if off.reason not in (Reason.SANDBOX_DISABLED, Reason.PLATFORM_NOT_ENABLED) or not answer.sandboxed:
         return answer
     where = f" ({off.decision.origin})" if off.decision.origin else ""
-    note = f"; callers that ask first are told to run it outside, since {off.decision.text}{where}"
+    note = f"; callers that ask first run it outside, since {off.decision.text}{where}"
     return replace(answer, decision=replace(answer.decision, text=answer.decision.text + note))

@@ -255,7 +255,7 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _SERVICE, _ANY,
-        "the program wants a sandbox of its own inside this one, which macOS refuses; start it without "
+        "the program starts a sandbox inside this one, which macOS refuses; start it without "
         "(browsers: --no-sandbox)",
         operation="forbidden-sandbox-reinit",
     ),
@@ -336,7 +336,7 @@ def hint_for(symptom: Symptom) -> str:
     decision = symptom.decision
     not_writable = decision is not None and decision.reason is Reason.PATH_NOT_WRITABLE
     if decision is not None and not_writable and is_protected_name(symptom.target, symptom.home):
-        # opening it would take the protection back as well
+        # a rule that opens it would lift the protection as well
         symptom = replace(symptom, decision=replace(decision, reason=Reason.PATH_PROTECTED))
     if decision is not None and decision.hint == ONLY_MANAGED:
         return decision.hint
@@ -365,7 +365,7 @@ def _filled(text: str, found: re.Match[str] | None, symptom: Symptom) -> str:
     if symptom.decision is not None and symptom.decision.origin is not None:
         rule = f"{rule} in {symptom.decision.origin}".strip()
     return (
-        text.replace("{rule}", rule or "that says so")
+        text.replace("{rule}", rule or "that decides")
         .replace("{host}", _word(host, symptom.home))
         .replace("{path}", _word(path, symptom.home))
         .replace("{name}", _word(posixpath.basename(path), symptom.home))

@@ -72,7 +72,7 @@ def learn(violations: Sequence[Violation], context: Mapping[str, TargetState], h
 
 class _Learner:
     def __init__(self, context: Mapping[str, TargetState], home: str) -> None:
-        self._ground = context
+        self._states = context
         self._home = home
         self._secrets = SecretPlaces(home)
         self._write: dict[str, None] = {}
@@ -117,7 +117,7 @@ class _Learner:
                 return DENIALS[Reason.SOCKET_CONTROL].left_out
             self._sockets[target] = None
             return ""
-        context = self._ground.get(target, TargetState(False, "/"))
+        context = self._states.get(target, TargetState(False, "/"))
         if violation.kind is ViolationKind.READ:
             if reason is not Reason.PATH_DENIED or violation.rule is None:
                 return "no rule opens it"
@@ -136,11 +136,11 @@ class _Learner:
     def _made_in(self, target: str, context: TargetState) -> str:
         """Return the path that has to be writable for `target` to be made."""
         path = context.nearest
-        if not self._too_much(path):
+        if not self._is_too_wide(path):
             return path
         for name in posixpath.relpath(target, path).split("/"):
             path = posixpath.join(path, name)
-            if not self._too_much(path):
+            if not self._is_too_wide(path):
                 break
         self._note(f"{path} does not exist: make it first (mkdir, or touch for a file), for only what exists is opened")
         return path
@@ -160,9 +160,9 @@ class _Learner:
         return ""
 
     def lesson(self) -> Lesson:
-        writes = _covered(self._grouped(self._write, self._too_much))
-        reads = _covered(self._grouped(self._read, lambda path: self._too_much(path) or path in self._closed))
-        sockets = _covered(self._grouped(self._sockets, self._too_many_sockets))
+        writes = _covered(self._grouped(self._write, self._is_too_wide))
+        reads = _covered(self._grouped(self._read, lambda path: self._is_too_wide(path) or path in self._closed))
+        sockets = _covered(self._grouped(self._sockets, self._is_too_wide_for_sockets))
         files = {"allowWrite": [self._rule(p) for p in writes], "allowRead": [self._rule(p) for p in reads]}
         network = {"allowedDomains": _grouped_hosts(self._hosts), "allowUnixSockets": [self._rule(p) for p in sockets]}
         sandbox = {
@@ -172,21 +172,21 @@ class _Learner:
         }
         return Lesson({"sandbox": sandbox} if sandbox else {}, tuple(self._left_out.values()), tuple(self._notes))
 
-    def _too_many_sockets(self, directory: str) -> bool:
-        return self._too_much(directory) or control_socket(directory) is not None
+    def _is_too_wide_for_sockets(self, directory: str) -> bool:
+        return self._is_too_wide(directory) or control_socket(directory) is not None
 
-    def _too_much(self, directory: str) -> bool:
+    def _is_too_wide(self, directory: str) -> bool:
         parts = [part for part in directory.split("/") if part]
         above_home = is_below(self._home, directory)
         return len(parts) < _DEPTH or above_home or self._secrets.below(directory) or self._secrets.holds(directory)
 
-    def _grouped(self, paths: Iterable[str], too_much: Callable[[str], bool]) -> list[str]:
+    def _grouped(self, paths: Iterable[str], is_too_wide: Callable[[str], bool]) -> list[str]:
         together: dict[str, list[str]] = {}
         for path in paths:
             together.setdefault(posixpath.dirname(path), []).append(path)
         rules: dict[str, None] = {}
         for directory, members in together.items():
-            whole = len(members) >= GROUP and not too_much(directory)
+            whole = len(members) >= GROUP and not is_too_wide(directory)
             rules.update(dict.fromkeys([directory] if whole else members))
         return list(rules)
 

@@ -146,7 +146,7 @@ def _wire_text(raw: bytes) -> str:
 
 def _split_port(text: str) -> tuple[str, str, str]:
     """Split host text, ":" or "", and port text; raises when that is ambiguous."""
-    if "@" in text:  # before the colons are counted: a password is no IPv6 address
+    if "@" in text:  # checked before colons: a password could read as an IPv6 address
         raise HostSyntaxError(_USER, text, hint=_USER_HINT)
     if text.startswith("["):
         host_text, bracket, rest = text.partition("]")
@@ -334,7 +334,7 @@ def _refuse_urls(text: str) -> None:
             raise HostPatternError(
                 "host_pattern_invalid",
                 f"host rule is a network, not a host: {quote(text)}",
-                hint="networks stand in sandbox.network.deniedResolvedAddresses; an allowed address is named by itself",
+                hint="list networks in sandbox.network.deniedResolvedAddresses, and allowed addresses one by one",
             )
         meant = authority.rpartition("@")[2]
         default = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443", "ftp": ":21"}.get(scheme.lower(), "")
@@ -366,13 +366,13 @@ def _pattern_error(text: str, error: HostSyntaxError) -> HostPatternError:
 
 
 _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\A[0-9.]+\.\*\Z"), "addresses are named one by one; networks only in deniedResolvedAddresses"),
+    (re.compile(r"\A[0-9.]+\.\*\Z"), "list addresses one by one; networks belong into deniedResolvedAddresses"),
     (re.compile(r":\*\Z|:\Z"), "leave out what follows the name: a rule without a port is for every port"),
     (re.compile(r":[0-9]+-[0-9]+\Z"), "write one rule for each port, or none for every port"),
     (re.compile(r"\Adomain:"), "write the host alone; domain: belongs into WebFetch(domain:…)"),
     (re.compile(r"@"), "write the host alone, without user and path"),
     (re.compile(r"[\s,;|]"), "write one host in each entry"),
-    (re.compile(r"\*"), "* stands alone or as the first label: * or *.example.test"),
+    (re.compile(r"\*"), "write * alone or as the first label: * or *.example.test"),
     (re.compile(r"[\^$()\[\]?+!~\\]"), "write a name, or *.example.test for those below it; expressions are no names"),
     (re.compile(r":[^0-9]*\Z|:0*\Z|:[0-9]{5,}\Z"), "write HOST or HOST:PORT, the port as a number from 1 to 65535"),
 )

@@ -2,7 +2,7 @@
 
 10,000 rules are matched by as many dictionary look-ups as the host has labels. The most specific rule answers: the host
 itself before a wildcard, a longer suffix before a shorter one, a rule with a port before one without, and among equals
-the first in the list. Pure, apart from remembering what was compiled.
+the first in the list. Pure, apart from a cache.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def check_publications(network: NetworkPolicy, wanted: Iterable[Publication]) ->
                 f"port {one.inner} cannot be published: the sandbox's own proxy listens there",
                 hint="let the server in the sandbox listen on another port, such as 3000",
             )
-        # without a server inside, a connection would lead back out to the host's port, which may be this very one
+        # without a server inside, a connection would lead to the host's port, which may be this one
         if any(ports.first <= one.inner <= ports.last for ports in network.allow_local_ports):
             raise PolicyError(
                 "publish_conflict",

@@ -27,7 +27,7 @@ _SYSTEM = ("/", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/ho
 _MAGIC = re.compile(r"[*?\[]")
 _HOME = re.compile(r"/(home|Users)/[^/]+")
 _OPENING = ("sandbox.filesystem.allowWrite", "permissions.additionalDirectories", "permissions.allow")
-_MOST_LOOKED_AT = 1_000
+_MAX_ENTRIES = 1_000
 """Limit for one list of one file: a project may send a hundred thousand entries."""
 _MOST_PATTERNS = 100
 
@@ -37,7 +37,7 @@ def check_openings(settings: Settings, files: FilePolicy, scope: PathScope) -> I
     for layer in settings.layers:
         for key in _OPENING:
             entries = layer.values.get(key, ())
-            for entry in entries[:_MOST_LOOKED_AT] if isinstance(entries, tuple) else ():
+            for entry in entries[:_MAX_ENTRIES] if isinstance(entries, tuple) else ():
                 yield from _check_width(layer, entry.value, entry.origin, scope)
     yield from _covered(files)
 

@@ -7,7 +7,7 @@ A path in `sandbox.filesystem` (`expand_rule_path`):
 | `/x`, `//x` | absolute |
 | `~`, `~/x` | the home directory; `~name` is an error |
 | `$VAR/x`, `${VAR}/x` | the variable's value; an unset or empty variable is an error |
-| `./x`, `x`, `../x` | relative to the project directory, whichever file the rule stands in |
+| `./x`, `x`, `../x` | relative to the project directory, for a rule in any file |
 | `x/` | the same as `x` |
 | `x/**` | the same as `x`: the directory and everything below |
 | `*` `?` `[..]` `**` | a pattern; `**` as a whole component matches any number of directories |
@@ -15,7 +15,7 @@ A path in `sandbox.filesystem` (`expand_rule_path`):
 `..` is accepted at the start of a relative path only. Anywhere else its meaning would depend on symlinks.
 
 A path in a permission rule (`expand_permission_path`) is written in the same way, except that `/x` is relative to the
-project. A rule that denies has every reading that a person could have meant.
+project. A rule that denies has every likely meaning.
 https://code.claude.com/docs/en/permissions
 """
 
@@ -133,7 +133,7 @@ def expand_permission_path(text: str, scope: PathScope, *, denies: bool, setting
         if settings_directory:
             elsewhere = replace(scope, project=settings_directory)
             readings.append(Reading(expand_rule_path(below, elsewhere), True))
-        if not absolute.path.startswith("/**/"):  # all of the machine: nothing says that it was meant
+        if not absolute.path.startswith("/**/"):  # a pattern for the whole machine is unlikely to be meant
             readings.append(Reading(absolute, True))
     return readings
 
@@ -228,7 +228,7 @@ _DOUBTS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (re.compile(r"\A\s|\s\Z"), "has white space around it, which is taken as part of the name", "take it away"),
     (re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://"), "looks like a URL, and is read as a path", "write the path alone"),
     (re.compile(r"\{[^{}/]*,[^{}/]*\}"), "has braces, which are not expanded", "write one rule for each"),
-    (re.compile(r"\A!"), "begins with '!', which negates nothing here", "use the opposite list"),
+    (re.compile(r"\A!"), "begins with '!', which does not negate a rule", "use the opposite list"),
     (re.compile(r"\\"), "has a backslash, which is part of the name", "write / between names, and [*] for a star"),
 )
 

@@ -1,6 +1,6 @@
 """Wide places: much at once, programs that start outside, or secrets.
 
-A place holds for what is below it, too, but for those of `_THEMSELVES`, where a name below is an ordinary one.
+A place holds for what is below it, too, but for those of `_WITHOUT_TREES`, where a name below is an ordinary one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS: Final = re.compile(
     r".*/\.claude(/settings(\.local)?\.json)?|/etc/(sandboxd|claude-code)(/.*)?"
     r"|/Library/Application Support/(sandboxd|ClaudeCode)(/.*)?"
 )
-_THEMSELVES: Final = tuple(
+_WITHOUT_TREES: Final = tuple(
     """/home /mnt /media /opt /private /private/var /run /srv /Users /usr/bin /usr/lib /usr/local /usr/local/bin
     /usr/local/src /usr/sbin /usr/src /var /var/lib /Volumes
     ~/Library""".split()
@@ -37,7 +37,7 @@ _TREES: Final = (
     ("it says what is started, and when", """/var/spool/cron /var/spool/at /var/spool/anacron /run/systemd
      /run/udev /run/user/*/systemd /var/lib/systemd /var/lib/dpkg /var/lib/rpm /var/lib/docker /var/lib/containers"""),
 )  # fmt: skip
-_BUT: Final = ("/usr/src/", "/usr/local/src/")
+_SOURCE_TREES: Final = ("/usr/src/", "/usr/local/src/")
 _CACHES: Final = frozenset({".cache", ".npm", ".bun", ".gradle"})
 """Directories that are protected in part. That part stays protected when they are opened."""
 _PROGRAM_DIRECTORIES: Final = frozenset({"bin", "sbin", ".bin"})
@@ -94,7 +94,7 @@ def is_system_directory(path: str) -> bool:
 
 def is_source_directory(path: str) -> bool:
     """Return whether a path is in a directory for sources, among the system's."""
-    return path.startswith(_BUT)
+    return path.startswith(_SOURCE_TREES)
 
 
 def _from_root(home: str) -> list[str]:
@@ -125,7 +125,7 @@ def _all_places(home: str) -> Iterator[WidePlace]:
     for why, trees in _TREES:
         for tree in trees.split():
             yield WidePlace(tree, _STARTED.format(path="{path}", why=why))
-    for one in (*_THEMSELVES, *_TREES[0][1].split()):
+    for one in (*_WITHOUT_TREES, *_TREES[0][1].split()):
         yield WidePlace(at_home(one), _EVERYTHING, below=False, writing=False)
     for directory in (".claude", ".claude/settings.json", ".claude/settings.local.json"):
         yield WidePlace(f"{home}/{directory}", _SETTINGS_WHY, below=False, writing=False)

@@ -95,7 +95,7 @@ def by_place(decision: Decision, sockets: OpenSockets) -> bool:
 
 def with_condition(decision: Decision) -> Decision:
     """Add the condition of a place that commands can write to a decision's text."""
-    text = f"{decision.text}, if it is there when a command starts or is bound in the sandbox: commands can write there"
+    text = f"{decision.text}, if it exists when a command starts or is bound in the sandbox: commands can write there"
     return replace(decision, text=text)
 
 

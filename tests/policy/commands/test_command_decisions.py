@@ -1,4 +1,4 @@
-"""What happens to a command before it runs: the gates in their order, and the rules over them."""
+"""Decisions on commands: the gates in their order, and the rules over them."""
 
 from __future__ import annotations
 
@@ -105,14 +105,12 @@ def test_an_unknown_mode_is_a_mistake_of_the_caller() -> None:
 
 
 def test_off_says_where_it_was_switched_off() -> None:
-    """Off says where it was switched off."""
     decision = decide_command(OFF, "touch ~/x").decision
     assert decision.rule == "sandbox.enabled" and decision.origin == OFF.enabled_origin
     assert "off" in decision.text and "sandboxd enable" in decision.hint
 
 
 def test_auto_allow_never_overrides_ask_and_deny_rules() -> None:
-    """Auto allow never overrides ask and deny rules."""
     policy = replace(ON, commands=CommandPolicy(auto_allow=True, ask=rules("git push:*"), deny=rules("rm:*")))
     assert told(decide_command(policy, "git push origin")) == (True, "ask", "rule")
     assert told(decide_command(policy, "rm -rf x")) == (True, "deny", "rule")
@@ -142,7 +140,6 @@ def test_a_deny_beats_an_ask_and_an_allow() -> None:
 
 
 def test_no_agent_switches_the_sandbox_off_by_itself() -> None:
-    """No agent switches the sandbox off by itself."""
     refused = decide_command(STRICT, "curl x", dangerously_disable=True)
     assert refused.behavior is Behavior.DENY and refused.reason is Reason.OVERRIDE_FORBIDDEN
     assert "allowUnsandboxedCommands" in refused.decision.text
@@ -156,7 +153,6 @@ def test_the_wish_to_run_outside_is_not_remembered() -> None:
 
 
 def test_each_part_is_allowed_by_its_own_rule() -> None:
-    """Each part is allowed by its own rule."""
     policy = replace(
         ON,
         commands=CommandPolicy(
@@ -233,7 +229,7 @@ def test_a_line_of_many_programs_is_asked_about() -> None:
         asked.clear()
 
 
-def test_no_rule_with_a_path_allows_behind_a_change_of_the_directory() -> None:
+def test_no_rule_with_a_path_allows_after_a_directory_change() -> None:
     def resolve(path: str) -> Lead:
         return Lead(FILES.get(path))
 
@@ -254,7 +250,7 @@ def test_the_open_mode_can_be_forbidden() -> None:
     assert decide_command(closed, "ls", permission_mode="open").behavior is Behavior.ASK
 
 
-def test_what_would_be_asked_about_is_denied_where_nobody_is_asked() -> None:
+def test_deny_instead_of_prompting_denies_what_would_be_asked() -> None:
     commands = CommandPolicy(auto_allow=False, ask=rules("git push:*"), deny_instead_of_asking=True)
     policy = replace(ON, commands=commands)
     for command in ("ls", "git push x", "'"):
@@ -268,7 +264,7 @@ def test_a_rule_for_the_whole_tool() -> None:
     for kind, behavior in (("allow", Behavior.ALLOW), ("ask", Behavior.ASK), ("deny", Behavior.DENY)):
         commands = CommandPolicy(**({"auto_allow": kind != "allow"} | {kind: rules("*")}))  # type: ignore[arg-type]
         assert decide_command(replace(ON, commands=commands), "anything at all").behavior is behavior
-    # Also when nobody can tell what the line runs.
+    # Also when the programs of the line are not certain.
     everything = replace(ON, commands=CommandPolicy(deny=rules("*")))
     assert decide_command(everything, "'").behavior is Behavior.DENY
 
@@ -278,7 +274,7 @@ def test_what_cannot_be_read_is_asked_about_where_rules_exist() -> None:
     for text in ("x" * 1_000_000, "echo 'x", "(" * 10_000):
         answer = decide_command(policy, text)
         assert told(answer) == (True, "ask", "rule")
-        assert "cannot be told" in answer.decision.text
+        assert "not certain" in answer.decision.text
         assert told(decide_command(ON, text)) == (True, "allow", "sandboxed")
         assert told(decide_command(DOCKER, text)) == (True, "allow", "sandboxed")
 
@@ -304,7 +300,6 @@ def test_and_ordinary_lines_are_not(text: str) -> None:
 
 
 def test_names_are_advice_and_the_docs_say_so() -> None:
-    """Names are advice and the docs say so."""
     policy = replace(ON, commands=CommandPolicy(deny=rules("curl:*")))
     assert decide_command(policy, "/proc/self/root/usr/bin/curl x").behavior is Behavior.DENY
     # A copy under another name passes the rule, and runs in the sandbox, whose limits do not look at names.
@@ -313,7 +308,6 @@ def test_names_are_advice_and_the_docs_say_so() -> None:
 
 
 def test_the_answer_says_which_layer_refused() -> None:
-    """The answer says which layer refused."""
     policy = replace(OFF, commands=CommandPolicy(deny=rules("rm:*")))
     assert decide_command(policy, "echo ~/private-dir/x").behavior is Behavior.ALLOW
     decision = decide_command(policy, "rm x").decision
@@ -343,7 +337,6 @@ def test_a_switch_that_decided_is_named_with_its_place() -> None:
 
 
 def test_without_a_sandbox_it_is_closed_by_default() -> None:
-    """Without a sandbox it is closed unless somebody chose otherwise."""
     default = decide_command(ON, "ls", unavailable="bubblewrap is not installed")
     assert default.behavior is Behavior.DENY
     assert "bubblewrap is not installed" in default.decision.text and "sandboxd check" in default.decision.hint
@@ -361,8 +354,8 @@ def test_the_answer_names_the_excluding_rule_and_why_not() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "line", "told"), [("sh", "sh x.sh", True), ("docker", "docker ps", False)])
-def test_an_exclusion_of_a_shell_is_told_with_each_decision(pattern: str, line: str, told: bool) -> None:
+def test_each_decision_names_the_exclusion_of_a_shell(pattern: str, line: str, told: bool) -> None:
     rule = CommandRule(pattern, Origin(Source.LOCAL, "test"))
     answer = decide_command(Policy(enabled=True, commands=CommandPolicy(excluded=(rule,))), line)
     assert not answer.sandboxed
-    assert ("runs whatever it is told to" in answer.decision.text) is told
+    assert ("runs what its arguments say" in answer.decision.text) is told

@@ -1,4 +1,4 @@
-"""Patterns over one command. The table in docs/commands.md has the ordinary cases."""
+"""Patterns for commands, beyond the table of docs/commands.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Excluded commands. The table in docs/commands.md has one row for each construct; here is what bash itself says."""
+"""Exclusions beyond the table of docs/commands.md, compared with bash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def excluded(text: str) -> bool:
 
 
 def test_one_excluded_word_does_not_lift_the_sandbox_for_a_line() -> None:
-    """One excluded word does not lift the sandbox for a line."""
     for text in (
         "touch ~/probe; gh --version",
         "cat ~/.ssh/id; gh x",
@@ -65,7 +64,7 @@ def test_shells_in_shells_end_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """A PATH in which only the excluded programs exist (and the ones we look through), and an empty directory."""
+    """A PATH with excluded programs and wrappers only, and an empty directory."""
     base = tmp_path_factory.mktemp("stubs")
     programs = base / "bin"
     work = base / "work"
@@ -82,7 +81,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path
 
 
 def traced(text: str, programs: Path, work: Path) -> set[str]:
-    """The names of the commands, builtins included, that bash runs for a line."""
+    """Return the commands, builtins included, that bash runs for a line."""
     done = subprocess.run(
         ["/bin/bash", "--norc", "--noprofile", "-x", "-c", text],
         env={"PATH": str(programs), "ID": "7", "TASK": "curl"},
@@ -145,7 +144,7 @@ _MORE += ["EXIT", "exec"]
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(st.sampled_from(_WORDS + _MORE), min_size=1, max_size=7), joint=st.sampled_from([" ", "", "; "]))
 def test_rules_see_whatever_bash_runs(words: list[str], joint: str, stubs: tuple[Path, Path]) -> None:
-    """Nothing denied runs unasked, and nothing runs by a rule that is no rule's."""
+    """No denied command runs without a prompt, and none is allowed without a rule."""
     text = "docker " + joint.join(words)
     denied = decide_command(DENYING, text).behavior is not Behavior.ALLOW
     allowed = decide_command(ALLOWING, text).behavior is Behavior.ALLOW

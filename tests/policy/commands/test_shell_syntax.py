@@ -1,4 +1,4 @@
-"""Reading shell lines."""
+"""Shell lines as they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strip` is the inverse of `annotate` for any text, and no block in a command's own text passes for a real one."""
+"""`strip` is the inverse of `annotate`, and forged blocks are escaped."""
 
 from __future__ import annotations
 

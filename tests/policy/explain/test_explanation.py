@@ -1,4 +1,4 @@
-"""Explanations agree with what is enforced, and say what to change."""
+"""Explanations agree with enforcement, and have a hint."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_explain_says_that_the_sandbox_is_off() -> None:
     policy = Policy(enabled_origin=where, commands=CommandPolicy(excluded=(CommandRule("docker:*", ORIGIN),)))
     answer = explain_command(policy, "docker ps && curl x")
     assert answer.sandboxed and "'curl x' is not an excluded command" in answer.decision.text
-    assert "callers that ask first are told to run it outside" in answer.decision.text
+    assert "callers that ask first run it outside" in answer.decision.text
     assert "/u.json:2" in answer.decision.text
     assert not explain_command(policy, "docker ps").sandboxed
     other = replace(policy, enabled=True, enabled_platforms=("macos",))

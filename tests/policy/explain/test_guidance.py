@@ -1,4 +1,4 @@
-"""The restrictions in words."""
+"""The restrictions of a policy in words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def path(text: str) -> PathRule:
 
 
 def test_what_a_model_needs_to_know() -> None:
-    """What a model needs to know."""
     policy = replace(
         ON,
         files=FilePolicy(
@@ -96,7 +95,6 @@ def test_the_variant_where_nobody_can() -> None:
 
 
 def test_the_default_for_reading_is_stated() -> None:
-    """The default for reading is stated."""
     assert "Every file that the user can read can be read" in describe(ON, AROUND).text
 
 

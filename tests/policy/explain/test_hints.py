@@ -107,7 +107,6 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "operation", "target", "decision", "words"), CASES)
 def test_symptoms(kind: ViolationKind, operation: str, target: str, decision: Decision | None, words: str) -> None:
-    """The trust service is recognised and explained, and so is a browser that wants a sandbox of its own."""
     assert words in hint_for(Symptom(kind, operation, target, HOME, decision))
 
 
@@ -119,7 +118,7 @@ def test_every_row_is_the_first_for_something() -> None:
     assert [row for row in HINTS if row not in used] == []
 
 
-def test_a_name_that_was_neutralised_is_no_word_of_a_command_line() -> None:
+def test_a_neutralised_name_is_no_word_of_a_command_line() -> None:
     hint = hint_for(Symptom(WRITE, "openat", "/srv/a\\x1b[2J", HOME, NOT_WRITABLE))
     assert hint == "sandboxd allow path PATH"
     assert hint_for(Symptom(ViolationKind.SERVICE, "iokit-open", "X")) == ""
@@ -133,7 +132,7 @@ def test_a_path_stays_one_word(name: str) -> None:
         assert path.replace("~", HOME, 1).rstrip("/") == target.rstrip("/") or path == target
 
 
-def test_what_managed_settings_alone_can_allow_is_proposed_to_nobody() -> None:
+def test_no_hint_proposes_rules_that_only_managed_settings_set() -> None:
     for kind, operation, target, reason in (
         (READ, "openat", "/home/me/.ssh/id", Reason.PATH_DENIED),
         (NETWORK, "dns-a", "x.test", Reason.HOST_NOT_LISTED),

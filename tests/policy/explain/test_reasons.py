@@ -1,4 +1,4 @@
-"""Every reason that can deny has a hint, a place in the documentation, and a text for learning."""
+"""Every denial reason has a hint, a documented word and a learning text."""
 
 from __future__ import annotations
 

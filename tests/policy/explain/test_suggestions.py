@@ -1,4 +1,4 @@
-"""The smallest settings that would have let it pass, never secrets, protected paths or what somebody closed."""
+"""Learning suggests the smallest settings, never secrets or protected paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def host(target: str, reason: Reason = Reason.HOST_NOT_LISTED) -> Violation:
 def lesson(
     *violations: Violation, absent: dict[str, str] | None = None, closed: dict[str, str] | None = None
 ) -> Lesson:
-    """`absent` are paths that do not exist, each with the nearest directory that does."""
+    """Learn from violations; `absent` maps missing paths to the nearest directory."""
     absent, closed = absent or {}, closed or {}
     context = {
         v.target: TargetState(v.target not in absent, absent.get(v.target, ""), closed.get(v.target, ""))

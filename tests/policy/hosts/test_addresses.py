@@ -1,4 +1,4 @@
-"""Which addresses are refused, in whatever form they come."""
+"""Refused addresses, in each form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_refused(text: str) -> None:
         "8.8.8.8", "1.1.1.1", "168.63.129.17", "169.253.255.255", "100.63.255.255", "100.128.0.0", "198.17.255.255",
         "198.20.0.0", "223.255.255.255", "192.0.1.0", "2606:4700::1111", "2a00:1450::1", "64:ff9b::8.8.8.8",
         "64:ff9b:1::8.8.8.8", "2002:808:808::1", "2001:db8::200:5efe:808:808",
-        # private networks are the settings' business, documentation networks nobody's
+        # private networks are left to the settings, and documentation networks answer nothing
         "10.0.0.5", "172.16.0.1", "192.168.1.1", "fc00::1", "fd12:3456::1", "192.0.2.1", "203.0.113.9",
     ],
 )  # fmt: skip

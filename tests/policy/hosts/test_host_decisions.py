@@ -1,4 +1,4 @@
-"""decide_host and decide_address: order, reasons, and what the answer says."""
+"""decide_host and decide_address: order, reasons and texts."""
 
 from __future__ import annotations
 
@@ -244,9 +244,7 @@ def test_the_index_agrees_with_trying_every_rule(texts: list[str], host_text: st
         ("ok.test", 5432, ASK),
     ],
 )
-def test_local_ports_open_this_machine_s_loopback_and_nothing_else(
-    host: str, port: int | None, behavior: Behavior
-) -> None:
+def test_local_ports_open_the_loopback_of_this_machine_only(host: str, port: int | None, behavior: Behavior) -> None:
     network = NetworkPolicy(allow_local_ports=(PortRange(5432, 5432), PortRange(8000, 8010)))
     decision = decide(network, host, port)
     assert decision.behavior is behavior

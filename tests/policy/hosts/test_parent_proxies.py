@@ -1,4 +1,4 @@
-"""Parent proxies: what their URLs and NO_PROXY mean, and which connection goes through which."""
+"""Parent proxies: URLs, NO_PROXY, and the choice for each connection."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_the_way_out(setting: ParentProxy | None, host: str, plain: bool, expect
     assert (None if found is None else str(found)) == expected
 
 
-def test_without_settings_and_variables_everything_goes_straight_out() -> None:
+def test_without_settings_and_variables_no_proxy_is_used() -> None:
     assert choose_parent(None, NO_PROXIES, parse_host("a.test"), 443, plain=False) is None
 
 

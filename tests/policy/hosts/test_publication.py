@@ -1,4 +1,4 @@
-"""Ports to publish: how they are written, and who says whether they may be."""
+"""Published ports: their spelling, and the policy on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lint says of entries that open far too much or nothing."""
+"""Warnings about entries that open too much or nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def forms(path: str) -> list[Any]:
 
 @pytest.mark.parametrize("path", WIDE)
 def test_what_opens_a_system_directory_or_a_home_is_told(path: str) -> None:
-    """An error in a project's file, where it counts for nothing; a warning where a person has written it."""
+    """An error in a project's file, where it has no effect; else a warning."""
     for tree in forms(path):
         assert found(tree, Source.PROJECT) == [("path_too_wide", Severity.ERROR, False)], tree
         for source in (Source.USER, Source.LOCAL, Source.MANAGED, Source.CLI):

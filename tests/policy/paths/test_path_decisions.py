@@ -1,4 +1,4 @@
-"""A standing in words: which rule, which file, what to do."""
+"""Decisions on paths in words: rule, file and hint."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_only_the_configuration_of_git_can_be_opted_into() -> None:
     assert rows(ProtectedIn.HOME) == rows(ProtectedIn.HOME, allow_git_config=True)
 
 
-def test_a_name_that_may_be_absent_is_one_that_a_directory_would_harm() -> None:
+def test_only_names_that_a_directory_would_harm_may_be_absent() -> None:
     others = {".hg/hgrc", ".hg/hgrc-not-shared", ".jj/repo/config.toml"}
     found = {row.name for row in PROTECTED if row.absent is Absent.LEAVE}
     assert found == {"commondir", ".claude/settings*.json", *others}

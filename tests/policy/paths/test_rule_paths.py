@@ -1,4 +1,4 @@
-"""From the text of a path rule to a path."""
+"""Expansion of path rules."""
 
 from __future__ import annotations
 
@@ -86,7 +86,6 @@ def test_literal_paths(text: str, path: str) -> None:
     ],
 )
 def test_patterns(text: str, path: str) -> None:
-    """Patterns."""
     assert expand_rule_path(text, SCOPE) == RulePath(path, True)
 
 
@@ -120,7 +119,6 @@ def test_special_characters_of_a_directory_are_literal() -> None:
     ],
 )
 def test_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
-    """What cannot be expanded is refused."""
     with pytest.raises(RulePathError) as caught:
         expand_rule_path(text, SCOPE)
     assert caught.value.slug == slug
@@ -131,7 +129,6 @@ def test_what_cannot_be_expanded_is_refused(text: str, slug: str) -> None:
     st.sampled_from(["", "/", "//", "/**", "/**/", "/."]),
 )
 def test_all_spellings_of_a_directory_are_equal(parts: list[str], tail: str) -> None:
-    """All spellings of a directory are equal."""
     scope = PathScope("/home/u", "/home/u/p", {"HOME": "/home/u"})
     path = "/".join(parts)
     spelled = {
@@ -190,7 +187,7 @@ def test_a_permission_rule_denies_every_reading(text: str, allowed: list[str], d
 
 
 @pytest.mark.parametrize("text", ["/../x", "/a/../b", "/..", "/./../x", "", "~root/x", "/a/[b", "/$NOPE"])
-def test_a_permission_rule_leaves_the_project_by_no_other_spelling(text: str) -> None:
+def test_no_spelling_of_a_permission_rule_leaves_the_project(text: str) -> None:
     for denies in (False, True):
         with pytest.raises(RulePathError):
             expand_permission_path(text, SCOPE, denies=denies)

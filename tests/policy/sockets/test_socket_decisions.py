@@ -1,4 +1,4 @@
-"""Unix sockets by path: what is listed, what never opens, what stays closed with everything allowed."""
+"""Decisions on Unix sockets: listed, never open, closed with all allowed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_session_s_own() -> None:
 
 
 def test_what_was_brought_is_not_opened_by_its_place() -> None:
-    """But by `allowAllUnixSockets`, and by no other row."""
+    """Only `allowAllUnixSockets` opens them."""
     assert decide("/w/x.sock", "/w", brought="it came late") is Reason.SOCKET_BROUGHT
     assert decide("/tmp/x.sock", private=True, brought="it came late") is Reason.SOCKET_BROUGHT
     assert decide("/w/x.sock", "/w", everything=True, brought="it came late") is Reason.SOCKET_ALLOWED
