@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.policy.paths.protected_names import ProtectedIn, rows
+from sandboxd.policy.paths.protected_names import Absent, ProtectedIn, rows
 from support.lab import Lab, Rules
 from support.snapshot import describe_tree
 from support.users import Identity
@@ -33,7 +33,9 @@ for parent in {os.path.dirname(name) for name in sys.argv[2:]} - {""}:
     attempt(parent, os.rename, parent, parent + ".away")
 print(json.dumps(done))
 """
-NAMES = [row.name for where in (ProtectedIn.HOME, ProtectedIn.WORKSPACE) for row in rows(where) if "*" not in row.name]
+ROWS = [row for where in (ProtectedIn.HOME, ProtectedIn.WORKSPACE) for row in rows(where) if "*" not in row.name]
+NAMES = [row.name for row in ROWS]
+KEPT_ABSENT = [row.name for row in ROWS if row.absent is not Absent.LEAVE]
 
 
 def plant(lab: Lab, names: list[str]) -> list[list[str]]:
@@ -49,7 +51,7 @@ def test_nothing_at_home_that_programs_obey_can_be_planted(identity: Identity) -
     together with the directory it is in. Names beside them are free."""
     home = identity.home
     with Lab(identity) as lab:
-        assert plant(lab, NAMES) == []
+        assert plant(lab, KEPT_ABSENT) == []
         assert describe_tree(home).keys() == {f"file {home}"}, "placeholders are gone with the command"
         for name in NAMES:
             if not (home / name).is_dir():

@@ -127,8 +127,11 @@ def _ours_in(shared: Path, identity: Identity, processes: frozenset[int]) -> dic
 
 
 def _is_kept(entry: Path) -> bool:
-    """A journal of launches, which a daemon has from its first command to its end."""
-    return entry.name.startswith("launches-") and bool(_holders(entry))
+    """A journal of launches.
+
+    A daemon has one from its first command to its end. That of a killed one stays until the next daemon of this user
+    has looked; tests that run beside this one kill daemons of the same user."""
+    return entry.name.startswith("launches-")
 
 
 def _lock_of(entry: Path) -> Path:
