@@ -425,7 +425,7 @@ thread = threading.Thread(target=swap); thread.start()
 for _ in range(200):
     s = socket.socket(1); libc.connect(s.fileno(), address, len(one)); s.close()
 done = True; thread.join()
-s = socket.socket(1); libc.connect(s.fileno(), one, len(one)); s.close()  # the twin: the thread may have lost every race
+s = socket.socket(1); libc.connect(s.fileno(), one, len(one)); s.close()  # the twin: the thread may win every race
 """
         sandbox = launch.python(script, allowed, secret, watched=UNIX)
         sandbox.expect(Started())
