@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import _socket
 import errno
+import os
 import select
+import sys
 import time
 
 from sandboxd_client.errors import (
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 _CHUNK = 65536
+_SO_PEERCRED = 17
+_SO_PEERPIDFD = 77
 DEFAULT_TIMEOUT_S = 60.0
 """Default limit of an answer."""
 
@@ -51,7 +55,45 @@ def open_connection(path: str) -> Connection:
         if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
             raise DaemonNotRunning(path) from None
         raise PermissionDenied("socket_unusable", f"cannot connect to {path}: {error.strerror}") from error
+    if not _is_outside(sock):
+        sock.close()
+        raise PermissionDenied(
+            "daemon_sandboxed",
+            f"a process in a sandbox, or one that has ended, listens at {path}: its answers are not trusted",
+            "set XDG_RUNTIME_DIR or SANDBOXD_SOCKET to a place that commands cannot write",
+        )
     return Connection(sock)
+
+
+def _is_outside(sock: _socket.socket) -> bool:
+    """Return whether the process that listens has no pid namespace of its own, as each sandbox has.
+
+    Its answers are executed, and commands may be allowed to listen where a caller's environment leads. The kernel pins
+    the process since 6.5; before, a pid that is in use again is taken for it. A process outside this namespace (pid 0)
+    refuses this one itself. See unix(7), pid_namespaces(7), proc_pid_status(5).
+    """
+    if sys.platform != "linux":
+        return True
+    pid = int.from_bytes(sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERCRED, 12)[:4], sys.byteorder)
+    if pid == 0:
+        return True
+    pidfd = -1
+    try:
+        try:
+            pidfd = sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD)
+            described = f"/proc/self/fdinfo/{pidfd}"
+        except OSError as error:
+            if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+                return False
+            described = f"/proc/{pid}/status"
+        with open(described, "rb") as file:
+            numbers = file.read().partition(b"NSpid:")[2].partition(b"\n")[0].split()
+    except OSError:
+        return False
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+    return len(numbers) == 1 and numbers[0] != b"-1"
 
 
 def encode(message: object) -> bytes:

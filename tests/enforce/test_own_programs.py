@@ -165,3 +165,45 @@ def test_programs_of_the_home_directory_are_protected(identity: Identity) -> Non
         assert sorted(os.listdir(identity.home / place)) == ["old"]
     assert identity.run([program(identity), "run", "-c", "echo x >~/free"], cwd=identity.home).returncode == 0
     identity.run([program(identity), "stop"], check=True)
+
+
+ANSWERING = """
+import json, os, socket, sys
+directory, mark = sys.argv[1:3]
+os.makedirs(directory, 0o700)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f"{directory}/sandboxd.sock")
+listener.listen()
+if sys.argv[3:] and os.fork():
+    os._exit(0)
+print("listening", flush=True)
+argv = ["/usr/bin/touch", mark]
+answer = dict(wrap_id="w", argv=argv, command="", env=dict(set={}, unset=[]), cwd="/", layers=[], warnings=[],
+              expires_in_s=30, policy_generation=1, published=[], role="full")
+while True:
+    lines = listener.accept()[0].makefile("rwb")
+    for line in lines:
+        reply = dict(jsonrpc="2.0", id=json.loads(line)["id"], result=answer)
+        lines.write(json.dumps(reply).encode() + b"\\n")
+        lines.flush()
+"""
+
+
+@pytest.mark.parametrize("orphan", ["", "orphan"])
+def test_no_daemon_of_a_command_is_obeyed(identity: Identity, orphan: str) -> None:
+    settings = '{"sandbox": {"network": {"allowAllUnixSockets": true}}}'
+    identity.write(identity.home / ".claude" / "settings.json", settings)
+    identity.write(identity.workspace / "answering.py", ANSWERING)
+    place, mark = identity.workspace / "run" / "sandboxd", mark_of(identity)
+    line = f"/usr/bin/python3 answering.py {place} {mark} {orphan}; sleep 3600"
+    there = identity.environment(XDG_RUNTIME_DIR=str(place.parent))
+    planted = identity.popen([program(identity), "run", "-c", line], stdout=subprocess.PIPE)
+    try:
+        assert planted.stdout is not None and planted.stdout.readline() == b"listening\n"
+        done = identity.run([program(identity), "run", "--", "true"], env=there)
+        assert not mark.exists()
+        assert done.returncode == 125 and "sandbox" in done.stderr, done
+        assert identity.run([program(identity), "stop"]).returncode == 0
+    finally:
+        planted.kill()
+        planted.communicate()

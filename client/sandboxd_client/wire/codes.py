@@ -173,6 +173,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("directory_foreign", HOST, "a directory of the daemon belongs to another user"),
     ("directory_not_private", HOST, "a directory of the daemon is open to other users"),
     ("daemon_failed", HOST, "the daemon cannot use its directories, or the disk is full"),
+    ("daemon_sandboxed", DENIED, "a sandboxed process listens at the socket's path"),
     ("daemon_running", HOST, "another daemon uses this directory"),
     ("socket_path_occupied", HOST, "the socket's path is not a socket of this user"),
     ("socket_in_use", HOST, "another program listens at the socket's path"),
