@@ -1,8 +1,7 @@
 """Reader of settings entries with their origins; collects problems.
 
-Two kinds of fault in a list entry, and the difference is the point: an entry that only *opens* something is left out
-with a warning, which is stricter than what was meant; an entry that *closes* something cannot be left out, so the whole
-policy is refused. Pure.
+An unusable list entry that only *opens* something is left out with a warning, which is stricter than meant. One that
+*closes* something cannot be left out, so the whole policy is refused.
 """
 
 from __future__ import annotations

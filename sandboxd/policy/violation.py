@@ -33,9 +33,10 @@ class ViolationSource(StrEnum):
 class DenialEvent:
     """A denial as its enforcer reports it, before it is recorded as a violation.
 
-    `operation` is the enforcer's own word, `target` a path, name or `host:port` from inside, not neutralised.
-    `decision` is why, None where only the operating system knows. `hint` is the enforcer's own, if it has a better one
-    than the table; `home` the user's home directory, `generation` that of the policy in force."""
+    `target` is a path, name or `host:port` from inside, not neutralised. `decision` is None where only the system knows
+    the reason. `hint` is set where the enforcer has a better one than the table. `home` is the user's home directory,
+    `generation` that of the policy in force.
+    """
 
     kind: ViolationKind
     operation: str

@@ -34,7 +34,7 @@ CONTROL_PORTS: Final = {
     9229: "runs code in a program that is being debugged",
     10250: "runs commands in containers",
 }
-"""Servers of the host's loopback that run what they are told."""
+"""Servers of the loopback that run commands of their clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def wide_grants(policy: Policy, keys: frozenset[str], context: GrantContext) -> 
 
 
 def wide_path(path: str, home: str, real_path: Callable[[str], str], *, write: bool) -> str:
-    """Return what a path gives away, also by where it leads; empty if ordinary."""
+    """Return the power that a path gives, also by where it leads; empty if none."""
     return why_wide_place(path, home, write=write) or why_wide_place(real_path(path), home, write=write)
 
 
@@ -249,7 +249,7 @@ WIDE_GRANTS: Final = (
         "macOS: other programs act for commands",
         _switch(
             lambda policy: policy.platform.allow_apple_events,
-            "allowAppleEvents lets commands tell other programs what to do",
+            "allowAppleEvents lets commands control other programs",
         ),
     ),
     WideGrant(

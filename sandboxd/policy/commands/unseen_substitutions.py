@@ -3,8 +3,8 @@
 Those are backticks in a here-document, in a quoted default of an expansion or escaped within backticks, and words
 parted by white space that the shell takes for a part of the word.
 
-It knows little: where text is literal, where a substitution may begin, and what may stand between two words. What the
-grammar has no node for makes the line unreadable, which is the safe answer for every kind of rule.
+It knows where text is literal, where a substitution may begin, and the characters between two words. Text without a
+node in the grammar makes the line unreadable, which is the safe answer for every kind of rule.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ WIDE_PROGRAMS: Final = (
 
 
 def why_wide_program(pattern: CommandPattern) -> str:
-    """Return what an exclusion gives away by its program; empty when not wide."""
+    """Return the power that an exclusion gives by its program; empty if none."""
     if pattern.is_exact:
         return ""
     free, first = _first_argument(pattern)

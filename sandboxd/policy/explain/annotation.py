@@ -68,7 +68,7 @@ _NAME: Final = re.compile(
 
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-"""A terminal sequence, which clients remove from what they show."""
+"""A terminal sequence, which clients do not show."""
 
 
 class _Folds(dict[int, str]):

@@ -1,6 +1,6 @@
 """Hints on violations: one table, from a symptom to a command line.
 
-The first row that fits gives the hint. It says what the change gives away where that is more than the one path, and
+The first row that fits gives the hint. It names the power that the change gives where that is more than one path, and
 never suggests opening secrets. `{path}`, `{host}` and `{rule}` are filled in, quoted for a shell. A target that had to
 be neutralised cannot be a word of a command line, so the text goes without it.
 """

@@ -1,7 +1,7 @@
 """Guesses from a program's output at paths that no enforcer reported.
 
-A guess is marked as one (`Violation.inferred`), because a command may write what it likes. It is made only about paths
-that a rule really closes, so an ordinary "Permission denied" stays what it is.
+A guess is marked (`Violation.inferred`), because a command may write any text. It is made only about paths that a rule
+really closes, so an ordinary "Permission denied" gives none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def paths_said_to_be_denied(text: str, cwd: str, home: str) -> list[str]:
 
 
 def _candidates(line: str) -> Iterator[str]:
-    """Yield what may be a path: quoted text, and the parts between colons."""
+    """Yield possible paths: quoted text, and the parts between colons."""
     for match in _QUOTED.finditer(line):
         yield next(group for group in match.groups() if group)
     for part in re.split(r":\s+|:$", line):

@@ -142,7 +142,7 @@ class _Learner:
             path = posixpath.join(path, name)
             if not self._is_too_wide(path):
                 break
-        self._note(f"{path} does not exist: make it first (mkdir, or touch for a file), for only what exists is opened")
+        self._note(f"{path} does not exist: make it first (mkdir, or touch for a file), as rules open existing paths")
         return path
 
     def _note(self, text: str) -> None:

@@ -42,7 +42,7 @@ def _unchecked(network: NetworkPolicy, environment: EnvironmentProxies) -> Itera
 
 def _own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
     return tuple(
-        f"what comes through the {name} goes to your own proxy on port {port}, which alone decides where it leads "
+        f"connections to the {name} go to your own proxy on port {port}, which alone decides on them "
         f"(sandbox.network.{key}): the rules of sandboxd do not count there"
         for name, key, port in _listeners(network)
         if port is not None

@@ -1,6 +1,6 @@
 """Decisions on hosts and ports, for proxies, DNS and `explain` alike.
 
-`decide_host` looks at what was asked for, in this order:
+`decide_host` decides on the request, in this order:
 
 | | | |
 | --- | --- | --- |
@@ -13,7 +13,7 @@
 | 6 | otherwise | ask |
 
 `decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
-DNS has it: what is open on one port is worth an answer.
+DNS has it: a name that is open on one port gets an answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The parser and the matcher of host names.
 
-HTTP, CONNECT, SOCKS, DNS, the settings rules and `explain` all come through here, so that a name has exactly one
-canonical form, and that form is both what rules are matched against and what is resolved and dialled. Whatever could be
-read in two ways is refused (`HostSyntaxError`), never repaired: a filter that guesses differently from the resolver
-behind it is no filter.
+HTTP, CONNECT, SOCKS, DNS, the settings rules and `explain` share them, so that a name has exactly one canonical form.
+That form is matched, resolved and dialled. Ambiguous text is refused (`HostSyntaxError`), never repaired: a filter that
+guesses differently from the resolver behind it is no filter.
 
 The canonical form:
 
@@ -310,12 +309,12 @@ class HostPattern:
 
     @property
     def is_literal_address(self) -> bool:
-        """Whether the rule names one address, and so may open a refused one."""
+        """True for a rule that names one address, and so may open a refused one."""
         return self.host is not None and self.host.address is not None
 
     @property
     def is_broad(self) -> bool:
-        """Whether the rule covers hosts of unrelated owners (`*`, `*.github.io`)."""
+        """True for a rule that covers hosts of unrelated owners (`*`, `*.github.io`)."""
         if self.host is None:
             return True
         return self.below and ("." not in self.host.name or is_shared_suffix(self.host.name))
@@ -367,7 +366,7 @@ def _pattern_error(text: str, error: HostSyntaxError) -> HostPatternError:
 
 _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\A[0-9.]+\.\*\Z"), "list addresses one by one; networks belong into deniedResolvedAddresses"),
-    (re.compile(r":\*\Z|:\Z"), "leave out what follows the name: a rule without a port is for every port"),
+    (re.compile(r":\*\Z|:\Z"), "write the name alone: a rule without a port is for every port"),
     (re.compile(r":[0-9]+-[0-9]+\Z"), "write one rule for each port, or none for every port"),
     (re.compile(r"\Adomain:"), "write the host alone; domain: belongs into WebFetch(domain:…)"),
     (re.compile(r"@"), "write the host alone, without user and path"),

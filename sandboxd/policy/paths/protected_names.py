@@ -9,7 +9,7 @@ Where a row applies:
 - `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
 
 A name that does not exist is refused as well, as `absent` says. User-scope rules can lift a row by naming its path
-exactly (`plan.rules`); project files never can.
+exactly (`plan.filesystem.protected_paths`); project files never can.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ PROTECTED: tuple[ProtectedName, ...] = (
     ),
     *_rows(
         ProtectedIn.HOME,
-        "start-up files of shells run it, or it says what a key or a prompt runs",
+        "start-up files of shells run it, or it names programs for a key or a prompt",
         *""".bash_completion .xonshrc .inputrc .p10k.zsh .fzf.bash .fzf.zsh .cargo/env .nvm/nvm.sh
         .config/starship.toml""".split(),
         file=True,

@@ -1,6 +1,6 @@
 """Wide places: much at once, programs that start outside, or secrets.
 
-A place holds for what is below it, too, but for those of `_WITHOUT_TREES`, where a name below is an ordinary one.
+A place includes the paths below it, except for those of `_WITHOUT_TREES`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WidePlace:
 
 
 def why_wide_place(path: str, home: str, *, write: bool, glob: bool = False) -> str:
-    """Return what a rule for a path gives away; empty for an ordinary path."""
+    """Return the power that a rule for a path gives; empty for an ordinary path."""
     if glob:
         while path != "/" and not posixpath.basename(path).strip("*"):
             path = posixpath.dirname(path)
@@ -76,7 +76,7 @@ def why_wide_place(path: str, home: str, *, write: bool, glob: bool = False) -> 
 
 
 def why_wide_project(path: str, home: str) -> str:
-    """Return what a session's directory gives away, by its place, not its name."""
+    """Return the power that a session's directory gives, by place and not by name."""
     if path in _from_root(home):
         return _EVERYTHING.format(path=path)
     if SETTINGS.fullmatch(path):
@@ -86,7 +86,7 @@ def why_wide_project(path: str, home: str) -> str:
 
 
 def is_system_directory(path: str) -> bool:
-    """Return whether a path holds programs of the system, or what they obey."""
+    """Return whether programs of the system, or files they obey, are at a path."""
     named = path.split("/")
     places = (place for place in _places("/nonexistent") if place.path.startswith("/") and place.writing)
     return not is_source_directory(path) and any(_is_at(named, place) for place in places)

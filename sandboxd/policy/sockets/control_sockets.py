@@ -92,7 +92,7 @@ def usual_places(home: str, uid: int) -> tuple[str, ...]:
 
 
 def control_socket(path: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return what a socket or directory gives away; None when no danger is known."""
+    """Return the power that a socket or directory gives; None when none is known."""
     path = canonical_socket_path(path)
     if environment is not None and path == canonical_socket_path(environment.get("SSH_AUTH_SOCK", "")):
         return _AGENT
