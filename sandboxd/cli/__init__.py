@@ -1,4 +1,4 @@
-"""The command line. It goes through the client; only `serve` runs the daemon itself.
+"""The command line: a client of the daemon; only `serve` runs the daemon itself.
 
-`main`, `arguments`, `output`, `run` and `foreground` are on the way of `sandboxd run`: they import next to nothing.
+`main`, `arguments`, `output`, `run` and `foreground` are on the path of `sandboxd run`: they import next to nothing.
 """

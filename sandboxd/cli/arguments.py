@@ -1,5 +1,6 @@
-"""Options of the command line, as tables. Not argparse: importing it costs as much as a bare interpreter's start, it
-accepts abbreviations, and it cannot say which option was meant.
+"""Options of the command line, as tables.
+
+Not argparse: importing it takes as long as a bare interpreter's start, and it accepts abbreviations.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """The command line is wrong: exit status 2."""
+    """A wrong command line: exit status 2."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -20,8 +21,10 @@ class UsageError(Exception):
 
 
 class Option:
-    """`--name` or, with `value` (what stands for it in the help), `--name VALUE` and `--name=VALUE`. With `many` it may
-    be repeated; `only` lists the values it can have."""
+    """`--name`, or with `value` (its word in help) `--name VALUE`, `--name=VALUE`.
+
+    With `many` it may be repeated; `only` lists the possible values.
+    """
 
     __slots__ = ("key", "many", "name", "only", "text", "value")
 
@@ -42,8 +45,11 @@ JSON = Option("--json", "print JSON")
 
 
 class Parsed:
-    """`values` by option key: a string, True, or for `many` a list. `words` are the other arguments, `command` what
-    stands after `--` (None without one)."""
+    """A parsed command line.
+
+    `values` by option key: a string, True, or for `many` a list. `words` are the other arguments, `command` the words
+    after `--` (None without it).
+    """
 
     __slots__ = ("command", "values", "words")
 
@@ -89,7 +95,7 @@ def parse(arguments: Sequence[str], options: Iterable[Option]) -> Parsed:
         if value is None:
             raise UsageError(f"{option.name} needs a value: {option.name} {option.value}")
         if option.only and value not in option.only:
-            raise UsageError(f"{option.name} is {' or '.join(option.only)}, not {visible(value)}")
+            raise UsageError(f"{option.name} must be {' or '.join(option.only)}, not {visible(value)}")
         if option.many:
             values.setdefault(option.key, []).append(value)
         elif option.key in values:
@@ -109,8 +115,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def visible(text: str, limit: int = 200) -> str:
-    """`text` for a line on a terminal: whatever is not printable (controls, bidirectional marks, tags, bytes that were
-    not UTF-8) is shown as an escape, and a long text is cut."""
+    """Return `text` for a line on a terminal, cut if long.
+
+    Unprintable characters (controls, bidirectional marks, tags, bytes that were not UTF-8) are shown as escapes.
+    """
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     if shown.isprintable():
         return shown

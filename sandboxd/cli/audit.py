@@ -1,4 +1,7 @@
-"""`sandboxd audit show` and `audit verify`: they read files, so they work where no daemon runs, and on copies."""
+"""`sandboxd audit show` and `audit verify`: readers of the log files.
+
+They work without a daemon, and on copies.
+"""
 
 from __future__ import annotations
 
@@ -102,20 +105,20 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _path(parsed: Parsed) -> str:
-    """Raises SandboxdError when there is no log."""
+    """Return the path of the log. Raises SandboxdError without one."""
     named = parsed.get("file")
-    path = os.path.abspath(named) if named else _asked() or default_path(os.path.expanduser("~"))
+    path = os.path.abspath(named) if named else _path_of_daemon() or default_path(os.path.expanduser("~"))
     if not os.path.exists(path):
         raise SandboxdError(
             "audit_missing",
             f"there is no audit log {path}",
-            hint='audit: {"enabled": true} in user or managed settings switches it on',
+            hint='set audit: {"enabled": true} in user or managed settings to switch it on',
         )
     return path
 
 
-def _asked() -> str | None:
-    """What the running daemon says."""
+def _path_of_daemon() -> str | None:
+    """Return the log's path as the running daemon reports it."""
     try:
         with Client(autostart=False) as box:
             status = box.status()
@@ -152,7 +155,7 @@ def _head(path: str) -> bytes | None:
 
 
 def _time(text: str) -> str:
-    """A point in time as the log writes it."""
+    """Return a point in time in the log's format."""
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:

@@ -1,4 +1,4 @@
-"""What the commands that ask the daemon have in common: a client, and how answers are printed."""
+"""The client and the output of commands that call the daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def client(parsed: Parsed) -> Client:
 
 
 def show_help(parsed: Parsed, usage: str, summary: str, options: tuple[Option, ...]) -> bool:
-    """Whether help was asked for, and has been printed."""
+    """Print the help if it was asked for, and return whether it was."""
     if "help" in parsed:
         sys.stdout.write(help_text(usage, summary, options))
         return True
@@ -26,7 +26,7 @@ def show_help(parsed: Parsed, usage: str, summary: str, options: tuple[Option, .
 
 
 def no_words(parsed: Parsed) -> None:
-    """Raises UsageError when there are arguments beside the options."""
+    """Raise UsageError for arguments beside the options."""
     extra = [*parsed.words, *(parsed.command or ())]
     if extra:
         raise UsageError(f"unexpected word {visible(extra[0], 60)}")
@@ -38,14 +38,16 @@ def print_json(answer: object) -> None:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """JSON that a terminal may show: what is not plainly visible (names of files and sessions can hold anything) is
-    escaped as JSON does it, so that programs read the same."""
+    """JSON for a terminal.
+
+    Invisible characters, as in names of files and sessions, are JSON escapes, so that programs read the same.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def print_rows(rows: list[tuple[str, str]]) -> None:
-    """Labels and values, aligned; an empty label continues the row above."""
+    """Print labels and values, aligned; an empty label continues the row above."""
     width = max(len(label) for label, _ in rows) + 1
     for label, value in rows:
         head = f"{label}:" if label else ""
@@ -64,5 +66,5 @@ def reason_rows(reason: ReasonRecord, hint: str) -> list[tuple[str, str]]:
 
 
 def as_text(value: Any) -> str:
-    """A settings value on one line."""
+    """Format a settings value on one line."""
     return json_text(value)

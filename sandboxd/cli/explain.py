@@ -58,7 +58,7 @@ def _question(parsed: Parsed) -> tuple[ExplainKind, str]:
 def _print(result: ExplainResult, write: bool) -> None:
     verdict = _VERDICTS.get(result.behavior, result.behavior)
     if (result.kind, result.behavior) == ("host", "ask"):
-        verdict = "denied, unless somebody who is asked allows it"
+        verdict = "denied, unless a permission prompt allows it"
     action = {"path": "write " if write else "read ", "socket": "connect to "}.get(result.kind, "")
     where = "" if result.sandboxed is None else ", in the sandbox" if result.sandboxed else ", without the sandbox"
     sys.stdout.write(f"{verdict}{where}: {action}{visible(result.subject, 2000)}\n")

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, and turns what it raises into an exit status."""
+"""The entry point: command look-up, and exit statuses for errors."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 # name, module of this package, summary
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "execution.run", "run one command in the sandbox"),
-    ("status", "control.status", "is the daemon running, since when, with which settings, sessions, layers"),
+    ("status", "control.status", "the running daemon, its settings, sessions and layers"),
     ("stop", "control.stop", "end the daemon and everything it runs"),
-    ("restart", "control.restart", "end the daemon and start it again"),
-    ("check", "control.check", "what this host can enforce, every failing step with its remedy"),
+    ("restart", "control.restart", "replace the daemon; running commands go on"),
+    ("check", "control.check", "check what this host can enforce, with a remedy for each failing step"),
     ("explain", "explain", "the decision on a path, a host or a command, with its rule and file"),
-    ("describe", "describe", "the restrictions in words, as a model should be told them"),
-    ("settings", "rules.settings", "what is in force and from where, what is wrong with the files, and changes"),
+    ("describe", "describe", "the restrictions in words, for the prompt of a model"),
+    ("settings", "rules.settings", "show, check and change settings"),
     ("exclude", "rules.exclude", "commands that run outside the sandbox"),
     ("allow", "rules.allow", "let commands write a path, or reach a host"),
     ("deny", "rules.deny", "close a path, or a host"),
-    ("trust", "rules.trust", "let the settings of a project widen, once you have seen them"),
+    ("trust", "rules.trust", "let the settings of a project widen, after a review"),
     ("enable", "rules.enable", "switch the sandbox on"),
     ("disable", "rules.disable", "switch the sandbox off"),
     ("violations", "violations", "what was blocked, also as it happens"),
     ("prompts", "prompts", "answer permission questions in this terminal"),
-    ("audit", "audit", "what the audit log says, and whether it is whole"),
-    ("metrics", "control.metrics", "figures of the daemon, in the text format of Prometheus"),
-    ("serve", "control.serve", "the daemon, in the foreground"),
+    ("audit", "audit", "show and verify the audit log"),
+    ("metrics", "control.metrics", "metrics of the daemon, in the text format of Prometheus"),
+    ("serve", "control.serve", "run the daemon in the foreground"),
     ("service", "service.service_command", "let the system start the daemon"),
 )
 
@@ -48,7 +48,10 @@ def main() -> NoReturn:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. Errors have been written to standard error by then."""
+    """Run a command line and return its exit status.
+
+    Errors have been written to standard error by then.
+    """
     try:
         status = _execute(arguments)
         if sys.stdout is not None:
@@ -58,7 +61,7 @@ def execute(arguments: Sequence[str]) -> int:
         return fail(error.message, error.hint, USAGE)
     except SandboxdError as error:
         return fail(error.message, error.hint)
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of standard output has gone
         _discard_output()
         return 141
     except KeyboardInterrupt:
@@ -90,10 +93,10 @@ def _help() -> str:
     width = max(len(name) for name, _, _ in COMMANDS)
     lines = ["usage: sandboxd COMMAND …", "", "Run shell commands inside an operating-system sandbox.", ""]
     lines += [f"  {name:<{width}}  {summary}" for name, _, summary in COMMANDS]
-    lines += ["", "sandboxd COMMAND --help tells the options of a command."]
+    lines += ["", "sandboxd COMMAND --help lists the options of a command."]
     return "\n".join(lines) + "\n"
 
 
 def _discard_output() -> None:
-    """What is still buffered for a closed pipe must not raise again when the interpreter flushes it."""
+    """Discard output for a closed pipe: flushing it at exit must not raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

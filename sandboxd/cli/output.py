@@ -1,4 +1,4 @@
-"""What the command line says for itself: one line `sandboxd: MESSAGE`, then `hint: …`, on standard error."""
+"""Messages of the command line on standard error: `sandboxd: …`, `hint: …`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = 2000
 
 
 def fail(message: str, hint: str = "", status: int = NOT_RUN) -> int:
-    """Say why, and return the exit status."""
+    """Print an error and its hint, and return the exit status."""
     text = f"sandboxd: {visible(' '.join(message.split()), _LINE)}\n"
     if hint:
         text += f"hint: {visible(' '.join(hint.split()), _LINE)}\n"
@@ -28,14 +28,14 @@ def warn(message: str) -> None:
 
 
 def quoted(target: str) -> str:
-    """A name that came from a command, for a line of this program: cut, and between quotes unless it is plain."""
+    """Format a name that came from a command: cut, and quoted unless plain."""
     shown = visible(target)
     plain = all(c.isalnum() or c in "_@%+=:,./~-\\[]*…" for c in shown) and shown
     return shown if plain else '"' + shown.replace('"', '\\"') + '"'
 
 
 def note(line: str) -> None:
-    """A line that is neither an error nor the command's: on standard error too."""
+    """Print a line that is neither an error nor the command's output."""
     _write_error(visible(line, _LINE) + "\n")
 
 
@@ -43,5 +43,5 @@ def _write_error(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # closed, or there never was one: the exit status has to do
+    except (OSError, ValueError, AttributeError):  # no standard error: the exit status remains
         return

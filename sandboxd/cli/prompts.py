@@ -1,7 +1,7 @@
 """`sandboxd prompts`: answer permission questions in this terminal, one key each.
 
-Questions queue: one is shown at a time, and how many wait behind it. Nothing that was typed before a question was shown
-counts as its answer. Enter alone, an unknown key and the end of the input answer nothing.
+One question is shown at a time, with the number of those behind it. Keys typed before it was shown do not answer it.
+Enter alone, an unknown key and the end of the input answer nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORDS: Final = {
 }
 _INTERRUPT: Final = ("\x03", "\x04", "q")
 _TICK_S: Final = 0.2
-"""How often the keyboard's wait looks whether somebody else has answered."""
+"""The interval at which a wait for a key checks for another answer."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Desk:
-    """`open` are the questions that wait, the first one is shown. A thread of its own hears the daemon."""
+    """The open questions, the first one shown. A thread receives events."""
 
     def __init__(self, box: Client) -> None:
         self._box = box
@@ -98,10 +98,10 @@ class _Desk:
             return next(iter(self._open.values()), None)
 
     def _ask(self, request: PermissionRequest) -> bool:
-        """Whether to go on."""
+        """Show a question and handle its answer; return False to end."""
         with self._lock:
             behind = len(self._open) - 1
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before was not about this
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # typed before the question was shown
         for line in lines_of(request, behind, time.time()):
             _say(line)
         keys = keys_of(request)
@@ -118,7 +118,7 @@ class _Desk:
             if key in keys:
                 if request.wide and _KEYS[key][0] == "allow" and key != confirmed:
                     confirmed = key
-                    _say(f"  this gives very much away: {key} again, if that is meant")
+                    _say(f"  this allows a great deal: press {key} again to confirm")
                     continue
                 self._answer(request, key)
                 return True
@@ -129,7 +129,7 @@ class _Desk:
         try:
             result = self._box.permission_respond(request.request_id, behavior, scope=scope, confirm=request.wide)
         except RpcError as error:
-            _say(f"  not taken: {error}")
+            _say(f"  not accepted: {error}")
             return  # still open: it is shown again
         _say(f"  {_WORDS[key]}")
         for warning in result.warnings:
@@ -139,7 +139,7 @@ class _Desk:
 
 
 def keys_of(request: PermissionRequest) -> list[str]:
-    """The keys that answer this question."""
+    """Return the keys that answer a question."""
     denying = any(suggestion.behavior == "deny" for suggestion in request.suggestions)
     return [
         key
@@ -149,7 +149,7 @@ def keys_of(request: PermissionRequest) -> list[str]:
 
 
 def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
-    """The question as it is shown. Every text of it is one printable line."""
+    """Format a question, each text of it as one printable line."""
     what = {
         "network": f"reach {request.host}:{request.port}",
         "path": f"{'write' if request.write else 'read'} {request.path}",
@@ -175,7 +175,7 @@ def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
 
 @contextlib.contextmanager
 def _single_keys() -> Iterator[None]:
-    """Keys come one at a time and are not echoed; the terminal is as it was afterwards, whatever happens."""
+    """Read single keys without echo, and restore the terminal."""
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
@@ -185,7 +185,7 @@ def _single_keys() -> Iterator[None]:
 
 
 def _key() -> str:
-    """The next key, empty when none came for a moment. An escape sequence (an arrow, a paste mark) is no answer."""
+    """Return the next key, empty for none in a tick or an escape sequence."""
     if not select.select([sys.stdin], [], [], _TICK_S)[0]:
         return ""
     typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")

@@ -124,7 +124,7 @@ def test_an_answer_that_is_not_taken_says_why(terminal: Terminal, fake: FakeDaem
     fake.notify("sandbox_permission_request", question(1))
     terminal.expect("means no")
     terminal.press("a")
-    terminal.expect("not taken: cannot be changed")
+    terminal.expect("not accepted: cannot be changed")
     terminal.expect(r"May a command reach ask1\.test:443\?")  # still open
     terminal.press(CTRL_C)
     assert terminal.wait() == 130

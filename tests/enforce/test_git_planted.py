@@ -141,7 +141,7 @@ def test_what_could_not_be_looked_through_is_told(daemon: DaemonProcess) -> None
     plant = f"({deep}); mkdir -p a/b/c/d/e; git init -q a/b/c/d/e; cp ~/evil a/b/c/d/e/.git/hooks/post-commit"
     done = daemon.run("run", "--show-violations", "-c", plant)
     assert done.returncode == 125 and "ended with status 0\n" in done.stderr
-    assert f"look at the git repositories in {identity.workspace}" in done.stderr, daemon.log.read_text()[-1500:]
+    assert f"check the git repositories in {identity.workspace}" in done.stderr, daemon.log.read_text()[-1500:]
     assert not (identity.workspace / "a/b/c/d/e/.git/hooks/post-commit").exists()
     assert "e/.git/hooks/post-commit" in done.stderr
     identity.run(["rm", "-rf", str(identity.workspace / ("d" * 200))])  # whoever goes by paths cannot

@@ -87,7 +87,7 @@ def test_whatever_it_was_doing(start_daemon: StartDaemon, host_snapshot: HostWat
         second = start_daemon()
         assert json.loads(second.run("status", "--json").stdout)["restarts"] == 0
         output, _ = client.communicate(b"go on\n", timeout=60)
-        assert output.startswith(b"end\nsandboxd: what the command has left was not looked through; ")
+        assert output.startswith(b"end\nsandboxd: the repository clean-up after the command did not finish; ")
         assert client.returncode == 125 and origin.connections == []
         (identity.workspace / "allowed").unlink()
         wait_until(lambda: git_alone(identity), "nothing is left, while the second one runs")

@@ -100,6 +100,6 @@ def test_the_recorded_outcome_says_so(start_daemon: StartDaemon) -> None:
     done = daemon.python(code, str(config), many, cwd=daemon.identity.workspace)
     assert done.returncode == 0, done.stderr
     returned, status, reason = json.loads(done.stdout)
-    assert (returned, status) == (125, 125) and "not looked through" in reason, done
+    assert (returned, status) == (125, 125) and "clean-up after the command did not finish" in reason, done
     shown = daemon.run("audit", "show", "--kind", "ended", "--json").stdout
-    assert "not looked through" in shown, shown
+    assert "clean-up after the command did not finish" in shown, shown

@@ -268,7 +268,7 @@ class TestStay:
 
     PLAIN = configuration(["sh", "-c", "sleep 1000 & exit 3"], flags=Flags.STAY)
 
-    UNSEEN = "sandboxd: what the command has left was not looked through; it ended with status 3\nhint: look at "
+    UNSEEN = "sandboxd: the repository clean-up after the command did not finish; it ended with status 3\nhint: check"
 
     def test_until_the_daemon_hangs_up(self, launch: Launcher) -> None:
         sandbox = launch.connect()
@@ -299,7 +299,7 @@ class TestStay:
         sandbox.hang_up()
         _, said = sandbox.process.communicate()
         assert sandbox.process.returncode == 3
-        assert said.decode().startswith("sandboxd: only a part of what the command has left was looked through")
+        assert said.decode().startswith("sandboxd: the repository clean-up after the command was partial")
 
     def test_what_was_sent_before_is_passed_over(self, launch: Launcher) -> None:
         sandbox = launch.connect()

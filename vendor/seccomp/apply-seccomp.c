@@ -172,9 +172,9 @@ static _Noreturn void leave(uint32_t status, uint32_t signal) {
     while (stays && call(recvfrom, BRIDGE, &signal, 1, 0) > 0) {}
     if (listens = NOBODY, stays && signal != HARMLESS)
         fail(signal == PARTLY ? (int)status : SETUP_FAILED,
-             signal == PARTLY ? "only a part of what the command has left was looked through; it ended with status"
-                              : "what the command has left was not looked through; it ended with status",
-             decimal(status), 0, "look at the hooks and configurations of git repositories in its directories");
+             signal == PARTLY ? "the repository clean-up after the command was partial; it ended with status"
+                              : "the repository clean-up after the command did not finish; it ended with status",
+             decimal(status), 0, "check the hooks and configurations of git repositories in its directories");
     for (;;) call(exit_group, status);
 }
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
@@ -381,9 +381,9 @@ static _Noreturn void init(char **environment) {
     if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     call(close, report[1]), call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* a command may have cores */
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* whoever waits for it ends with us */
-        static char why[SAID + 1], hint[SAID + 1];
+        static char why[TEXT_SIZE + 1], hint[TEXT_SIZE + 1];
         if (byte != OFF) refuse("the daemon called the command off before it was started", 0, try_again);
-        read_before_start(why, SAID, 1), read_before_start(hint, SAID, 1), refuse(why, 0, hint);
+        read_before_start(why, TEXT_SIZE, 1), read_before_start(hint, TEXT_SIZE, 1), refuse(why, 0, hint);
     }
     command = (int)error, call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */

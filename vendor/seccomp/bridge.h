@@ -9,7 +9,7 @@ enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAIL
 /* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes; an ANSWER is
  * followed by two numbers, the question and an error number. */
 enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q', HARMLESS = 'H', PARTLY = 'P',
-       OFF = 'O', SAID = 400 /* bytes of each of the two texts that follow OFF */ };
+       OFF = 'O', TEXT_SIZE = 400 /* bytes of each of the two texts that follow OFF */ };
 enum { MAGIC = 0x43584253, VERSION = 3, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
 enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
        QUIET = 128, STAY = 256, IDENTIFY = 512, KNOWN_FLAGS = 1023 };

@@ -1,4 +1,4 @@
-"""The Linux back end: a Plan becomes bubblewrap and helper arguments, and a ticket waiting at the bridge."""
+"""The Linux back end: bubblewrap and helper arguments, a ticket at the bridge."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.
 
 INFO_WORDS = ("--info-fd", str(INFO_DESCRIPTOR))
 LAYERS = ("seccomp", "network-proxy")
-"""What this back end adds to the layers that the mounts and namespaces of a plan give."""
+"""Layers beside those of a plan's mounts and namespaces."""
 PROCESS_LIMIT = "process-limit"
-"""Where the kernel counts the processes of a command."""
+"""The layer in which the kernel counts the processes of a command."""
 WEAKER = {"namespaces": "namespaces-weaker"}
-"""What a layer is called where `enableWeakerNestedSandbox` had to be used."""
+"""Names of layers under `enableWeakerNestedSandbox`."""
 WEAKER_WARNING = (
     "weaker nested sandbox: this container allows no /proc of its own, so the command sees the names and arguments of "
     "the processes around it, and /proc is read-only (sandbox.enableWeakerNestedSandbox)"
@@ -55,10 +55,10 @@ WEAKER_WARNING = (
 
 
 class PlaceholderHolder(Protocol):
-    """Keeps the empty directories that stand for absent protected names while a sandbox needs them."""
+    """The keeper of placeholders while a sandbox needs them."""
 
     async def prepare(self, paths: tuple[str, ...]) -> None:
-        """Do what `hold` would have to wait for the disk for."""
+        """Do the part of `hold` that waits for the disk."""
 
     def hold(
         self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...], rests_on: Callable[[str], bool] = ...
@@ -66,48 +66,51 @@ class PlaceholderHolder(Protocol):
 
 
 CLOCK_STEP_NS = 10_000_000
-"""By how much the clock of change times may be behind the one that is read here."""
+"""The most that the clock of change times may be behind time.time_ns()."""
 
 
 class CleanupService(Protocol):
-    """Knows what commands leave behind in repositories (`host.git.repository_cleanup`)."""
+    """The repository clean-up (`host.git.repository_cleanup`)."""
 
     async def begin(self, launch_id: str, territory: Territory) -> None:
-        """A command is about to start."""
+        """Register a command that is about to start."""
 
     def claimed(self, launch_id: str, process: int) -> None:
-        """It starts now; `process` is its bubblewrap. Raises HostError."""
+        """Record the start; `process` is its bubblewrap. Raises HostError."""
 
     def resume(self, launch_id: str, territory: Territory) -> None:
-        """A command that another daemon has started."""
+        """Register a command that another daemon has started."""
 
     def forget(self, launch_id: str) -> None:
-        """Nothing is to be looked at: it never ran, or another daemon does it."""
+        """Owe no clean-up: the command never ran, or another daemon has it."""
 
     async def look(self, launch_id: str, could_write: Callable[[str], bool]) -> Neutralised:
-        """It has ended: make harmless what it has left. Raises SandboxdError."""
+        """Clean up after the command. Raises SandboxdError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinuxTools:
-    """What this back end runs: absolute paths. `helper` is our own build for this machine."""
+    """Absolute paths of the programs that this back end runs, and their limits."""
 
     helper: str
     bwrap: str
     weaker_nesting: bool = False
     unwatched: str = ""
-    """Why the kernel does not let system calls be watched; empty where it does."""
+    """The reason why system calls cannot be watched; empty where they can."""
     unbounded: str = ""
-    """Why the processes of a command cannot be limited; empty where they can."""
+    """The reason why processes cannot be limited; empty where they can."""
     landlock: Landlock = NO_LANDLOCK
-    """What can be asked of it here."""
+    """The Landlock features of this kernel."""
 
 
 class LinuxBackend:
-    """`tools` finds what is needed, proves that a sandbox can be started with it, and raises HostError otherwise; its
-    answer is kept by whoever gives it, since it is asked before every launch. `worker` reaches into the namespaces of
-    the sandboxes; how far is tried once, when the tools are there."""
+    """The Linux back end.
+
+    `tools` finds the programs and proves that a sandbox can start with them, and raises HostError otherwise. It is
+    asked before every launch, so it caches its answer. `worker` enters the namespaces of sandboxes; the ability for it
+    is probed once.
+    """
 
     name = "linux"
 
@@ -136,17 +139,17 @@ class LinuxBackend:
         self._inherited: dict[str, LaunchRecord] = {}
 
     async def aclose(self) -> None:
-        """Wait until what ended commands have left has been looked through."""
+        """Wait for running clean-ups."""
         while self._looking:
             await asyncio.wait(self._looking)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """In which way the next sandbox is less than it should be."""
+        """Warnings about degraded isolation of the next sandbox."""
         return (WEAKER_WARNING,) if self._tools is not None and self._tools.weaker_nesting else ()
 
     def named(self, layers: tuple[str, ...]) -> tuple[str, ...]:
-        """The layers of the next command by the names that they deserve on this machine."""
+        """Return the names of layers, with the weaker names where they apply."""
         return tuple(WEAKER.get(layer, layer) for layer in layers) if self.warnings else layers
 
     async def ready(self) -> None:
@@ -175,7 +178,8 @@ class LinuxBackend:
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         if self._tools is None:
-            raise LaunchError("backend_not_ready", "the back end has not been made ready", hint="a fault of ours")
+            hint = "report this defect of sandboxd with the daemon's log"
+            raise LaunchError("backend_not_ready", "internal error: the back end is not ready", hint=hint)
         supervision, missing = plan.supervision, tuple[str, ...]()
         if self._tools.unwatched:
             supervision, missing = without_notification(supervision, self._tools.unwatched)
@@ -236,11 +240,11 @@ class LinuxBackend:
         return LaunchSpec(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
-        """A command has ended: make harmless what it has planted. None when it can have planted nothing."""
+        """Start the clean-up after a command. None when it could write nothing."""
         if not launch.was_claimed or not launch.territory.places:
             self._cleanup.forget(launch.launch_id)
             return None
-        task = asyncio.get_running_loop().create_task(self._look_through(launch), name=f"planted-{launch.launch_id}")
+        task = asyncio.get_running_loop().create_task(self._look_through(launch), name=f"cleanup-{launch.launch_id}")
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
         return task
@@ -248,19 +252,19 @@ class LinuxBackend:
     async def _look_through(self, launch: Launching) -> bytes:
         try:
             launch.tell(await self._cleanup.look(launch.launch_id, writable_in(launch.view)))
-        except Exception as error:  # whatever it is: somebody has to look, and nobody else will tell
+        except Exception as error:  # any failure: only this report tells the user to check the repositories
             launch.not_looked_through(error)
         return launch.last_byte
 
-    # the next daemon (docs/restarts.md)
+    # restart (docs/restarts.md)
 
     async def settled(self, patience_s: float) -> None:
-        """Return when what ended commands have left has been looked through, after `patience_s` at the latest."""
+        """Wait for running clean-ups, for `patience_s` at the latest."""
         if self._looking:
             await asyncio.wait(self._looking, timeout=patience_s)
 
     def hand_over(self, outgoing: Outgoing) -> None:
-        """Let go of every launch. Their placeholders stay: who takes them over holds them again."""
+        """Release every launch. Placeholders stay for the next daemon to hold."""
         for launch_id, launch in self._launches.items():
             expected, link = self._bridge.take(launch_id)
             if expected is None and link is None:
@@ -282,7 +286,10 @@ class LinuxBackend:
         self._launches.clear()
 
     def keep(self, launch_id: str, outgoing: Outgoing) -> bool:
-        """Add what another daemon needs of a command that runs, and let go of nothing. False when it does not run."""
+        """Add the crash entry of a running command; release nothing.
+
+        Returns False when it does not run.
+        """
         launch, link = self._launches.get(launch_id), self._bridge.link(launch_id)
         kept = None if link is None else link.kept
         if launch is None or kept is None:
@@ -298,17 +305,17 @@ class LinuxBackend:
         return True
 
     def inherit(self, launches: Iterable[LaunchRecord]) -> None:
-        """What the daemon before has launched, for `resume`."""
+        """Take over the launches of an earlier daemon, for `resume`."""
         self._inherited.update((launch.launch_id, launch) for launch in launches)
 
     def resume(self, launch_id: str, observer: Observer) -> LaunchHandle | None:
-        """Go on with an inherited launch: `observer` hears what becomes of it from now on. None when there is none."""
+        """Go on with an inherited launch for `observer`. None for an unknown one."""
         record = self._inherited.pop(launch_id, None)
         if record is None:
             return None
         try:
             hold = self._placeholders.hold(record.placeholders, record.watched)
-        except DaemonError as error:  # it has been removed; what is mounted in the sandbox protects all the same
+        except DaemonError as error:  # a removed placeholder: the mount in the sandbox still protects the name
             self._bridge.log("placeholder of an inherited command is gone", error=error.message)
             hold = self._placeholders.hold((), record.watched)
         territory = record.territory or Territory(())
@@ -344,11 +351,11 @@ class LinuxBackend:
         return launch
 
     def inside(self, descriptor: int) -> NamespaceHold:
-        """The network of a sandbox, by a descriptor that an earlier daemon had of it."""
+        """Return the network of a sandbox, by an inherited descriptor."""
         return NamespaceHold(self._worker, descriptor)
 
     def end_inherited(self) -> list[str]:
-        """End the launches that nobody has resumed: their session could not be taken over. Which they were."""
+        """End the launches whose session could not be taken over; return their ids."""
         left = list(self._inherited.items())
         for launch_id, record in left:
             launch = self.resume(launch_id, NullObserver())
@@ -359,8 +366,10 @@ class LinuxBackend:
         return [launch_id for launch_id, _ in left]
 
     def end_left(self) -> None:
-        """The daemon ends, and here is what nobody has ended or handed over, since a hand-over or the start after one
-        has failed. None of it goes on when its placeholders are removed. Waits for its end."""
+        """End all remaining launches with the daemon, and wait for their end.
+
+        A failed hand-over or start leaves them. None may go on when its placeholders are removed.
+        """
         ends = [number for one in self._inherited.values() if one.link is not None for number in one.link.ends]
         for launch_id in self._launches:
             link = self._bridge.link(launch_id)
@@ -375,9 +384,9 @@ def _on_nothing(path: str) -> bool:
 
 
 def territory_of(view: FileView) -> Territory:
-    """What a command that starts now, with this view, can leave something in."""
+    """Return the territory of a command that starts now with this view."""
     facts = view.facts
     scans = () if facts is None else facts.scans.values()
     known = tuple(one.path for scan in scans for one in scan.git_dirs if one.names)  # without, nothing in it is guarded
-    apart = () if facts is None else facts.apart
-    return Territory(view.places, apart, known, time.time_ns() - CLOCK_STEP_NS)
+    excluded = () if facts is None else facts.apart
+    return Territory(view.places, excluded, known, time.time_ns() - CLOCK_STEP_NS)

@@ -1,4 +1,4 @@
-"""`sandboxd check`: every step in one go; exit status 1 when a sandbox cannot be started."""
+"""`sandboxd check`: all checks; exit status 1 when no sandbox can be started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandboxd_client.wire.messages.check import CheckResult
 OPTIONS = (JSON, NO_AUTOSTART)
 CANNOT = 1
 ADVICE = "advice_"
-"""How the codes of steps begin that commands do as well without."""
+"""The prefix of the codes of optional steps."""
 
 
 def main(arguments: Sequence[str]) -> int:

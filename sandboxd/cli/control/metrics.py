@@ -1,4 +1,4 @@
-"""`sandboxd metrics`: the figures of the running daemon. Never starts one. Exit status 1 when none is running."""
+"""`sandboxd metrics`: the metrics of a running daemon; exit status 1 without one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(box.metrics().text)
         except DaemonNotRunning:
             return fail(
-                "no daemon is running", "`sandboxd run` or `sandboxd service install --now` starts one", NOT_RUNNING
+                "no daemon is running", "start one with `sandboxd service install --now`", NOT_RUNNING
             )
     return 0

@@ -1,4 +1,4 @@
-"""`sandboxd restart`: the daemon goes on in another program, with everything it has; when none runs, one is started."""
+"""`sandboxd restart`: the daemon goes on in a new program, or is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def restart(path: str) -> StatusResult:
-    """In place; a daemon that cannot do that (an older one, another system) is ended with what it runs, and started."""
+    """Restart in place, else end the daemon with its commands and start it.
+
+    A daemon of an earlier version or of another system cannot restart in place.
+    """
     try:
         with Client(path, autostart=False) as box:
             before = box.status().restarts

@@ -1,4 +1,7 @@
-"""`sandboxd serve`: the daemon in the foreground. The only command that imports it."""
+"""`sandboxd serve`: the daemon in the foreground.
+
+The only command that imports the daemon.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What `app.process.main` is given. Paths are absolute; `resolve` is as written (NAME=ADDR)."""
+    """The arguments of `app.process.main`.
+
+    Paths are absolute; `resolve` is as written (NAME=ADDR).
+    """
 
     socket: str | None = None
     settings: str | None = None
@@ -63,8 +69,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _go_on_isolated(arguments: Sequence[str]) -> None:
-    """Execute the daemon anew when this interpreter, or what is loaded into it, was chosen by the environment: what is
-    named there may lie where commands write, and the daemon would keep it over each restart."""
+    """Execute the daemon anew when the environment chose its interpreter or modules.
+
+    Commands may write to the places named there, and the daemon would keep them over each restart.
+    """
     environment = programs.without_code(os.environ)
     if sys.flags.isolated and environment == dict(os.environ):
         return
@@ -79,7 +87,7 @@ def _go_on_isolated(arguments: Sequence[str]) -> None:
 
 
 def seconds(text: str) -> float:
-    """Raises UsageError for what is no number of seconds above 0."""
+    """Parse a number of seconds above 0. Raises UsageError."""
     try:
         value = float(text)
     except ValueError:

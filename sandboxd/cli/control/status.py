@@ -51,7 +51,7 @@ def _enabled(status: StatusResult) -> str:
 
 
 def _rows(status: StatusResult) -> list[tuple[str, str]]:
-    """First what is asked most: does it run, does anything need attention, what is going on."""
+    """Return the rows, most important first: daemon, problems, activity."""
     since = datetime.datetime.fromtimestamp(status.started_at).astimezone()
     rows = [
         (
@@ -99,7 +99,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
 
 
 def duration(seconds: float) -> str:
-    """In the two largest units that it has."""
+    """Format a duration in its two largest units."""
     left = max(int(seconds), 0)
     parts: list[str] = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):

@@ -1,4 +1,7 @@
-"""`sandboxd stop`: the daemon and everything it runs. Returns when it is gone; none running is fine."""
+"""`sandboxd stop`: end the daemon and its commands, and wait for that.
+
+Success when none is running.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     no_words(parsed)
     path = usable_path()
-    if only_a_connection_is_missing(path):  # ours would start what it is to stop
+    if only_a_connection_is_missing(path):  # a connection from here would start the daemon
         sys.stdout.write("not running (the next connection starts it)\n")
         return 0
     try:

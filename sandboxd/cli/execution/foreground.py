@@ -1,16 +1,16 @@
-"""Run a child in the foreground as if this process were not there: same terminal, same process group, its exit status.
+"""A child in the foreground, in the place of this process.
 
-Who gets which signal:
-- what the terminal's keys send (Ctrl-C, Ctrl-\\) goes to the whole process group, so the command has it already; this
-  process waits for what the command makes of it;
-- what somebody sends to this process with kill(2), and a hangup, which the kernel sends to a session's leader alone, is
-  handed on to the command. TERM, HUP, INT and QUIT give it a grace period, then its whole tree is killed;
-- what the command sends to its own process group comes here too, and is ignored: it is in the sandbox that the sender's
-  pid namespace is not ours, and its own group has had it;
-- Ctrl-Z stops this process together with the command, and the shell's `fg` continues both. Nothing to do.
+It has the same terminal and process group, and its exit status becomes this process's. Signals:
 
-All of these are blocked here and taken with sigwaitinfo(2), which tells the sender. The child starts with the mask this
-process had. Signals that were ignored when it started (nohup, a background job of a script) stay ignored by both.
+- The terminal's keys (Ctrl-C, Ctrl-\\) reach the whole process group. This process waits for the command's reaction.
+- kill(2) of this process, and a hangup, which the kernel sends to the session's leader alone, are forwarded. TERM, HUP,
+  INT and QUIT start a grace period, then the whole tree is killed.
+- What the command sends to its own process group arrives here too and is ignored. A sender in another pid namespace
+  tells it apart.
+- Ctrl-Z stops this process together with the command, and the shell's `fg` continues both.
+
+All are blocked and taken with sigwaitinfo(2), which tells the sender. The child starts with the mask this process had.
+Signals that were ignored at the start (nohup, a background job of a script) stay ignored by both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PYTHON_IGNORES = tuple(getattr(_signal, name) for name in ("SIGPIPE", "SIGXFSZ"
 
 
 def signal_mask() -> frozenset[int]:
-    """That of this process now."""
+    """Return the signal mask of this process."""
     return frozenset(map(int, _signal.pthread_sigmask(_signal.SIG_BLOCK, ())))
 
 
@@ -50,12 +50,14 @@ def run_in_foreground(
     mask: Iterable[int] | None = None,
     relay: Relay | None = None,
 ) -> int:
-    """Spawn `argv` in the current directory, wait for its end, and return its exit status, 128+N when it died of signal
-    N. Raises OSError when it cannot be spawned. To be called by the main thread of a process that then ends: the signal
-    mask stays changed, so that nothing interrupts the rest. `mask` is what the command starts with, where it has been
-    called before. `relay` has what the child gets as 0, 1 and 2; what it wrote is waited for at the end, and a signal
-    ends that wait as it would end the write."""
-    if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would vanish without a status
+    """Spawn `argv`, wait for its end, and return its exit status or 128+N.
+
+    Raises OSError when it cannot be spawned. Call it in the main thread of a process that then ends: the signal mask
+    stays changed, so that nothing interrupts the rest. `mask` is the command's, for a second call. `relay` has the
+    descriptors that the child gets as 0, 1 and 2. Its remaining output is waited for, and a signal ends that wait as it
+    would end the write.
+    """
+    if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would leave no status
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
     forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
@@ -82,7 +84,7 @@ class _Waiting:
 
     def status(self) -> int:
         while True:
-            number, to_hand_on = _next_signal(self._waited)
+            number, is_forwarded = _next_signal(self._waited)
             if number == _SIGCHLD:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
                 if pid:
@@ -90,11 +92,11 @@ class _Waiting:
                     return 128 - code if code < 0 else code
             elif number == _SIGALRM:
                 processes.kill_command(self._pid)
-                _signal.setitimer(_signal.ITIMER_REAL, 0.1)  # for one that was only just being set up
-            elif to_hand_on:
-                self._hand_on(number)
+                _signal.setitimer(_signal.ITIMER_REAL, 0.1)  # again, for a sandbox that was still being set up
+            elif is_forwarded:
+                self._forward(number)
 
-    def _hand_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         processes.signal_command(self._pid, number)
         if number in _ENDING and not self.is_ending:
             self.is_ending = True
@@ -102,11 +104,11 @@ class _Waiting:
 
 
 def _next_signal(waited: frozenset[int]) -> tuple[int, bool]:
-    """The next signal, and whether the command has to be told of it."""
-    if not hasattr(_signal, "sigwaitinfo"):  # macOS does not tell; a terminal's Ctrl-C is by far the likeliest INT
+    """Return the next signal and whether to forward it to the command."""
+    if not hasattr(_signal, "sigwaitinfo"):  # macOS: no sender is known; most INTs are a terminal's Ctrl-C
         number = int(_signal.sigwait(waited))
         return number, number not in (int(_signal.SIGINT), int(_signal.SIGQUIT))
     info = _signal.sigwaitinfo(waited)
-    if info.si_code > 0:  # the kernel's; SI_USER, SI_QUEUE and SI_TKILL are not
+    if info.si_code > 0:  # sent by the kernel, unlike SI_USER, SI_QUEUE and SI_TKILL
         return info.si_signo, info.si_signo == _SIGHUP
     return info.si_signo, processes.in_own_namespace(info.si_pid) is not False

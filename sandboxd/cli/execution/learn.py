@@ -1,9 +1,9 @@
-"""`sandboxd run --learn FILE`: what was blocked becomes a settings file that somebody can look at and use.
+"""`sandboxd run --learn FILE`: a settings file that would allow what was blocked.
 
-A FILE without a slash lies in a directory that is masked in every sandbox, beside the records of what is trusted.
+A FILE without a slash lies in a directory that is masked in every sandbox, beside the records of trust.
 
-The command may be able to write where the file is, so the directory is opened before it runs, what is there is read
-before it runs, and the new file takes the old one's place by its name in that directory: no link is followed.
+The command may be able to write where the file is. So the directory is opened and the old file read before it runs, and
+the new file takes the old one's place by its name in that directory: no link is followed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,37 @@ from sandboxd_client.errors import SandboxdError
 
 _LARGEST = 4 << 20
 _RECORDS = ".local/state/sandboxd/trust"
-"""In the home: where the daemon keeps what people trust."""
+"""Below the home: the daemon's records of trust."""
 
 
 def learned_path(name: str) -> str:
-    """The file of a NAME without a slash."""
+    """Return the file of a NAME without a slash."""
     return os.path.join(os.path.expanduser("~"), _RECORDS, "learned", name)
 
 
 def settings_path(name: str) -> str:
-    """The file that `--settings` means: one that was learned under this name, else the one in this directory. Raises
-    SandboxdError where there are both: a command may have made the latter."""
-    here = absolute(name)
+    """Return the file of `--settings`: a learned one, else one in this directory.
+
+    Raises SandboxdError where there are both: a command may have made the latter.
+    """
+    local = absolute(name)
     learned = learned_path(name)
     if "/" in name or not name or not os.path.lexists(learned):
-        return here
-    if os.path.lexists(here):
+        return local
+    if os.path.lexists(local):
         raise SandboxdError(
             "settings_ambiguous",
-            f"--settings {name}: there is one in this directory, and one that was learned: {learned}",
+            f"--settings {name} is ambiguous: there is one in this directory and a learned one, {learned}",
             f"write ./{name} or {learned}",
         )
     return learned
 
 
 def _learned_to(name: str) -> str:
-    """The file that `--learn` means, whose directory is made where the name has no slash. Raises SandboxdError."""
+    """Return the file of `--learn`, and make the directory of a NAME.
+
+    Raises SandboxdError.
+    """
     if "/" in name:
         return absolute(name)
     if name in ("", ".", ".."):
@@ -61,13 +66,13 @@ def _learned_to(name: str) -> str:
             os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         raise SandboxdError(
-            "learn_file", f"--learn: {learned} cannot be made: {error.strerror}", f"name a path: --learn ./{name}"
+            "learn_file", f"--learn: cannot make {learned}: {error.strerror}", f"name a path: --learn ./{name}"
         ) from error
     return path
 
 
 class LearnedFile:
-    """The file of `--learn`, and what stood in it before the command ran."""
+    """The file of `--learn`, with its content before the command."""
 
     def __init__(self, path: str, directory: int, text: str, settings: dict[str, Any]) -> None:
         self._path = path
@@ -78,7 +83,10 @@ class LearnedFile:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, name: str) -> Iterator[LearnedFile]:
-        """Raises SandboxdError for a directory that is not there, and a file that holds something else."""
+        """Open the directory and read the file.
+
+        Raises SandboxdError for a missing directory and a file without settings.
+        """
         path = _learned_to(name)
         try:
             directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -91,7 +99,7 @@ class LearnedFile:
             os.close(directory)
 
     def take(self, learned: dict[str, Any]) -> None:
-        """Show what is to be added, ask where there is a terminal, and write it."""
+        """Show the additions, ask where there is a terminal, and write."""
         for one in learned["left_out"]:
             output.note(f"sandboxd: not learned: {one['target']}: {one['why']}")
         for note in learned["notes"]:
@@ -107,7 +115,7 @@ class LearnedFile:
         try:
             self._write(text)
         except OSError as error:
-            output.note(f"sandboxd: {self._path} could not be written: {error.strerror}")
+            output.note(f"sandboxd: cannot write {self._path}: {error.strerror}")
             return
         output.note(f"sandboxd: written: {self._path}; to use it: sandboxd run --settings {self._path} …")
         if self._path.startswith(os.path.join(os.getcwd(), "")):
@@ -139,7 +147,7 @@ class LearnedFile:
 
 
 def _read(path: str, directory: int) -> tuple[str, dict[str, Any]]:
-    """What is there: nothing, or a settings file of plain JSON."""
+    """Read the file: nothing, or settings as plain JSON."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(os.path.basename(path), flags, dir_fd=directory)
@@ -156,13 +164,13 @@ def _read(path: str, directory: int) -> tuple[str, dict[str, Any]]:
         settings = None
     if not isinstance(settings, dict):
         raise SandboxdError(
-            "learn_file", f"--learn: {path} holds something else than plain JSON settings", "name a file of its own"
+            "learn_file", f"--learn: {path} holds something else than plain JSON settings", "name another file"
         )
     return text, settings
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """`new` into `old`: objects by key, lists without doubles, anything else stays as it was."""
+    """Merge `new` into `old`: objects by key, lists without duplicates, else `old`."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{key: _joined(old[key], value) if key in old else value for key, value in new.items()}}
     if isinstance(old, list) and isinstance(new, list):

@@ -1,4 +1,7 @@
-"""`sandboxd run`: one command in the sandbox. The hot path of the command line: every import here is counted."""
+"""`sandboxd run`: one command in the sandbox.
+
+The hot path of the command line: each import costs start-up time.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ OPTIONS = (
     Option("--settings", "a further settings file for this command: a path, or a NAME of --learn", value="FILE"),
     Option(
         "--ignore-unknown-restrictions",
-        "run the command although a key of the settings restricts it by its name and is not enforced",
+        "run the command although a restriction in the settings is unknown and not enforced",
     ),
     Option("--session", "run in this session of the daemon", value="ID"),
     Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
@@ -53,10 +56,10 @@ OPTIONS = (
     Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
     NO_AUTOSTART,
 )
-_SUSPICIOUS = (1, output.NOT_RUN)  # bubblewrap's and the helper's own failures, or the command's: the daemon knows
+_SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
 
 _WRAPS_TRIED = 3
-"""Times that a command is wrapped while settings change between that and its start."""
+"""Wraps of one command while settings change between wrap and start."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -106,7 +109,7 @@ def _run(
         status = _run_once(connection, params, grace_s, mask, relay, show=show, learn=learn, again=left > 0)
         if status is not None:
             return status
-    raise AssertionError("the last one has a status")
+    raise AssertionError("the last try has a status")
 
 
 def _relay_after(failed: Relay | None) -> Relay:
@@ -126,8 +129,10 @@ def _run_once(
     learn: LearnedFile | None,
     again: bool,
 ) -> int | None:
-    """The exit status. None where nothing was run since settings or files have changed meanwhile, and it may be
-    tried `again`."""
+    """Run the command once and return its exit status.
+
+    None when it did not start because of changed settings or files, and may be tried `again`.
+    """
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
@@ -136,12 +141,12 @@ def _run_once(
             output.note(f"sandboxd: published {found}")
     status = _spawn(wrapped, grace_s, mask, relay)
     if status in _SUSPICIOUS or show or learn is not None:
-        return _told(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
+        return _outcome(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
     return status
 
 
 def _fill_standard_descriptors() -> None:
-    """Descriptors 0, 1 and 2 that were closed: without this our own files would take their numbers."""
+    """Open closed descriptors 0, 1 and 2, so that no other file gets their numbers."""
     if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
         return
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -171,7 +176,7 @@ def _grace(parsed: Parsed) -> float:
     except ValueError:
         grace_s = -1.0
     if not 0 <= grace_s <= 86400:
-        raise UsageError(f"--grace is a number of seconds, not {visible(parsed.get('grace'))}")
+        raise UsageError(f"--grace needs a number of seconds, not {visible(parsed.get('grace'))}")
     return max(grace_s, 0.001)  # a timer of 0 never fires
 
 
@@ -207,8 +212,10 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
 
 
 def _rule_path(path: str, parsed: Parsed) -> str:
-    """A relative path is seen from where the person is, not from `--cwd`. Without `--cwd` it stays relative, so that
-    characters of the directory's own name are not taken for a pattern."""
+    """Resolve a relative path against the user's directory, not `--cwd`.
+
+    Without `--cwd` it stays relative, so that the directory's own name is not taken for a pattern.
+    """
     if not path or path[0] in "/~$":
         return path
     return absolute(path) if "cwd" in parsed else f"./{path.removeprefix('./')}"
@@ -249,13 +256,13 @@ def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay:
         return run_in_foreground(wrapped["argv"], environment, grace_s, mask, relay)
     except OSError as error:
         what = error.filename or wrapped["argv"][0]
-        return output.fail(f"the sandbox could not be started: {what}: {error.strerror}", "see: sandboxd check")
+        return output.fail(f"cannot start the sandbox: {what}: {error.strerror}", "run: sandboxd check")
 
 
-def _told(
+def _outcome(
     connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None, again: bool
 ) -> int | None:
-    """The exit status, after having asked the daemon whether it could mean that nothing was run; None as above."""
+    """Ask the daemon whether the command ran, and return the exit status or None."""
     question: dict[str, Any] = {"wrap_id": wrap_id}
     if learn is not None:
         question["learn"] = True
@@ -263,7 +270,7 @@ def _told(
         outcome = connection.call("wrap.outcome", question, 10.0)
     except SandboxdError as error:
         if show or learn is not None:
-            output.warn(f"what was blocked is not known: {error.message}")
+            output.warn(f"cannot list what was blocked: {error.message}")
         return status
     if again and status in _SUSPICIOUS and outcome.get("outdated"):
         return None
@@ -278,7 +285,7 @@ def _told(
         learn.take(outcome["learned"])
     if status in _SUSPICIOUS and not outcome["started"]:
         reason = outcome["reason"] or "the sandbox ended before the command started"
-        return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "see: sandboxd check")
+        return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "run: sandboxd check")
     return status
 
 

@@ -1,4 +1,7 @@
-"""`sandboxd run --disable-sandbox`: only where the decision allows it, and a person at a terminal says yes."""
+"""`sandboxd run --disable-sandbox`: a command without a sandbox.
+
+Needs a decision that allows it, and a user at a terminal who confirms.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ _SHOWN = 2000
 
 
 def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
-    """Ask for the decision on what `params` (those of `wrap`) describe, then the person. Becomes the command, or
-    returns an exit status."""
+    """Ask for the decision, then the user, and become the command.
+
+    `params` are those of `wrap`. Returns an exit status otherwise.
+    """
     text = params["command"] if "command" in params else shlex.join(params["argv"])
     asked = {"command": text, "cwd": params["cwd"], "dangerously_disable_sandbox": True}
     if "session_id" in params:
@@ -34,7 +39,7 @@ def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
 
 
 def _refusal(text: str, reason: str) -> str:
-    """Why the person did not confirm; empty when they did. Only the terminal itself counts, no redirected stream."""
+    """Ask the user at the terminal itself; return why not, empty for a yes."""
     try:
         with open("/dev/tty", "r+b", buffering=0) as terminal:
             terminal.write(
@@ -65,6 +70,6 @@ def _become(params: dict[str, Any]) -> int:
 def _exec(argv: list[str]) -> NoReturn:
     import signal
 
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by this interpreter, not by whoever started it
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by this interpreter, not by its parent
         signal.signal(ignored, signal.SIG_DFL)
     os.execvp(argv[0], argv)

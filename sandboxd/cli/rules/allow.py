@@ -1,4 +1,4 @@
-"""`sandboxd allow` (and `sandboxd deny`): one rule about a path, a host or a Unix socket, in local settings."""
+"""`sandboxd allow` and `deny`: one rule on a path, host or socket, in settings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ def deny(arguments: Sequence[str]) -> int:
 
 
 def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]) -> int:
-    """Add a rule, or with `--remove` take it away. A rule of the same words that says the opposite is taken out of
-    local settings; what other files say stays, and is told where it is stronger."""
+    """Add a rule, or remove it with `--remove`.
+
+    The opposite rule of the same words is removed from local settings. Rules of other files stay; a stronger one is
+    reported.
+    """
     parsed = parse(arguments, options)
     opens = "let commands write a path, reach a host or use a Unix socket"
     what = opens if verb == "allow" else "close a path, or a host"
@@ -83,7 +86,7 @@ def _done(verb: str, kind: str, read: bool) -> str:
 
 
 def _stands_in_local(box: Client, key: str, text: str, cwd: str | None, file: str | None) -> bool:
-    """Whether an entry stands in local settings, or in `file`."""
+    """Return whether an entry is in local settings, or in `file`."""
     (found,) = box.settings_get(key, cwd=cwd).values
     placed = zip(found.value, found.origins, strict=False)  # an empty list has the origin of its default
     return any(
@@ -93,11 +96,11 @@ def _stands_in_local(box: Client, key: str, text: str, cwd: str | None, file: st
 
 
 def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, write: bool) -> None:
-    """Warn when what was just allowed is refused all the same, or the other way round."""
+    """Warn when the changed rule is not in force."""
     if is_pattern(text) or (kind == "path" and text.startswith("$")):
         return
     if kind == "path" and verb == "allow" and not os.path.lexists(os.path.expanduser(text)):
-        warn("there is no such path yet: the rule counts from the first command after it was made")
+        warn("there is no such path yet: the rule holds for commands that start after it was made")
         return
     try:
         if kind == "domain":

@@ -1,4 +1,4 @@
-"""What the commands that change local settings have in common: how a value is written, and what is said afterwards."""
+"""Helpers of the commands that change local settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = Option("--project", "in the settings of the project in this directory 
 
 
 def parse_value(text: str) -> Any:
-    """A value of the command line: JSON, or else the text itself."""
+    """Parse a value: JSON, or else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -27,8 +27,11 @@ def parse_value(text: str) -> Any:
 
 
 def rule_path(text: str, cwd: str | None) -> str:
-    """A path of the command line as a rule. Local settings hold for every project, so a relative path becomes absolute;
-    the special characters of a name that exists mean themselves. `~` and `$VAR` stay."""
+    """Turn a path of the command line into a rule.
+
+    Local settings hold for every project, so a relative path becomes absolute. Special characters of an existing name
+    are escaped. `~` and `$VAR` stay.
+    """
     if text.startswith(("~", "$")):
         return text
     path = os.path.abspath(os.path.join(cwd or "", text))
@@ -41,12 +44,14 @@ def is_pattern(text: str) -> bool:
     return any(c in text for c in _SPECIAL)
 
 
-YES = Option("--yes", "confirm a rule that gives very much away, without being asked")
+YES = Option("--yes", "confirm a rule that allows a great deal, without a question")
 
 
 def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:
-    """Make a change. One that gives very much away is made with `--yes`, or after a second question in the terminal.
-    Raises RpcError `confirmation_needed` otherwise."""
+    """Make a change; a very wide one needs `--yes` or a yes in the terminal.
+
+    Raises RpcError `confirmation_needed` otherwise.
+    """
     try:
         return change("yes" in parsed)
     except RpcError as error:
@@ -56,7 +61,7 @@ def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) ->
 
 
 def _agreed(message: str) -> bool:
-    """Whether the person at the terminal agrees; False without one."""
+    """Return whether the user at the terminal agrees; False without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     note(f"sandboxd: {message}")
@@ -66,8 +71,10 @@ def _agreed(message: str) -> bool:
 
 
 def announce(parsed: Parsed, result: SettingsUpdateResult, done: str, otherwise: str = "") -> int:
-    """Say what has been changed, where, and what has to be known about it; `otherwise` is said when there was nothing
-    to change. Returns the exit status."""
+    """Print the change, its file and its warnings; return the exit status.
+
+    `otherwise` is the reason when nothing had to be changed.
+    """
     if "json" in parsed:
         print_json(result)
     elif result.written:

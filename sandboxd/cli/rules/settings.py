@@ -1,4 +1,4 @@
-"""`sandboxd settings`: effective values with their origins, changes to local settings, and checks of files."""
+"""`sandboxd settings`: effective values, local changes, checks of files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sandboxd_client import Change
 from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsLockedResult, SettingsProblem
 
 SYNTAX = "settings (show [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | schema)"
-SUMMARY = """Settings: what is in force and where it comes from, what is wrong with the files, and changes to your own.
+SUMMARY = """Show effective settings with their origins, check settings files, and change your own.
 
-  show [KEY]      effective values, each with its file and line; what is ignored, and what policy locks
-  lint [FILE…]    everything that is wrong or doubtful, with its place; exit status 1 when there is something.
-                  Needs no daemon. Without FILE: the files that count in this directory
+  show [KEY]      effective values, each with its file and line; ignored and locked ones are marked
+  lint [FILE…]    errors and warnings with file and line; exit status 1 when there are any.
+                  Needs no daemon. Without FILE: the files in force in this directory
   set KEY VALUE   a value (JSON, or plain text) in your local settings
   unset KEY       take a key out of your local settings
   schema          the JSON Schema of a settings file, for editors"""
 OPTIONS = (
-    Option("--as", "lint: FILE is meant as this", value="SOURCE", only=settings_files.SOURCES),
+    Option("--as", "lint: check FILE as this source", value="SOURCE", only=settings_files.SOURCES),
     Option("--cwd", "as seen from this directory", value="DIR"),
     Option("--session", "in this session of the daemon", value="ID"),
     YES,
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _words(words: list[str], action: str, *names: str, optional: int = 0) -> list[str | None]:
-    """The words of an action, None for those left out. Raises UsageError."""
+    """Return the words of an action, None for omitted ones. Raises UsageError."""
     if len(words) < len(names) - optional:
         raise UsageError(f"settings {action} needs {' '.join(names)}", f"usage: sandboxd {SYNTAX}")
     if len(words) > len(names):

@@ -1,5 +1,7 @@
-"""Settings files without a daemon. A broken file may be what keeps the daemon from starting; then this is what tells
-where it is broken. The checks are the daemon's own (`settings.lint`), made here."""
+"""Checks of settings files without a daemon.
+
+A broken file may keep the daemon from starting. The checks are the daemon's own (`settings.lint`).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ PROBLEMS = 1
 
 
 def lint(files: Sequence[str] | None, source: str | None, cwd: str | None) -> SettingsLintResult:
-    """Look at `files`, without them at all that count in `cwd`. Files are named in the result as they were given.
-    Raises UsageError when `cwd` is no directory."""
+    """Check `files`, or those that are in force in `cwd`.
+
+    The result names files as they were given. Raises UsageError when `cwd` is no directory.
+    """
     from sandboxd.daemon.settings.linting import lint_files, places_here
 
     directory = os.path.abspath(cwd or ".")
@@ -43,7 +47,7 @@ def lint(files: Sequence[str] | None, source: str | None, cwd: str | None) -> Se
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a settings file."""
+    """Return the JSON Schema of a settings file."""
     from sandboxd.daemon.settings.linting import schema as json_schema
 
     return json_schema()

@@ -1,4 +1,4 @@
-"""`sandboxd trust`: let the settings files of a project widen, after a person has seen what they would open."""
+"""`sandboxd trust`: let the settings files of a project widen, after a review."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandboxd_client.wire.messages.settings import SettingsTrustResult, TrustFil
 
 SYNTAX = "trust [DIR | FILE]"
 SUMMARY = """Let the settings files of a project (.claude/settings.json and settings.local.json) widen what commands may
-do. Shows every line that would, and asks. What is trusted is exactly this content: another one only tightens.
+do. Shows every line that would, and asks. Only this exact content is trusted: a changed file only tightens.
 
 DIR is this directory when it is not given. FILE is a settings file that is named on command lines (run --settings)."""
 OPTIONS = (
@@ -25,7 +25,7 @@ OPTIONS = (
     NO_AUTOSTART,
 )
 _WHOLE = 1 << 30
-"""Nothing of what is trusted is cut off."""
+"""The length at which trusted text is cut: never."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def _list(parsed: Parsed, result: SettingsTrustResult) -> int:
     if not result.trusted:
         _say("no settings of a project are trusted")
     if not result.permitted:
-        _say("managed settings let nobody trust the settings of a project: none of this counts")
+        _say("managed settings forbid trust in the settings of a project: none of this counts")
     return 0
 
 
@@ -75,8 +75,8 @@ def _trust(parsed: Parsed, path: str, box: Client) -> int:
     if not shown.permitted:
         raise SandboxdError(
             "trust_forbidden",
-            "managed settings let nobody trust the settings of a project",
-            "ask whoever administers this machine",
+            "managed settings forbid trust in the settings of a project",
+            "ask the administrator of this machine",
         )
     if not pending or not shown.widens:
         if "json" in parsed:

@@ -1,1 +1,1 @@
-"""The helper `apply-seccomp`: its protocol, its connections and the launches behind them."""
+"""The helper `apply-seccomp`: protocol, connections and launches."""

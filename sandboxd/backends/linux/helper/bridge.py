@@ -1,13 +1,12 @@
-"""The bridge: where a starting sandbox meets its daemon.
+"""The bridge: the Unix socket where helpers meet the daemon.
 
-The launch stage of the helper connects here from the host side and names its ticket; the same connection is inherited
-through bubblewrap by the helper's init stage, which finds its configuration already waiting in it, and sends the
-sandbox's listening sockets back over it. So no socket file exists inside the sandbox, and nothing secret stands in an
-argument or a variable: a ticket is only a name, good once, and good for nothing to anyone but a process of this user in
-the daemon's own namespaces (`identify`).
+The launch stage of the helper connects from the host side and names its ticket. The init stage inherits the same
+connection through bubblewrap, finds its configuration in it, and sends the sandbox's listening sockets back over it. So
+no socket file exists inside the sandbox, and no argument or variable holds a secret: a ticket is a name that is good
+once, and only for a process of this user in the daemon's own namespaces (`identify`).
 
-Everything here is callbacks on the event loop instead of tasks: a launch is three short exchanges, and they are on the
-path of every command.
+Everything is callbacks on the event loop instead of tasks: the three short exchanges of a launch are on the path of
+every command.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from sandboxd.backends.base import Observer
 from sandboxd.backends.linux.helper.expected_launch import Aftermath, Peer, Preparation
 from sandboxd.backends.linux.helper.expected_launch import ExpectedLaunch as ExpectedLaunch
 from sandboxd.backends.linux.helper.helper_connection import HelperConnection
-from sandboxd.backends.linux.helper.launch_handle import Handle
 from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LinkRecord
 from sandboxd.errors import DaemonError
 from sandboxd.handover.record import Descriptor
@@ -30,9 +28,33 @@ from sandboxd.handover.record import Descriptor
 _BACKLOG = 1024
 
 
+class Handle:
+    """A `LaunchHandle` by ticket, before and after the launch is claimed."""
+
+    def __init__(self, bridge: Bridge, ticket: str) -> None:
+        self._bridge = bridge
+        self._ticket = ticket
+
+    def cancel(self) -> None:
+        self._bridge.forget(self._ticket)
+
+    def terminate(self) -> None:
+        link = self._bridge.link(self._ticket)
+        if link is not None:
+            link.terminate()
+
+    def kill(self) -> None:
+        link = self._bridge.link(self._ticket)
+        if link is not None:
+            link.kill()
+
+
 class Bridge:
-    """Listens on `path`. `identify` raises SandboxdError for a peer that is not this user on this host, and says which
-    process the peer is. `log(event, **values)` takes what an administrator may want to know."""
+    """The listening socket, the expected launches and the connections of helpers.
+
+    `identify` returns the process of the peer; it raises SandboxdError for a peer that is not this user on this host.
+    `log(event, **values)` receives events for the administrator.
+    """
 
     def __init__(self, path: str, identify: Callable[[socket.socket], Peer], log: Callable[..., None]) -> None:
         self.path = path
@@ -46,7 +68,7 @@ class Bridge:
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
-        """Raises OSError."""
+        """Listen at `path`. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -63,11 +85,13 @@ class Bridge:
         self._socket = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
-    # the next daemon (docs/restarts.md)
+    # restart (docs/restarts.md)
 
     async def prepared(self, patience_s: float) -> None:
-        """Take nothing more in, and return when no launch is in the middle of being completed, after `patience_s` at
-        the latest. To be followed by `hand_over`."""
+        """Accept nothing more, and wait until no sandbox set-up is in progress.
+
+        Returns after `patience_s` at the latest. Precedes `hand_over`.
+        """
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
@@ -77,8 +101,10 @@ class Bridge:
             await asyncio.wait(working, timeout=patience_s)
 
     def hand_over(self) -> BridgeRecord:
-        """Let go of the listening socket and of whoever has not named a ticket. Links and expected launches are taken
-        one by one before (`take`)."""
+        """Release the listening socket and the connections without a ticket.
+
+        Connections with a ticket and expected launches are released one by one before (`take`).
+        """
         assert self._socket is not None
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         listener, self._socket = self._socket, None
@@ -87,7 +113,7 @@ class Bridge:
         return BridgeRecord(Descriptor(listener.detach()), strangers)
 
     def take(self, ticket: str) -> tuple[ExpectedLaunch | None, LinkRecord | None]:
-        """Let go of one launch: what it waits for when nobody has claimed it yet, else its link."""
+        """Release one launch: what it expects if unclaimed, else its connection."""
         link = self._links.pop(ticket, None)
         return self._expected.pop(ticket, None), None if link is None else link.hand_over()
 
@@ -98,7 +124,10 @@ class Bridge:
         self._held = record.strangers
 
     def go_on(self) -> None:
-        """Hear helpers after `resume`, once all launches are expected again: an unknown ticket is refused."""
+        """Serve helpers after `resume`, once all launches are expected again.
+
+        An unknown ticket is refused from now on.
+        """
         assert self._socket is not None
         held, self._held = self._held, ()
         for one in held:
@@ -113,15 +142,17 @@ class Bridge:
         preparation: Preparation | None,
         aftermath: Aftermath | None = None,
     ) -> Handle:
-        """The link of a launch, and from now on `observer` hears of it. Raises ProtocolError for a record that makes no
-        sense."""
+        """Resume the connection of a launch and report to `observer` from now on.
+
+        Raises ProtocolError for an inconsistent record.
+        """
         connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
         self._links[ticket] = link = HelperConnection(self, connection, one.pid, one.pidfd, one)
         link.resume(ticket, observer, preparation, one.preparing, aftermath if one.stays else None)
         return Handle(self, ticket)
 
     def close(self) -> None:
-        """Stop listening and drop every link: commands that still run go on without network."""
+        """Stop listening and drop every connection: running commands lose their network."""
         if self._socket is None:
             return
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
@@ -146,7 +177,7 @@ class Bridge:
         return self._links.get(ticket)
 
     def is_disconnected(self, ticket: str) -> bool:
-        """Whether the helper of a launch has closed its connection already, and its end is still to be told."""
+        """Return whether the helper has hung up and its end is not yet reported."""
         link = self._links.get(ticket)
         return link is not None and link.is_disconnected
 

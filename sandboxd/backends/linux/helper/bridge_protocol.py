@@ -1,12 +1,12 @@
-"""What the daemon and the helper `apply-seccomp` say to each other, as bytes. Pure; docs/helper.md is the description.
+"""The protocol between the daemon and the helper `apply-seccomp`, as bytes.
 
-One stream socket carries one launch. The helper sends frames (type, length, payload): first its ticket, which has a
-fixed size, then what `EventDecoder` turns into the event records below, whatever pieces they arrive in. The daemon
-sends one `Configuration` (launch_configuration.py), and later single control bytes. All numbers are 32 bits wide and
-little-endian, except where a socket address has its own order.
+Pure; docs/helper.md describes it. One stream socket carries one launch. The helper sends frames (type, length,
+payload): first its ticket, which has a fixed size, then the frames that `EventDecoder` turns into the event records
+below. The daemon sends one `Configuration` (launch_configuration.py), and later single control bytes. All numbers are
+32 bits wide and little-endian, except where a socket address has its own order.
 
-The encoder of the one side and the decoder of the other are together, so that the daemon, its tests and a fake helper
-agree by construction. The helper itself (vendor/seccomp/apply-seccomp.c) repeats the layouts in C.
+Encoder and decoder are together, so that the daemon, its tests and a fake helper agree by construction. The helper
+(vendor/seccomp/apply-seccomp.c) repeats the layouts in C.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from sandboxd.errors import InternalError, LaunchError
 from sandboxd.policy.display import neutralise
 
 VERSION = 3
-"""Of everything in these two files. Said in the ticket and in the configuration; either side refuses another one."""
+"""The version of the protocol, in the ticket and in the configuration; either side refuses another one."""
 
 GO = b"G"
 """Control byte: start the command, which a configuration with Flags.WAIT holds back."""
 
 KILL = b"K"
-"""Control byte: TERM to everything in the sandbox, and after `grace_ms` the end. A second one: the end at once. Before
-the start it calls the launch off."""
+"""Control byte: TERM to everything in the sandbox, KILL after `grace_ms`. A second one: KILL at once. Before the start:
+call the launch off."""
 
 OFF = b"O"
-"""Before the start: the launch is called off, and two texts of `SAID` bytes follow. See `encode_off`."""
+"""Before the start: call the launch off. Two texts of `TEXT_SIZE` bytes follow (`encode_off`)."""
 
-SAID = 400
+TEXT_SIZE = 400
 
 HARMLESS = b"H"
-"""The last byte to a launch with Flags.STAY that has told of its end: what the command has left was looked through."""
+"""The last byte to a launch with Flags.STAY that has reported its end: the repository clean-up is complete."""
 
 PARTLY = b"P"
-"""The same where it was too much to be looked through whole: process 1 says so, and the status stays the command's."""
+"""The same after a partial clean-up: process 1 prints a warning, and the status stays the command's."""
 
 OPTIONS = b"A"
 """Sent, with the descriptor of a file of NUL separated bubblewrap options at offset 0, to a `launch-args`."""
@@ -57,8 +57,8 @@ OPTIONS_DESCRIPTOR = 7
 """The number for bubblewrap's `--args` in a launch with options by descriptor."""
 
 INFO_DESCRIPTOR = 8
-"""The number for bubblewrap's `--info-fd`: a pipe, whose reading end comes along with the ticket. bubblewrap holds that
-too, so that it can always write: a failure would end it, and what it has forked would wait for ever."""
+"""The number for bubblewrap's `--info-fd`: a pipe, whose reading end comes along with the ticket. bubblewrap holds the
+reading end too, so that its write cannot fail: a failure would end it and leave its child waiting for ever."""
 
 INIT_WORDS = ("/proc/self/fd/4", "init")
 """The command that bubblewrap runs: the helper again, by the descriptor that its first stage has opened."""
@@ -68,14 +68,17 @@ DESCRIPTORS_MAX = MAX_LISTENERS + 1
 MAX_PAYLOAD = 1024
 MAX_TICKET = 64
 TICKET_SIZE = 8 + 4 + MAX_TICKET
-"""How many bytes the ticket takes, always."""
+"""The bytes of a ticket frame, always."""
 
 _FRAME = struct.Struct("<II")
 _TICKET = struct.Struct(f"<I{MAX_TICKET}s")
 
 
 class ProtocolError(LaunchError):
-    """The other side broke the protocol: helper and daemon do not belong together, or something else is speaking."""
+    """The other side broke the protocol.
+
+    Helper and daemon are of different versions, or the peer is not the helper.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -84,13 +87,16 @@ class ProtocolError(LaunchError):
 
 
 def encode_off(reason: str, hint: str) -> bytes:
-    """Call a launch off, and have process 1 say why and what to do, each cut to what fits into one message."""
-    return OFF + b"".join(_said(text) for text in (reason, hint))
+    """Encode a call-off with the reason and hint that process 1 prints.
+
+    Each is cut to what fits into one message.
+    """
+    return OFF + b"".join(_padded(text) for text in (reason, hint))
 
 
-def _said(text: str) -> bytes:
-    data = neutralise(text).encode("utf-8", "backslashreplace")[:SAID]
-    return data.decode("utf-8", "ignore").encode().ljust(SAID, b"\0")
+def _padded(text: str) -> bytes:
+    data = neutralise(text).encode("utf-8", "backslashreplace")[:TEXT_SIZE]
+    return data.decode("utf-8", "ignore").encode().ljust(TEXT_SIZE, b"\0")
 
 
 class FrameType(IntEnum):
@@ -106,15 +112,20 @@ class FrameType(IntEnum):
 
 
 def encode_ticket(ticket: str) -> bytes:
-    """What the launch stage sends first. For tests and fakes. Raises InternalError for what is no ticket."""
+    """Encode the first frame of the launch stage, for tests and fakes.
+
+    Raises InternalError for a malformed ticket.
+    """
     if not ticket.isascii() or "\0" in ticket or not 0 < len(ticket) <= MAX_TICKET:
         raise InternalError("ticket_invalid", f"a ticket has 1 to {MAX_TICKET} ASCII characters")
     return _FRAME.pack(FrameType.TICKET, _TICKET.size) + _TICKET.pack(VERSION, ticket.encode())
 
 
 def decode_ticket(data: bytes) -> str:
-    """The ticket in the first TICKET_SIZE bytes of a connection. The peer's credentials say who claims it: the process
-    that will be bubblewrap. Raises ProtocolError."""
+    """Decode the ticket from the first TICKET_SIZE bytes of a connection.
+
+    The peer's credentials identify the process that claims it, which becomes bubblewrap. Raises ProtocolError.
+    """
     if len(data) != TICKET_SIZE or _FRAME.unpack_from(data) != (FrameType.TICKET, _TICKET.size):
         raise ProtocolError("the first message is not a ticket")
     version, padded = _TICKET.unpack_from(data, _FRAME.size)
@@ -128,21 +139,25 @@ def decode_ticket(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """With this frame came descriptors: `listeners` sockets in the order of the configuration, then the network
-    namespace."""
+    """Descriptors came with this frame.
+
+    `listeners` sockets in the order of the configuration, then the network namespace.
+    """
 
     listeners: int
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The command runs (its exec succeeded, or it was killed at that very moment)."""
+    """The command runs: its exec succeeded, or it was killed at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecFailed:
-    """The command could not be started: `status` is the exit status that follows from it (125 for a fault of the
-    set-up, 126 not executable, 127 not found), `errno` the system's reason."""
+    """The command could not be started; `errno` is the system's reason.
+
+    `status` is the exit status: 125 for a failed set-up, 126 not executable, 127 not found.
+    """
 
     status: int
     errno: int
@@ -150,8 +165,11 @@ class ExecFailed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The command has ended, and the sandbox with it. `status` is as a shell has it, 128+N for a `signal` N; `signal`
-    is 0 when the command ended by itself. 137 and 9 also when the owner died or the grace after KILL was over."""
+    """The command has ended, and the sandbox with it.
+
+    `status` is as in a shell, 128+N for a `signal` N; `signal` is 0 after a normal exit. 137 and 9 also when the owner
+    died or the grace after KILL was over.
+    """
 
     status: int
     signal: int
@@ -159,15 +177,15 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The set-up failed before the command was started; `message` is what the person was told."""
+    """The set-up failed before the start; process 1 has printed `message`."""
 
     message: str
 
 
 Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
 
-# What may follow what: a helper speaks in this order and no other. None is the ticket. What is said of system calls
-# comes any number of times between the start and the end, and is not in the table.
+# The order of events. None is the ticket. Notifications of system calls come any number of times between start and
+# end, and are not in the table.
 _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
     None: frozenset({Descriptors, Failed}),
     Descriptors: frozenset({Started, ExecFailed, Exited, Failed}),
@@ -179,7 +197,7 @@ _NEXT: dict[type[Event] | None, frozenset[type[Event]]] = {
 
 
 def encode_event(event: Event) -> bytes:
-    """The frame for an event, as the helper sends it. For tests and fakes."""
+    """Encode an event as the helper sends it, for tests and fakes."""
     match event:
         case Descriptors(listeners):
             kind, payload = FrameType.DESCRIPTORS, struct.pack("<I", listeners)
@@ -198,7 +216,7 @@ def encode_event(event: Event) -> bytes:
 
 
 class EventDecoder:
-    """Turns the helper's bytes after the ticket into events. Does no I/O and keeps what is incomplete.
+    """Decoder of the helper's bytes after the ticket; no I/O.
 
     After an error the stream has no meaning any more: every further call raises the same error.
     """
@@ -209,8 +227,11 @@ class EventDecoder:
         self._error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> tuple[Event, ...]:
-        """The events that are complete with `data`, in order. Raises ProtocolError; events before the fault in the
-        same piece are lost with it, since nothing that such a peer says can be relied upon."""
+        """Return the events that are complete with `data`, in order.
+
+        Raises ProtocolError. Events before the fault in the same piece are dropped with it: the peer is not
+        trustworthy.
+        """
         if self._error is not None:
             raise self._error
         self._buffer += data
@@ -222,22 +243,25 @@ class EventDecoder:
 
     @property
     def state(self) -> tuple[bytes, str]:
-        """What is incomplete, and the name of the last event: what another decoder needs to go on."""
+        """The incomplete bytes and the name of the last event, for `resumed`."""
         return bytes(self._buffer), "" if self._last is None else self._last.__name__
 
     @classmethod
     def resumed(cls, buffer: bytes, last: str) -> EventDecoder:
-        """A decoder that goes on where another one was (`state`). Raises ProtocolError for an event that is none."""
+        """Make a decoder from the `state` of another one.
+
+        Raises ProtocolError for an unknown event.
+        """
         decoder = cls()
         decoder._buffer += buffer
         found = [kind for kind in _NEXT if kind is not None and kind.__name__ == last]
         if last and not found:
-            raise ProtocolError(f"there is no event {last!a}")
+            raise ProtocolError(f"unknown event {last!a}")
         decoder._last = found[0] if found else None
         return decoder
 
     def finish(self) -> None:
-        """To be called when the stream has ended. Raises ProtocolError when it ended inside a frame."""
+        """Check the end of the stream. Raises ProtocolError inside a frame."""
         if self._error is not None:
             raise self._error
         if self._buffer:

@@ -1,5 +1,6 @@
-"""The connection of a helper: bytes both ways, the descriptors that come with them, and which process has sent them.
-Nothing here waits, and nothing here knows what the bytes mean (`bridge_protocol`).
+"""The connection of a helper: bytes, descriptors and the sending process.
+
+Nothing here blocks or interprets the bytes (`bridge_protocol`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ _ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array(_INTEGERS).itemsize
 
 
 class Received(NamedTuple):
-    """No `data` is the end. `sender` is a process by its number in our namespace; `is_cut` when there were more
-    descriptors than could be taken."""
+    """The result of one read; no `data` is the end of the stream.
+
+    `sender` is a pid in the daemon's namespace; `is_cut` when there were more descriptors than could be received.
+    """
 
     data: bytes
     sender: int | None
@@ -31,19 +34,22 @@ class Received(NamedTuple):
 
 
 class Channel:
-    """Owns the connection, and `descriptors` until somebody takes them out. None for one that is over."""
+    """Owner of the connection and of received `descriptors` until they are taken.
+
+    A `connection` of None makes a channel that is already closed.
+    """
 
     def __init__(self, connection: socket.socket | None) -> None:
         self.descriptors: list[int] = []
-        """Those that were received, in order."""
+        """Received descriptors, in order."""
         self._connection = connection or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._outgoing = memoryview(b"")
         self._loop = asyncio.get_running_loop()
         if connection is None:
             self._connection.close()
         else:
-            # Each message then says which process it came from, by its pid in our namespace (unix(7)): the init stage
-            # of the helper is a grandchild of the launch and has only the number 1 in its own.
+            # Each message then carries its sender's pid in the daemon's namespace (unix(7)): the init stage of the
+            # helper is a grandchild of the launch and knows only its own number, 1.
             connection.setblocking(False)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
@@ -57,14 +63,14 @@ class Channel:
 
     @property
     def outgoing(self) -> bytes:
-        """What is still to be sent."""
+        """The bytes that are not sent yet."""
         return bytes(self._outgoing)
 
     def watch(self, readable: Callable[[], None]) -> None:
         self._loop.add_reader(self._connection.fileno(), readable)
 
     def receive(self, most: int) -> Received:
-        """Raises BlockingIOError, OSError."""
+        """Read up to `most` bytes. Raises BlockingIOError, OSError."""
         data, ancillary, flags, _ = self._connection.recvmsg(most, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         sender = None
         for level, kind, payload in ancillary:
@@ -77,13 +83,13 @@ class Channel:
         return Received(data, sender, bool(flags & socket.MSG_CTRUNC))
 
     def send(self, data: bytes) -> None:
-        """Behind whatever still waits to be sent; nothing when the connection is over."""
+        """Send `data` after what is queued; nothing on a closed connection."""
         if self.is_open:
             self._outgoing = memoryview(self.outgoing + data)
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, now as far as the kernel takes it and the rest when it does."""
+        """Send what the kernel takes now, and the rest when it can."""
         if not self.is_open:
             return
         try:
@@ -93,21 +99,24 @@ class Channel:
             self._loop.add_writer(self._connection.fileno(), self.flush)
             return
         except OSError:
-            self._outgoing = memoryview(b"")  # reading will meet the end of the connection and say so
+            self._outgoing = memoryview(b"")  # the reader reports the end of the connection
         self._loop.remove_writer(self._connection.fileno())
 
     def resume(self, outgoing: bytes, descriptors: tuple[int, ...]) -> None:
-        """What an earlier daemon had not sent and not taken. Until `send` or `flush` nothing is sent."""
+        """Restore the unsent bytes and untaken descriptors of an earlier daemon.
+
+        Nothing is sent until `send` or `flush`.
+        """
         self._outgoing = memoryview(outgoing)
         self.descriptors = list(descriptors)
 
     def send_at_once(self, byte: bytes) -> None:
-        """Before whatever waits. Reading will meet the end of the connection and say so."""
+        """Send a byte before the queue. The reader reports the end of the connection."""
         with contextlib.suppress(OSError):
             self._connection.send(byte)
 
     def send_file(self, byte: bytes, content: bytes) -> None:
-        """In a memory file, which whoever gets it can read to its end. Raises OSError."""
+        """Send a byte and a memory file with `content`. Raises OSError."""
         descriptor = os.memfd_create("bwrap-options", os.MFD_CLOEXEC)
         try:
             with open(descriptor, "wb", closefd=False) as file:
@@ -119,12 +128,12 @@ class Channel:
             os.close(descriptor)
 
     def pause(self) -> None:
-        """Hear of nothing more."""
+        """Stop reading."""
         if self.is_open:
             self._loop.remove_reader(self._connection.fileno())
 
     def let_go(self) -> Descriptor:
-        """The connection, which somebody else has now, and the descriptors too."""
+        """Release the connection and the descriptors to another owner."""
         self.descriptors = []
         if not self.is_open:
             return NO_DESCRIPTOR
@@ -132,7 +141,7 @@ class Channel:
         return Descriptor(self._connection.detach())
 
     def hang_up(self) -> None:
-        """The other end hears that it is over, also where a service manager keeps this one for the next daemon."""
+        """End both directions, even where a service manager holds a duplicate."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 

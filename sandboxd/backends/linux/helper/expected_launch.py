@@ -1,4 +1,4 @@
-"""What the bridge waits for, and what has to be done when it comes."""
+"""Records of the launches that the bridge expects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
 
 Aftermath = Callable[[], "asyncio.Future[bytes] | bytes"]
-"""What has to be done when process 1 is alone in a sandbox, before a client hears of its end. The result is the last
-byte for process 1: HARMLESS, PARTLY, or none."""
+"""The clean-up when process 1 is alone in a sandbox, before a client sees its end. The result is the last byte for
+process 1: HARMLESS, PARTLY, or none."""
 
 
 class Peer(Protocol):
@@ -21,24 +21,30 @@ class Peer(Protocol):
 
 
 class Preparation(Protocol):
-    """What has to be done to one sandbox before its command may start. `pid` is its process 1, `bubblewrap` what made
-    that, both as the daemon numbers them."""
+    """The set-up of one sandbox before its command may start.
+
+    `pid` is its process 1, `bubblewrap` the parent of that, both as the daemon numbers them.
+    """
 
     def born(self, pid: int, bubblewrap: int) -> None:
-        """Process 1 exists, in all namespaces, with nothing mounted yet: what can be done by now may be begun."""
+        """Begin what is possible: process 1 is in all its namespaces, nothing is mounted."""
 
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
-        """It waits for GO. What this returns is awaited; it may add to the listeners. Raises SandboxdError; then the
-        command does not start."""
+        """Finish the set-up while process 1 waits for GO.
+
+        The result is awaited; it may add to the listeners. After SandboxdError the command does not start.
+        """
 
     def abandon(self) -> None:
-        """The launch is over, or goes on in another daemon: let go of what `born` has begun."""
+        """Release what `born` has begun: the launch is over, or another daemon has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLaunch:
-    """What waits for the owner of a ticket: the configuration for the helper, and the bubblewrap options when they are
-    too long for an argument list (NUL separated)."""
+    """The configuration that waits for the owner of a ticket.
+
+    `options` are bubblewrap's options, NUL separated, when they are too long for an argument list.
+    """
 
     configuration: LaunchConfiguration
     options: bytes | None

@@ -1,4 +1,4 @@
-"""One connection at the bridge: a launch without a ticket yet, afterwards the helper of a running sandbox."""
+"""One connection at the bridge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer
 from sandboxd.backends.linux.bwrap.init_pid import InitPidReader
@@ -28,7 +28,7 @@ from sandboxd.backends.linux.helper.bridge_protocol import (
     encode_off,
 )
 from sandboxd.backends.linux.helper.channel import Channel, Received
-from sandboxd.backends.linux.helper.expected_launch import Aftermath, Preparation
+from sandboxd.backends.linux.helper.expected_launch import Aftermath, ExpectedLaunch, Preparation
 from sandboxd.backends.linux.helper.launch_records import LinkRecord
 from sandboxd.backends.linux.helper.notifications import (
     AGAIN,
@@ -43,27 +43,33 @@ from sandboxd.errors import DaemonError, InternalError, LaunchError
 from sandboxd.handover.record import Descriptor
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
-if TYPE_CHECKING:
-    from sandboxd.backends.linux.helper.bridge import Bridge
-
 OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
-"""Errors after which another wrap may succeed at once: something has changed since this one."""
-AGAIN_BY_ITSELF = "`sandboxd run` and `run` of the clients now prepare it again; after `wrap` or `spawn` do it yourself"
+"""Errors after which another wrap may succeed at once: settings or files have changed since this one."""
+AGAIN_BY_ITSELF = "`sandboxd run` and `run` of the clients now prepare it again; after `wrap` or `spawn`, call it again"
 TRY_AGAIN = "run the command again, or see `sandboxd status`"
 _READ = 4096
-"""Of one helper in a turn of the event loop: some dozens of events, each of which costs a decision or a record."""
+"""Bytes read from one helper in a turn of the event loop: some dozens of events, each with a decision or a record."""
 _MOST_UNTAKEN = 64 << 10
-"""Bytes of answers that a helper has not taken. One that goes on asking meanwhile is none of ours."""
+"""Bytes of answers that a helper may leave unread. The real helper reads them before it asks more."""
 _END = Received(b"", None, False)
 
 
+class Registry(Protocol):
+    """The bridge, as its connections use it."""
+
+    log: Any
+
+    def claim(self, link: HelperConnection, ticket: str) -> ExpectedLaunch | None: ...
+    def lost(self, link: HelperConnection) -> None: ...
+
+
 class HelperConnection:
-    """One connection: a launch that has not named its ticket yet, and afterwards the helper of a running sandbox."""
+    """A launch without a ticket yet, afterwards the helper of a running sandbox."""
 
     def __init__(
-        self, bridge: Bridge, connection: socket.socket | None, pid: int, pidfd: int, before: LinkRecord | None = None
+        self, bridge: Registry, connection: socket.socket | None, pid: int, pidfd: int, before: LinkRecord | None = None
     ) -> None:
-        """`before` is what an earlier daemon had of the same connection."""
+        """`before` is the record of the same connection from an earlier daemon."""
         self.ticket: str | None = None
         self._bridge = bridge
         self._channel = Channel(connection)
@@ -105,8 +111,10 @@ class HelperConnection:
         interrupted: bool,
         aftermath: Aftermath | None,
     ) -> None:
-        """Go on with a launch that was claimed. `preparation` is what would have to be done before its start;
-        `interrupted` that this was under way."""
+        """Go on with a claimed launch.
+
+        `preparation` is the pending set-up; `interrupted` means that a restart has interrupted it.
+        """
         self.ticket, self._observer, self._preparation = ticket, observer, preparation
         self._aftermath = aftermath
         if self._closing:
@@ -117,12 +125,12 @@ class HelperConnection:
             error = LaunchError("launch_failed", "the daemon was restarted meanwhile", hint="run the command again")
             self._loop.call_soon(self._give_up, error)
         elif self._decoder.state[1] == Started.__name__:
-            self._channel.send(AGAIN)  # whoever was to answer a connect is gone
+            self._channel.send(AGAIN)  # the earlier daemon left connects unanswered
         else:
             self._channel.flush()
 
     def pause(self) -> None:
-        """Hear of nothing more."""
+        """Stop reading."""
         self._channel.pause()
         self._processes.pause()
         if self._birth is not None:
@@ -130,13 +138,15 @@ class HelperConnection:
 
     @property
     def preparing(self) -> asyncio.Task[None] | None:
-        """What has to be done before the command may start, as long as that takes."""
+        """The task of the sandbox set-up while it runs."""
         return None if self._preparing is None or self._preparing.done() else self._preparing
 
     @property
     def kept(self) -> LinkRecord | None:
-        """What another daemon needs of it as long as its command runs; lets go of nothing. What is being read or
-        written is not in it: that changes all the time, and the helper sends and takes whole messages."""
+        """A record for the crash store while the command runs; releases nothing.
+
+        Without buffers: they change all the time, and the helper sends and reads whole messages.
+        """
         last = self._decoder.state[1]
         if last != Started.__name__ or self._closing:
             return None
@@ -151,7 +161,7 @@ class HelperConnection:
         )
 
     def hand_over(self) -> LinkRecord:
-        """Let go of everything, as it is. Nothing more is told."""
+        """Release everything as it is. Nothing more is reported."""
         preparing = self.preparing is not None
         if self._preparing is not None:
             self._preparing.cancel()
@@ -190,7 +200,7 @@ class HelperConnection:
         except (OSError, ProtocolError) as error:
             self._bridge.log("bridge_link_failed", error=str(error), ticket=self.ticket)
             self._fail(f"its helper failed: {error}")
-        except Exception as error:  # our own fault: the launch must hear of it now, and not when its patience is over
+        except Exception as error:  # a defect of sandboxd: the launch must fail now, and not at its timeout
             self._bridge.log("bridge_link_failed", error=repr(error), ticket=self.ticket, exc_info=True)
             self._fail("a fault of sandboxd; the log has the details")
 
@@ -205,14 +215,14 @@ class HelperConnection:
     def _read_events(self) -> None:
         try:
             data, sender, is_cut = self._channel.receive(_READ)
-        except ConnectionResetError:  # it has ended without reading all that was sent to it: a KILL that came too late
+        except ConnectionResetError:  # the helper ended with a KILL unread
             data, sender, is_cut = _END
         if data and sender is not None:
             self._processes.heard_from(sender)
         if is_cut:
             raise ProtocolError("more descriptors than there are listeners, or too many open files")
         if len(self._channel.outgoing) > _MOST_UNTAKEN:
-            raise ProtocolError("it does not take the answers to what it asks")
+            raise ProtocolError("the helper does not read the answers to its questions")
         if data:
             for event in self._decoder.feed(data):
                 self._happened(event)
@@ -264,8 +274,11 @@ class HelperConnection:
                 self._tell().connecting(attempt, self._answer_to(question))
 
     def _clear_up(self) -> None:
-        """Nobody else is left in there, and process 1 ends when we hang up: whoever waits for that finds the host as it
-        is to stay."""
+        """Run the aftermath, then hang up.
+
+        Process 1 is alone in the sandbox, and ends at the hang-up: the client that waits for it finds the host in its
+        final state.
+        """
         aftermath, self._aftermath = self._aftermath, None
         if aftermath is None:
             return
@@ -276,7 +289,7 @@ class HelperConnection:
             under_way.add_done_callback(lambda done: self._hang_up(b"" if done.cancelled() else done.result()))
 
     def _hang_up(self, last: bytes) -> None:
-        """Without a last byte the command does not look as if it had ended well."""
+        """Hang up. Without a last byte the command does not look successful."""
         if last:
             self._channel.send_at_once(last)
         self._channel.hang_up()
@@ -288,7 +301,7 @@ class HelperConnection:
         return self._observer
 
     def _answer_to(self, question: int) -> AnswerConnect:
-        open_questions = [question]  # empty once it has been answered: the helper may ask another one by that number
+        open_questions = [question]  # empty once answered: the helper may reuse the number
 
         def answer(errno: int) -> None:
             while open_questions:
@@ -334,7 +347,7 @@ class HelperConnection:
     def _prepare(self, preparation: Preparation, listeners: Listeners) -> None:
         try:
             if self._processes.init is None:
-                raise ProtocolError("nobody has said which process is process 1")
+                raise ProtocolError("no message of process 1 has come before its listeners")
             more = preparation.complete(self._processes.init, self._processes.bubblewrap, listeners)
             more = self._tell().starting() if more is None else self._then_starting(more)
         except DaemonError as error:
@@ -346,7 +359,7 @@ class HelperConnection:
             self._preparing = self._loop.create_task(self._prepare_more(more), name=f"prepare-{self.ticket}")
 
     async def _then_starting(self, more: Awaitable[None]) -> None:
-        """The observer is asked last, so that nothing changes between its answer and the start."""
+        """Ask the observer last: nothing may change between its answer and the start."""
         await more
         checking = self._tell().starting()
         if checking is not None:
@@ -365,7 +378,7 @@ class HelperConnection:
 
     def _go(self) -> None:
         self._channel.send_at_once(GO)
-        self._hand_over()  # connections meanwhile wait in the backlog; the start of the command did not
+        self._hand_over()  # after GO: connections meanwhile wait in the backlog
 
     def _give_up(self, error: Exception) -> None:
         self._bridge.log("bridge_preparation_failed", error=str(error), ticket=self.ticket)
@@ -382,8 +395,10 @@ class HelperConnection:
             self._preparation = None
 
     def _finish(self) -> None:
-        """The connection is over. A dying process 1 closes its descriptors before the kernel has killed the rest of its
-        namespace, so the end is told only when process 1 itself is gone: then nobody is left in there."""
+        """End the connection, and report the end when process 1 is gone.
+
+        A dying process 1 closes its descriptors before the kernel has killed the rest of its namespace.
+        """
         if self._closing:
             return
         self._closing = True
@@ -412,7 +427,7 @@ class HelperConnection:
         self._channel.disconnect()
 
     def _fail(self, reason: str) -> None:
-        """A helper that does not keep to the protocol is not trusted with a running command."""
+        """Kill the command of a helper that breaks the protocol."""
         if self._observer is not None:
             self._observer.failed(reason)
             self.kill()
@@ -422,16 +437,16 @@ class HelperConnection:
         self._channel.send_at_once(KILL)
 
     def kill(self) -> None:
-        """End process 1 of the sandbox and bubblewrap: either takes the other along, and the whole namespace."""
+        """End process 1 and bubblewrap: either takes the whole namespace along."""
         self._processes.kill()
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The pidfds of both, as far as there are any."""
+        """The known pidfds of process 1 and bubblewrap."""
         return self._processes.ends
 
     def close(self) -> None:
-        """Drop the connection and all descriptors; nothing more is told."""
+        """Drop the connection and all descriptors; nothing more is reported."""
         if self._processes.is_closed:
             return
         self._abandon()

@@ -1,4 +1,4 @@
-"""One launch, between the bridge, which tells what becomes of it, and the command, which hears of it."""
+"""One launch, between the bridge and the observer of its command."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
-NOT_LOOKED_THROUGH = "what the command has left was not looked through"
-LOOKED_IN_PART = "only a part of what the command has left was looked through"
+NOT_LOOKED_THROUGH = "the repository clean-up after the command did not finish"
+LOOKED_IN_PART = "the repository clean-up after the command was partial"
 NOT_LOOKED_STATUS = 125
 
 
 class Releasable(Protocol):
     def stands(self) -> bool:
-        """Whether all that was made is still there."""
+        """Return whether all placeholders are still in place."""
 
     def release(self, *, ran: bool = True) -> Neutralised:
-        """Let go; says which protected names had appeared and were moved aside. `ran`: a command could have made
-        them."""
+        """Release the placeholders, and report the protected names moved aside.
+
+        `ran`: a command could have made such names.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSetup:
-    """What has to be done to a sandbox before its command starts."""
+    """The set-up steps that a launch still owes before its command starts."""
 
     options: BwrapOptions
     ability: Ability
@@ -42,7 +44,7 @@ class PendingSetup:
 
 
 class Launching:
-    """One launch, seen from both sides: passes everything on, and lets go of the placeholders when it is over."""
+    """One launch: forwards events to its observer, and ends its placeholders."""
 
     def __init__(
         self,
@@ -67,9 +69,9 @@ class Launching:
         self._looking: asyncio.Future[bytes] | None = None
         self._cleared = False
         self.must_stand = True
-        """It has neither started nor failed: that a placeholder is gone is the reason when it ends."""
+        """It has neither started nor failed: if it ends now, a missing placeholder is the reason."""
         self.last_byte = HARMLESS
-        """What process 1 hears of the look through what the command has left."""
+        """The result of the clean-up, for process 1."""
         self.was_claimed = False
         self.launch_id = launch_id
         self.view = view
@@ -107,14 +109,14 @@ class Launching:
         self._observer.failed(reason, outdated=outdated)
 
     def clear_up(self) -> asyncio.Future[bytes] | bytes:
-        """The command has ended: make harmless what it has left. The result is the last byte for process 1."""
+        """Clean up after the command. The result is the last byte for process 1."""
         if not self._cleared:
             self._cleared = True
             try:
                 if self.must_stand and not self._hold.stands():
                     self._observer.failed("a name that is kept absent was removed meanwhile", outdated=True)
                 self.tell(self._hold.release())
-            except OSError as error:  # the look is still to come, and the end has to be told
+            except OSError as error:  # the repository clean-up and the report of the end must still happen
                 self.not_looked_through(error)
             self._looking = self._look_after(self)
         return self.last_byte if self._looking is None or self._looking.done() else self._looking
@@ -128,11 +130,11 @@ class Launching:
             looking.add_done_callback(lambda _: self._tell_end(status))
 
     def _tell_end(self, status: int | None) -> None:
-        """With the status that process 1 ends with."""
+        """Report the end with the status that process 1 exits with."""
         self._observer.ended(NOT_LOOKED_STATUS if status is not None and not self.last_byte else status)
 
     def tell(self, found: Neutralised) -> None:
-        """What was done about what the command has left."""
+        """Report the result of a clean-up."""
         for path in found.moved:
             self._moved_aside(path)
         if found.failed is not None:
@@ -142,23 +144,23 @@ class Launching:
             self._not_whole(found.unseen, PARTLY)
 
     def _moved_aside(self, path: str) -> None:
-        """Something that a program outside would obey has been given another name."""
+        """Report a protected name that was renamed."""
         self._log("a protected name appeared during a command and was moved aside", path=path)
         self._observer.refused(
             DenialEvent(ViolationKind.WRITE, "create", path, ViolationSource.DAEMON, hint=f"see {path}.refused-*")
         )
 
     def not_looked_through(self, error: Exception) -> None:
-        """There may be something that a program outside would obey, and nothing was done about it."""
+        """Report a failed clean-up: a file that git obeys may be left."""
         self._observer.failed(f"{NOT_LOOKED_THROUGH}: {error}")
         self._not_whole(str(error), b"")
 
     def _not_whole(self, why: str, last_byte: bytes) -> None:
         if self.last_byte:
             self.last_byte = last_byte
-        self._log("what a command has left could not be looked through", error=why)
+        self._log("clean-up after a command is incomplete", error=why)
         place = next(reversed(self.territory.places), "")
-        hint = f"look at the git repositories in {place or 'its directory'} before you use them: {why}"
+        hint = f"check the git repositories in {place or 'its directory'} before you use them: {why}"
         self._observer.refused(DenialEvent(ViolationKind.WRITE, "search", place, ViolationSource.DAEMON, hint=hint))
 
     def cancel(self) -> None:
@@ -180,7 +182,7 @@ class Launching:
 
 
 class NullObserver:
-    """Hears of a launch whose session is gone, which is ending. Its listeners are closed."""
+    """The observer of a launch whose session has ended. Closes its listeners."""
 
     def claimed(self, pid: int) -> None: ...
 

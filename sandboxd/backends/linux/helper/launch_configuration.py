@@ -1,5 +1,6 @@
-"""What the daemon tells the helper `apply-seccomp` to run, and under what: one message of the bridge's protocol
-(bridge_protocol.py, docs/helper.md). Pure.
+"""The configuration of one launch, as a message to the helper. Pure.
+
+bridge_protocol.py and docs/helper.md describe the protocol.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ _LIMIT = struct.Struct("<I")
 _CONFINEMENT = struct.Struct("<5I")
 _VERSION_BEFORE = 2
 _CONFINEMENT_BEFORE = struct.Struct("<6I")
-"""Of a launch that an earlier daemon has prepared. Its number before `granted`, what was granted below `/`, is granted
-below the roots now."""
+"""The layout of version 2, for a launch prepared by an earlier daemon. Its extra number, the accesses granted below
+`/`, is granted below the roots."""
 _AF_INET, _AF_INET6 = 2, 10
 
 
 class Flags(IntFlag):
-    """WAIT holds the command back until GO. UNFILTERED says that there is no filter, which has to be said. WATCHED: the
-    filter sends calls to the helper; then INTERNET says that TCP connects are asked about, UNIX that Unix sockets
-    connected by the helper, after asking, IDENTIFY that it also says which socket it is, QUIET that refused file calls
-    are not reported. BOUNDED: there is a limit on processes. CONFINED: there is a Confinement. STAY: process 1 ends
-    when the daemon hangs up after EXIT."""
+    """Flags of a launch.
+
+    - WAIT: hold the command back until GO.
+    - UNFILTERED: there is no filter; must be explicit.
+    - WATCHED: the filter sends calls to the helper. Only with it:
+      INTERNET: ask about TCP connects. UNIX: connect Unix sockets in the helper, after asking.
+      IDENTIFY: name the socket file when asking. QUIET: do not report refused file calls.
+    - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
+    - STAY: process 1 ends when the daemon hangs up after EXIT.
+    """
 
     WAIT = 1
     UNFILTERED = 2
@@ -62,7 +68,7 @@ def _contradict(flags: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A TCP socket that the helper opens inside the sandbox's network namespace, listening, and hands out."""
+    """A listening TCP socket that the helper opens inside the sandbox and sends out."""
 
     address: IPv4Address | IPv6Address
     port: int
@@ -74,15 +80,17 @@ class Listener:
 
     @classmethod
     def tcp(cls, address: str, port: int, backlog: int = 1024) -> Listener:
-        """The same from an address as text. ValueError when it is none."""
+        """Make a listener from a text address. Raises ValueError."""
         return cls(ip_address(address), port, backlog)
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What the helper asks of Landlock, in the kernel's numbers: the accesses to files that are `handled`, that is,
-    refused where they are not granted, what is `scoped`, and the `flags` with which it is put in force. `granted` is
-    granted below each of the `roots`, and to what the standard streams have open for writing."""
+    """The Landlock ruleset of the helper, in the kernel's numbers.
+
+    `handled` accesses to files are refused where not granted. `scoped` and `flags` are those of the ruleset. `granted`
+    is granted below each of the `roots`, and to files that the standard streams have open for writing.
+    """
 
     handled: int
     scoped: int = 0
@@ -91,20 +99,21 @@ class Confinement:
     roots: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        """The numbers; the paths go elsewhere."""
+        """Encode the numbers; the paths go elsewhere."""
         return _CONFINEMENT.pack(self.handled, self.scoped, self.flags, self.granted, len(self.roots))
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfiguration:
-    """What to run (`arguments`, the name first, searched in PATH), and under what: `filter` is a program of filter.py,
-    empty only together with Flags.UNFILTERED. `grace_ms` lies between TERM and the end after KILL. `asked_ports` are
-    ranges (first, last) of ports of the loopback where, with Flags.INTERNET, connects are asked about too. `removals`
-    are patterns of the names of variables that the command does not get. `processes` is how many the command may have
-    (RLIMIT_NPROC). That and `confinement` need no flag here.
+    """The command and its restrictions.
 
-    Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for arguments that no process can have,
-    InternalError for the rest, so a configuration that exists can be sent.
+    `arguments` starts with the program, searched in PATH. `filter` is a program of filter.py, empty only with
+    Flags.UNFILTERED. `grace_ms` lies between TERM and KILL. With Flags.INTERNET, connects to the loopback are asked
+    about at `asked_ports`, ranges (first, last). `removals` are name patterns of variables that the command does not
+    get. `processes` is its RLIMIT_NPROC. `processes` and `confinement` set their flags themselves.
+
+    Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for impossible arguments, InternalError for the
+    rest.
     """
 
     arguments: tuple[bytes, ...]
@@ -147,8 +156,11 @@ class LaunchConfiguration:
             raise InternalError("configuration_invalid", f"impossible limit: {self.processes} processes")
 
     def encode(self) -> bytes:
-        """The message for the helper: head, listeners, ports, filter, limit, confinement; patterns, roots, arguments,
-        these with zero bytes."""
+        """Encode the message for the helper.
+
+        Order: head, listeners, ports, filter, limit, confinement, then the NUL-terminated patterns, roots and
+        arguments.
+        """
         confinement, roots = b"", tuple[bytes, ...]()
         if self.confinement is not None:
             confinement, roots = self.confinement.encode(), self.confinement.roots
@@ -174,7 +186,7 @@ class LaunchConfiguration:
 
     @classmethod
     def decode(cls, message: bytes) -> LaunchConfiguration:
-        """The inverse, with the checks that the helper makes too. Raises ProtocolError."""
+        """Decode a message, with the checks of the helper. Raises ProtocolError."""
         if len(message) < _HEAD.size:
             raise ProtocolError("the configuration is cut off")
         magic, version, length, flags, grace_ms, listeners, program, texts, size, ports, removals = _HEAD.unpack_from(
@@ -229,7 +241,7 @@ class LaunchConfiguration:
 
 
 def _socket_address(listener: Listener) -> tuple[int, bytes]:
-    """Length and bytes of the address as the kernel takes it (ip(7), ipv6(7)): only the port is in network order."""
+    """Return length and bytes of the kernel's socket address (ip(7), ipv6(7))."""
     port = struct.pack(">H", listener.port)
     if isinstance(listener.address, IPv4Address):
         return 16, struct.pack("<H", _AF_INET) + port + listener.address.packed + bytes(8)

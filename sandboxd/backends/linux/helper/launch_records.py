@@ -1,4 +1,4 @@
-"""What the Linux back end hands over to the next daemon: its end of the bridge, and of each launch. Plain records."""
+"""Hand-over records of the Linux back end: the bridge and its launches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from sandboxd.plan.network import NetworkPlan
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
-    """One connection of a helper, with what was read of a message and what is still to be written. `connection` is none
-    when it is over and only the end of `init`, or else of `pidfd`, is awaited (`closing`)."""
+    """One connection of a helper, with its unread and unsent bytes.
+
+    `connection` is none when it is over and only the end of `init`, or else of `pidfd`, is awaited (`closing`).
+    """
 
     connection: Descriptor
     pid: int
@@ -30,19 +32,19 @@ class LinkRecord:
     outgoing: bytes = b""
     closing: bool = False
     preparing: bool = False
-    """It was interrupted between its listeners and its start, so that it cannot start any more."""
+    """It was interrupted between its listeners and its start, and cannot start any more."""
     stays: bool = False
     """Its configuration has Flags.STAY."""
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """What to kill when nobody can serve it any more."""
+        """The processes to kill when no daemon can serve the connection."""
         return tuple(number for number in (self.init, self.pidfd) if number >= 0)
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeRecord:
-    """`strangers` have not named a ticket yet."""
+    """The bridge. `strangers` are connections without a ticket."""
 
     listener: Descriptor
     strangers: tuple[LinkRecord, ...] = ()
@@ -50,7 +52,7 @@ class BridgeRecord:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRecord:
-    """What was promised to a launch: what the machine could capture, and what the policy wants captured."""
+    """The capture of a launch: the ability of the host and the wanted policy."""
 
     ability: Ability
     network: NetworkPlan
@@ -58,9 +60,11 @@ class CaptureRecord:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """One launch. As long as nobody has claimed it there is the `configuration` that waits (encoded) with the
-    `options`; then there is the `link`. `territory` is what is looked through after it; `mounts`, `late` and
-    `capture` what has to be completed, until that is done."""
+    """One launch.
+
+    While unclaimed it has the encoded `configuration` and the `options`; then the `link`. `territory` is searched by
+    the clean-up; `mounts`, `late` and `capture` are the pending set-up.
+    """
 
     launch_id: str
     placeholders: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""What the helper reports and asks about system calls, as records and as payloads of frames. Pure; docs/helper.md.
+"""Reports and questions of the helper about system calls, as frame payloads.
 
-All of it comes from a process beside which untrusted programs run, and names and paths are theirs: any bytes but zero.
+Pure; docs/helper.md. Names and paths come from untrusted programs: any bytes but zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REFUSED, LOST, CONNECT = 7, 8, 9
 """Types of frames (bridge_protocol.FrameType)."""
 
 AGAIN = b"Q"
-"""To the helper: ask once more about every connect that still waits. For a daemon that took over a connection."""
+"""Control byte: ask again about every connect that waits, for a daemon that has taken over the connection."""
 
 _REFUSED = struct.Struct("<6I16s")
 _LOST = struct.Struct("<I")
@@ -37,9 +37,11 @@ class ReportedAccess(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefusedCall:
-    """A call that the sandbox makes fail: the mounts, or a kind of Unix socket address that is never let through.
-    `call` is its number on this machine, `errno` what the program is told, `pid` and `process` who made it first,
-    `count` how often. `path` is absolute and without symbolic links as far as it exists; `is_cut`: only its start."""
+    """A call that the sandbox refuses: a mount, or a Unix socket of a closed kind.
+
+    `call` is its number on this architecture, `errno` its result, `pid` and `process` the first caller, `count` the
+    number of times. `path` is absolute and without symbolic links as far as it exists; `is_cut`: only its start.
+    """
 
     access: ReportedAccess
     call: int
@@ -53,14 +55,14 @@ class RefusedCall:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """So many refused calls were not reported, because there were too many."""
+    """The number of refused calls that were not reported, because of their rate."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """A connect that waits for the answer to `question`. `address` and `file` as in `ConnectAttempt`."""
+    """A connect that waits for an answer; addresses as in `ConnectAttempt`."""
 
     question: int
     family: int
@@ -75,12 +77,12 @@ Notification = RefusedCall | Lost | Connecting
 
 
 def encode_answer(question: int, errno: int) -> bytes:
-    """What the daemon sends: the connect fails with `errno`, or with 0 goes on."""
+    """Encode the answer to a question: fail with `errno`, or go on with 0."""
     return _ANSWER.pack(b"R", question, errno if 0 <= errno <= _MAX_ERRNO else 13)
 
 
 def encode_notification(event: Notification) -> tuple[int, bytes]:
-    """Type and payload of the frame, as the helper sends it. For tests and fakes."""
+    """Encode frame type and payload as the helper does, for tests and fakes."""
     match event:
         case RefusedCall(access, call, errno, pid, process, path, count, is_cut):
             head = _REFUSED.pack(access, call, errno, pid, count, is_cut * _CUT, _bytes(process))
@@ -94,7 +96,10 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
 
 
 def decode_notification(kind: int, payload: bytes) -> Notification | None:
-    """The inverse; None for frames of another type. Raises ValueError or struct.error for a malformed payload."""
+    """Decode a payload; None for other frame types.
+
+    Raises ValueError or struct.error for a malformed payload.
+    """
     match kind:
         case 7:
             access, call, errno, pid, count, flags, process = _REFUSED.unpack_from(payload)
@@ -146,12 +151,12 @@ def _unpack_address(family: int, address: bytes) -> str:
 
 
 def _name(padded: bytes) -> str:
-    """A process's name (proc_pid_comm(5)), padded with zero bytes."""
+    """Decode a process name (proc_pid_comm(5)), padded with zero bytes."""
     return _text(padded.partition(b"\0")[0])
 
 
 def _text(data: bytes) -> str:
-    """As os.fsdecode has it (PEP 383), so that no byte is lost."""
+    """Decode as os.fsdecode does (PEP 383), so that no byte is lost."""
     return data.decode("utf-8", "surrogateescape")
 
 

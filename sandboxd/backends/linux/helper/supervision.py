@@ -1,4 +1,4 @@
-"""What of a plan's supervision this machine gives, and what the helper is told of it. Pure."""
+"""The part of a plan's supervision that this host supports. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sandboxd.backends.linux.seccomp.filter import needs_listener
 from sandboxd.plan.plan import Supervision, UnixSockets
 
 NOTIFICATION = "seccomp-notify"
-"""The layer: system calls are looked at as they happen."""
+"""The layer in which system calls are inspected as they happen."""
 
 
 def layers_of(supervision: Supervision) -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def layers_of(supervision: Supervision) -> tuple[str, ...]:
 
 
 def flags_of(supervision: Supervision) -> Flags:
-    """How the helper is to treat what the filter of this supervision sends it."""
+    """Return the helper's flags for the calls that this filter sends it."""
     if not needs_listener(supervision):
         return Flags(0)
     internet = Flags.INTERNET if supervision.connects else Flags(0)
@@ -27,14 +27,14 @@ def flags_of(supervision: Supervision) -> Flags:
 
 
 def without_notification(supervision: Supervision, why: str) -> tuple[Supervision, tuple[str, ...]]:
-    """What remains where the kernel gives no listener, and a sentence about each thing that is missing."""
+    """Return the supervision without a listener, and a warning per missing part."""
     missing = []
     if supervision.writes or supervision.reads:
-        missing.append(f"file accesses that are refused cannot be reported: {why}")
+        missing.append(f"refused file accesses are not reported: {why}")
     if supervision.removals:
-        missing.append(f"what keeps protected names absent cannot be removed, and git clean -d says so: {why}")
+        missing.append(f"placeholders of protected names cannot be removed, so git clean -d fails on them: {why}")
     if supervision.connects:
-        missing.append(f"programs hear late that a connection cannot be made: {why}")
+        missing.append(f"refused connections fail late: {why}")
     if supervision.unix_sockets is UnixSockets.LISTED:
         missing.append(f"the Unix sockets in allowUnixSockets stay closed: {why}")
         supervision = replace(supervision, unix_sockets=UnixSockets.NONE)

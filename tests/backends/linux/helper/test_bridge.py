@@ -25,7 +25,7 @@ from sandboxd.backends.linux.helper.bridge_protocol import (
     HARMLESS,
     OFF,
     OPTIONS,
-    SAID,
+    TEXT_SIZE,
     TICKET_SIZE,
     Descriptors,
     Event,
@@ -370,7 +370,7 @@ async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: 
     await helper.send(encode_event(Descriptors(2)), 3)
     await wait_until_async(lambda: "failed" in str(recorder.heard), "it is told")
     if later:
-        assert (await helper.receive(1 + 2 * SAID)).startswith(OFF + b"a fault of sandboxd")
+        assert (await helper.receive(1 + 2 * TEXT_SIZE)).startswith(OFF + b"a fault of sandboxd")
     assert await helper.receive(1) == b""
     assert await hang_up_and_see(helper, recorder)
     assert len(setting.logged) == 1
@@ -548,7 +548,7 @@ async def test_a_helper_that_asks_and_takes_no_answer_ends_with_its_sandbox(sett
         for _, answer in recorder.asked:
             answer(0)
         recorder.asked.clear()
-    assert ("failed", "its helper failed: it does not take the answers to what it asks") in recorder.heard
+    assert ("failed", "its helper failed: the helper does not read the answers to its questions") in recorder.heard
     await hang_up_and_see(helper, recorder)
 
 

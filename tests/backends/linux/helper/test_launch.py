@@ -117,7 +117,7 @@ def test_a_look_at_a_part_is_told_and_keeps_the_status(launch: Launching, around
     launch.tell(Neutralised(unseen="too many"))
     assert launch.clear_up() == PARTLY
     launch.ended(3)
-    assert ("failed", "only a part of what the command has left was looked through: too many") in around.heard
+    assert ("failed", "the repository clean-up after the command was partial: too many") in around.heard
     assert around.heard[-1] == ("ended", 3)
 
 
