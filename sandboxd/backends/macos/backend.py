@@ -1,4 +1,4 @@
-"""The macOS back end: a plan becomes the words of a supervisor with `sandbox-exec` behind it, and two ports."""
+"""The macOS back end: the argv of a supervisor of `sandbox-exec`, and two ports."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NETWORK = "network-proxy"
 LOG = "violation-log"
 
 STAGE = 'printf s >&3; exec 3>&-; exec "$@"'
-"""What the first shell in the sandbox does: say that the profile holds, close that descriptor, become the command."""
+"""The first shell in the sandbox: it confirms the profile, closes that descriptor, and becomes the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class MacosTools:
-    """What is started: absolute paths."""
+    """Absolute paths of the programs that this back end runs."""
 
     sandbox_exec: str
     python: str
@@ -37,7 +37,10 @@ class MacosTools:
 
 
 class SeatbeltBackend:
-    """`find_tools` proves that a sandbox can be started and raises HostError otherwise; it keeps its answer."""
+    """The macOS back end.
+
+    `find_tools` proves that a sandbox can start, and raises HostError otherwise; it caches its answer.
+    """
 
     name = "macos"
 
@@ -51,7 +54,7 @@ class SeatbeltBackend:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """What holds for the next command. Without the log, refusals of files and services are not reported."""
+        """The layers of the next command; without the log, refusals are not reported."""
         logged = (LOG,) if self._monitor.state is MonitorState.RUNNING else ()
         return ("seatbelt", NETWORK, *logged)
 
@@ -60,9 +63,9 @@ class SeatbeltBackend:
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         if self._tools is None:
-            raise LaunchError("backend_not_ready", "the back end was not asked whether it is ready")
+            raise LaunchError("backend_not_ready", "internal error: the back end is not ready")
         if not isinstance(plan, SeatbeltPlan) or plan.place is None:
-            raise LaunchError("plan_of_another_system", "the plan was not made for macOS")
+            raise LaunchError("plan_of_another_system", "internal error: the plan was not made for macOS")
         password = ProxyPassword()
         listeners = open_listeners(password)
         assert listeners.http is not None and listeners.socks is not None
@@ -85,7 +88,7 @@ class SeatbeltBackend:
 
 
 def open_listeners(password: ProxyPassword) -> Listeners:
-    """Two ports of 127.0.0.1 that the system chooses. Raises HostError."""
+    """Open two ports of 127.0.0.1 that the system chooses. Raises HostError."""
     opened: list[socket.socket] = []
     try:
         for _ in range(2):

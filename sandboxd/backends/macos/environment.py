@@ -1,7 +1,7 @@
-"""What differs in a command's environment on macOS: ports of this machine, and a password for them. Pure.
+"""The proxy ports and their password in a command's environment. Pure.
 
-Everything else is the table of `plan.environment`. ssh gets the password from the environment of its ProxyCommand, not
-from its arguments: those can be seen by every user.
+The rest is the table of `plan.environment`. ssh gets the password from the environment of its ProxyCommand: every user
+can see arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sandboxd.plan.environment import HTTP_NAMES, change_environment
 from sandboxd.plan.request import Place
 
 AUTHORIZATION = "SANDBOXD_PROXY_AUTHORIZATION"
-"""Holds the field for programs that write their request themselves, such as the ProxyCommand of ssh."""
+"""The header field for programs that write their own request, such as the ProxyCommand of ssh."""
 
 _HEAD = r"CONNECT %%s:%%s HTTP/1.1\r\nHost: %%s:%%s\r\n\r\n"
 _ARGUMENTS = '"$0" "$1" "$0" "$1"'
@@ -23,7 +23,7 @@ _ARGUMENTS = '"$0" "$1" "$0" "$1"'
 def seatbelt_environment(
     place: Place, tmp: str, caller: Mapping[str, str], http_port: int, socks_port: int, password: ProxyPassword
 ) -> dict[str, str]:
-    """The variables to set, complete; those to remove are as in the plan."""
+    """Return all variables to set; those to remove are as in the plan."""
     placed = replace(place, http_port=http_port, socks_port=socks_port, captured=False)
     values = dict(change_environment(placed, tmp, caller).set)
     authority = password.authority(http_port)
@@ -42,6 +42,6 @@ def seatbelt_environment(
 
 
 def _with_password(command: str) -> str:
-    """The CONNECT of the ProxyCommand with a further field, whose value its shell takes from the environment."""
+    """Add a header field to the ProxyCommand, whose value comes from the environment."""
     field = r"CONNECT %%s:%%s HTTP/1.1\r\nHost: %%s:%%s\r\nProxy-Authorization: %%s\r\n\r\n"
     return command.replace(_HEAD, field).replace(_ARGUMENTS, f'{_ARGUMENTS} "${AUTHORIZATION}"')

@@ -29,10 +29,10 @@ NOISE = (
     re.compile(r"mach-lookup com\.apple\.diagnosticd(\.|$)"),
     re.compile(r"mach-lookup com\.apple\.analyticsd(\.|$)"),
 )
-"""Matched with `OPERATION TARGET`: what every program tries and nobody misses. Nothing that a file can be called."""
+"""Dropped `OPERATION TARGET`: refusals of every program without a consequence. No pattern fits a file's name."""
 
 _MESSAGE = re.compile(
-    # The first place that fits: a target is longer than a program's name can be, and both come from inside.
+    # The first match: a target is longer than a program's name can be, and both come from inside.
     r"(?:(?P<count>[0-9]{1,9}) duplicate reports? for )?"
     r"Sandbox: (?P<process>.*?)\((?P<pid>[0-9]{1,10})\) deny\([0-9]+\) "
     r"(?P<operation>[a-z][a-z0-9*-]*)(?: (?P<target>.*))?\Z",
@@ -43,13 +43,13 @@ _HEADER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}")
 
 
 def make_tag(launch_id: str, suffix: str) -> str:
-    """What a profile's refusals end with."""
+    """Return the end of a launch's log messages."""
     return _PREFIX + base64.b64encode(launch_id.encode()).decode("ascii") + _MIDDLE + suffix
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """`launch_id` is the one of the tag. `count` is how many refusals this record stands for."""
+    """A denial with the `launch_id` of its tag, `count` times."""
 
     launch_id: str
     process: str
@@ -61,8 +61,10 @@ class Denial:
 
 @dataclass(slots=True)
 class LogLines:
-    """Collects bytes until they are messages. `suffix` is the end of this daemon's tags. `ignored` counts lines that
-    were not ours or could not be read, `noise` refusals that were dropped."""
+    """Decoder of the log's bytes. `suffix` is the end of this daemon's tags.
+
+    `ignored` counts foreign and malformed lines, `noise` dropped refusals.
+    """
 
     suffix: str
     ignored: int = 0
@@ -72,7 +74,7 @@ class LogLines:
     _pending: str | None = field(default=None, repr=False)
 
     def feed(self, data: bytes) -> Iterator[Denial]:
-        """The denials that are complete now, in order."""
+        """Return the denials that are complete now, in order."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._skipping or len(line) > LONGEST_LINE:
@@ -97,7 +99,7 @@ class LogLines:
                 return None
             text = line[start.start() :]
         elif self._pending is not None:
-            # a target may hold newlines, and the tag often stands on a line of its own
+            # a target may hold newlines, and the tag is often on a separate line
             text = f"{self._pending}\n{line}"
         else:
             start = _START.match(line)
@@ -118,7 +120,7 @@ class LogLines:
             self.ignored += 1
 
     def _untagged(self, text: str) -> tuple[str, str | None]:
-        """The text before the tag, and whose it is."""
+        """Return the text before the tag, and its launch."""
         ending = _MIDDLE + self.suffix
         stripped = text.rstrip()
         if not stripped.endswith(ending):

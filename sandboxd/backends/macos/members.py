@@ -1,9 +1,9 @@
-"""Which processes are in a sandbox, and ending all of them.
+"""The processes of a sandbox, and their end.
 
-macOS has no pid namespace whose end takes everything along, and a process leaves its group and session at will. It
-never leaves its sandbox. Each profile allows looking up one service name that belongs to this launch and that nobody
-registers; whether a process may look a name up can be asked of the system (`sandbox_check`). A process that is in some
-sandbox, may look up our name and may not look up another one is in ours.
+macOS has no pid namespace whose end takes all processes along, and a process leaves its group and session at will. It
+never leaves its sandbox. Each profile allows the look-up of one unregistered service name of this launch, and
+`sandbox_check` says whether a process may look a name up. A sandboxed process that may look up this name and not
+another one is a member.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ _UID_ONLY = 4  # PROC_UID_ONLY of <libproc.h>
 
 
 class Members(Protocol):
-    """Who is in the sandbox of this name. Raises OSError."""
+    """The processes of the sandbox with this name. Raises OSError."""
 
     def find(self, name: str) -> Iterable[int]: ...
 
 
 class SeatbeltMembers:
-    """Asks libsandbox and libproc, which are parts of the system library. `sandbox_check` is not documented by Apple;
-    browsers use it."""
+    """Queries of libsandbox and libproc, parts of the system library.
+
+    Apple does not document `sandbox_check`; browsers use it.
+    """
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
-        # The fixed arguments only: the rest is variadic, and passed in another way on Apple's processors.
+        # Only the fixed arguments: Apple's processors pass variadic ones in another way.
         self._library.sandbox_check.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
         self._library.sandbox_check.restype = ctypes.c_int
         self._library.proc_listpids.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int]
@@ -72,8 +74,10 @@ class SeatbeltMembers:
 
 
 async def end_members(members: Members, name: str, log: Callable[..., None]) -> bool:
-    """Kill everybody in the sandbox, again until nobody is left: a process may fork while it is looked for. Whether it
-    succeeded."""
+    """Kill all members until none is left, and return whether that succeeded.
+
+    Again, because a process may fork during the search.
+    """
     for _ in range(ROUNDS):
         try:
             found = list(await asyncio.to_thread(members.find, name))

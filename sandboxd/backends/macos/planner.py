@@ -1,4 +1,4 @@
-"""Plans for macOS: the questions to the host, and a layout that carries a profile instead of mounts. Pure."""
+"""Plans for macOS: host queries, and a profile instead of mounts. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOTHING = Profile("")
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SeatbeltView(FileView):
-    """The file system of a sandbox as a profile; it has no mounts."""
+    """The file system of a sandbox as a profile, without mounts."""
 
     profile: Profile = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class SeatbeltPlan(Plan):
-    """A plan with what the back end needs to complete the environment: the proxies' ports are known only then."""
+    """A plan that the back end completes with the proxies' ports."""
 
     profile: Profile = _NOTHING
     place: Place | None = None
@@ -45,7 +45,10 @@ class SeatbeltPlan(Plan):
 
 
 def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> HostQueries:
-    """As on Linux, and where the paths of sockets really are. Patterns are expressions, also in caches."""
+    """List the queries of Linux, and the real paths of sockets.
+
+    Patterns are expressions, also in caches.
+    """
     needs = list_needs(policy, place, shells)
     sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
     return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *sockets])), bounded=())
@@ -58,7 +61,7 @@ def make_seatbelt_layout(
     shells: tuple[str, ...] = DEFAULT_SHELLS,
     read_file: Callable[[str], str] = read_rule_file,
 ) -> Layout:
-    """Raises `PolicyError` for a policy that cannot be enforced in this place."""
+    """Make the layout. Raises `PolicyError` for a policy that cannot be enforced."""
     files = files_in(policy.files, place)
     patterns = list_patterns(files, place, facts)
     found = make_seatbelt_points(files, place, facts, patterns)
@@ -92,7 +95,7 @@ def make_seatbelt_layout(
 
 
 class SeatbeltPlanner(Planner):
-    """The planner of this system."""
+    """The planner for macOS."""
 
     def __init__(self, facts: FactSource) -> None:
         super().__init__(facts, needs=list_seatbelt_needs, make=make_seatbelt_layout)
@@ -132,7 +135,7 @@ def _require_readable_cwd(found: PathTable, place: Place, facts: Facts) -> None:
     raise PolicyError(
         "cwd_denied",
         f"reading the working directory {place.cwd} is denied{because}",
-        hint="start the command elsewhere, or add the directory to filesystem.allowRead",
+        hint="start the command in another directory, or add this one to filesystem.allowRead",
         data={"path": place.cwd},
     )
 

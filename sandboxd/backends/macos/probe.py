@@ -1,7 +1,7 @@
-"""Whether a sandbox can be started here: tried for real, and only a refusal that happens counts.
+"""The proof that a sandbox can be started, by a refusal that happens.
 
-The probe is a profile that allows everything but writing into one directory, and a program that writes there. A sandbox
-that starts and refuses nothing would be worse than none.
+The profile of the probe allows everything but writing into one directory, and a program writes there. A sandbox that
+starts and refuses nothing would be worse than none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SeatbeltCheckStep:
 
 
 class SeatbeltProbe:
-    """Remembers a success; a failure is tried again."""
+    """A probe that remembers success and repeats after a failure."""
 
     def __init__(self, sandbox_exec: str = SANDBOX_EXEC) -> None:
         self.sandbox_exec = sandbox_exec
@@ -43,14 +43,17 @@ class SeatbeltProbe:
         self._good = False
 
     async def ready(self) -> None:
-        """Raises HostError: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`."""
+        """Raise HostError when no sandbox can start.
+
+        Slugs: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`.
+        """
         async with self._lock:
             if not self._good:
                 await try_sandbox(self.sandbox_exec)
                 self._good = True
 
     async def steps(self) -> Sequence[SeatbeltCheckStep]:
-        """For `check`: never from memory."""
+        """Return fresh steps for `check`."""
         try:
             await try_sandbox(self.sandbox_exec)
         except HostError as error:
@@ -61,7 +64,7 @@ class SeatbeltProbe:
 
 
 async def try_sandbox(sandbox_exec: str) -> None:
-    """Raises HostError when no sandbox can be started, or when it does not hold."""
+    """Raise HostError when no sandbox can start, or when it does not hold."""
     with tempfile.TemporaryDirectory(prefix="sandboxd-probe-") as made:
         directory = await asyncio.to_thread(os.path.realpath, made)
         target = os.path.join(directory, "written")
@@ -71,7 +74,7 @@ async def try_sandbox(sandbox_exec: str) -> None:
             raise HostError(
                 "seatbelt_open",
                 "a sandbox was started and did not refuse what its profile refuses",
-                hint="macOS on this machine cannot be relied on for a sandbox; please report its version",
+                hint="report the version of macOS (sw_vers): its sandbox cannot be relied on",
             )
     if status == 1:  # that of mkdir, which was refused
         return
@@ -81,11 +84,11 @@ async def try_sandbox(sandbox_exec: str) -> None:
             "the daemon runs in a sandbox itself, and macOS nests none",
             hint="start it outside: sandboxd service install",
         )
-    raise HostError("seatbelt_failed", f"{sandbox_exec} ended with status {status}: {said}", hint="see: sandboxd check")
+    raise HostError("seatbelt_failed", f"{sandbox_exec} ended with status {status}: {said}", hint="run: sandboxd check")
 
 
 async def _run(words: list[str]) -> tuple[int, str]:
-    """Exit status and last line of the complaints. Raises HostError."""
+    """Return exit status and last line of standard error. Raises HostError."""
     try:
         process = await spawn(*words, env={"PATH": _PATH}, stderr=PIPE)
     except OSError as error:
@@ -98,7 +101,7 @@ async def _run(words: list[str]) -> tuple[int, str]:
         async with asyncio.timeout(TIMEOUT_S):
             _, errors = await process.communicate()
     except TimeoutError:
-        raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="see: sandboxd check") from None
+        raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="run: sandboxd check") from None
     finally:
         await end(process)
     lines = errors.decode("utf-8", "replace").strip().splitlines()

@@ -1,7 +1,7 @@
-"""Where supervisors meet their daemon: one connection for each launch, from its ticket to the end of its tree.
+"""The daemon's end of supervisors: one connection per launch.
 
-The protocol is in `supervise.py`. A ticket is good once. When a supervisor's connection ends, for whatever reason,
-every process that is left in the sandbox is ended, and only then is the launch over.
+The protocol is in `supervise.py`. A ticket is good once. When a supervisor's connection ends, every process that is
+left in the sandbox is ended, and only then is the launch over.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ TICKET_S = 10.0
 
 
 EndTree = Callable[[str], Awaitable[object]]
-"""Ends everybody in the sandbox of a member name."""
+"""Ends all members of a sandbox by its member name."""
 
 
 class Reception:
-    """Listens on `path`. `identify` says which process is at the other end of a connection and raises SandboxdError
-    when that is not this user's. `settle` may wait a moment for what the log has to say about a launch with that exit
-    status."""
+    """The listening socket at `path`, and the expected launches.
+
+    `identify` returns the peer's process and raises SandboxdError for one of another user. `settle` may wait a moment
+    for the log's denials of a launch with that exit status.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Reception:
         self._running: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Raises OSError."""
+        """Listen at `path`. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         mask = os.umask(0o177)
@@ -58,7 +60,7 @@ class Reception:
             os.umask(mask)
 
     async def close(self) -> None:
-        """Stop listening and drop every connection: commands that still run go on without network."""
+        """Stop listening and drop every connection: running commands lose their network."""
         if self._server is None:
             return
         self._server.close()
@@ -101,13 +103,13 @@ class Reception:
         except DaemonError as error:
             self._log("supervisor_refused", error=error.slug)
         except (OSError, TimeoutError, UnicodeDecodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it went away, or it was none
+            pass  # it ended, or was no supervisor
         finally:
             writer.close()
 
 
 class SeatbeltLaunch:
-    """One launch, and the hold on it. See `LaunchHandle`. Owns the listeners until they are handed over."""
+    """One launch and its handle. Owns the listeners until they are handed over."""
 
     def __init__(
         self, ticket: str, member: str, listeners: Listeners, observer: Observer, reception: Reception
@@ -135,7 +137,7 @@ class SeatbeltLaunch:
             self._killing = asyncio.get_running_loop().create_task(self._kill_tree(), name=f"kill {self.ticket}")
 
     async def _kill_tree(self) -> None:
-        """Without the supervisor's help: it may be stopped."""
+        """Kill without the supervisor, which may be stopped."""
         await self._reception.end_tree(self.member)
         if self._writer is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -153,7 +155,7 @@ class SeatbeltLaunch:
                     listener.close()
 
     async def serve(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """From the ticket to the end of the tree. Cancelled, it lets the command go on."""
+        """Serve from ticket to end of the tree. Cancelled, it lets the command run."""
         self._supervisor = pid
         self._writer = writer
         self.observer.claimed(pid)
@@ -178,7 +180,10 @@ class SeatbeltLaunch:
         self.observer.ended(self._status)
 
     async def _may_start(self) -> bool:
-        """Whether the observer lets the command start. Its supervisor sees the connection close when it does not."""
+        """Return whether the observer lets the command start.
+
+        The supervisor sees the connection close otherwise.
+        """
         try:
             checking = self.observer.starting()
             if checking is not None:

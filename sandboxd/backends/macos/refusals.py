@@ -1,4 +1,4 @@
-"""From a denial in the log to a refusal with a kind. Pure, and a table."""
+"""The kinds of refusals for denials in the log, as a table. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = (
 
 
 def refusal_of(denial: Denial) -> DenialEvent:
-    """What is told of a denial."""
+    """Return the denial event of a denial in the log."""
     return DenialEvent(
         kind=_kind(denial.operation, denial.target),
         operation=denial.operation,

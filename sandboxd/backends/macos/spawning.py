@@ -1,7 +1,7 @@
-"""Starting a child process in a way that survives being cancelled.
+"""A child process start that survives cancellation.
 
-A cancelled `asyncio.create_subprocess_exec` waits for the child to end, and for pipes to close that it has not got
-round to opening: it can wait for ever (Python 3.11 to 3.13 at least).
+A cancelled `asyncio.create_subprocess_exec` waits for the child's end and for pipes that it has not opened: it can wait
+for ever (Python 3.11 to 3.13 at least).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def spawn(
     env: Mapping[str, str] | None = None,
     limit: int = 64 * 1024,
 ) -> asyncio.subprocess.Process:
-    """A child in a session of its own. Cancelled, it leaves none behind. Raises OSError."""
+    """Start a child in its own session. Cancelled, it leaves none. Raises OSError."""
     starting = asyncio.get_running_loop().create_task(
         asyncio.create_subprocess_exec(
             *words, stdin=stdin, stdout=stdout, stderr=stderr, env=env, limit=limit, start_new_session=True
@@ -41,7 +41,7 @@ async def spawn(
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill it and all that is in its session still, and wait for its end. Again is no error."""
+    """Kill the child with its session, and wait. A second call is no error."""
     if process.stdin is not None:
         process.stdin.close()
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,14 +1,14 @@
-"""What a client starts on macOS: runs `sandbox-exec` for the daemon and stays, as the helper's process 1 does on Linux.
+"""The supervisor of `sandbox-exec`, as the helper's process 1 on Linux.
 
     python -I -S supervise.py SOCKET TICKET -- /usr/bin/sandbox-exec … -- /bin/sh -c STAGE NAME COMMAND…
 
-It knows no policy. It connects to the daemon, names its ticket and runs nothing before the daemon says `go`. Then it
+A client starts it. It knows no policy, connects to the daemon, names its ticket and waits for `go`. Then it
 starts the words after `--` in its own process group, with a pipe as descriptor 3: the first program inside the sandbox
 writes one byte to it, which proves that the profile was applied. It passes signals on, ends the command when its owner
 (the process that started it) dies or the daemon asks for it, and exits with the command's status.
 
-A file of its own, standard library only, run without site packages: it is on the path of every command. Messages are
-lines. From here: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS`, `term`,
+A single file, standard library only, without site packages: it is on the path of every command. Messages are lines. To
+the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS`, `term`,
 `kill`. A daemon that goes away takes the network with it; the command goes on.
 """
 
@@ -27,16 +27,16 @@ NOT_SET_UP = 125
 KILLED = 128 + signal.SIGKILL
 STATUS_DESCRIPTOR = 3
 POLL_S = 1.0
-"""How often the owner is looked at where nothing announces its end."""
+"""The interval of checks on the owner where no event reports its end."""
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""The terminal sends these to its whole foreground group, in which the command is as well."""
+"""Signals that the terminal sends to its whole foreground group, and so to the command."""
 RESTORED = (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGCONT)
 
 
 class NotSetUp(Exception):
-    """Nothing was run. `hint` says what to do."""
+    """A failure before the command was started, with its `hint`."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether the name of a variable fits a pattern: `*` any characters, `?` one."""
+    """Return whether a variable's name fits a pattern: `*` any characters, `?` one."""
     parts = [re.escape(part).replace(r"\?", ".") for part in pattern.split("*")]
     return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
 
@@ -79,7 +79,7 @@ def _complain(error: NotSetUp) -> int:
 
 
 def _close_inherited() -> None:
-    """Descriptors of the client beside its three streams do not reach the command."""
+    """Close the client's descriptors beside the three streams."""
     try:
         names = os.listdir("/dev/fd")
     except OSError:
@@ -92,7 +92,7 @@ def _close_inherited() -> None:
 
 
 class DaemonLink:
-    """The connection to the daemon. Raises NotSetUp when it does not say `go`."""
+    """The connection to the daemon. Raises NotSetUp without a `go`."""
 
     def __init__(self, address: str, ticket: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -123,7 +123,7 @@ class DaemonLink:
         return line
 
     def lines(self) -> list[bytes]:
-        """The messages that have come; the connection may be closed afterwards."""
+        """Return received messages; the connection may be closed afterwards."""
         try:
             data = self.socket.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -168,7 +168,7 @@ class Supervisor:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def start(self, words: list[str]) -> None:
-        """Raises NotSetUp."""
+        """Start the command. Raises NotSetUp."""
         if os.getppid() != self._owner:
             raise NotSetUp("the process that started this command has gone")
         reading, writing = os.pipe()
@@ -190,7 +190,7 @@ class Supervisor:
             os.close(writing)
 
     def run(self) -> int:
-        """The exit status, once the command has ended."""
+        """Run the loop and return the exit status of the command."""
         while True:
             waited = [self._wake.fileno()]
             waited += [self._status] if self._status >= 0 else []
@@ -241,7 +241,7 @@ class Supervisor:
         return KILLED
 
     def _after_signals(self) -> int | None:
-        """Passes signals on; the wait status of the command once it has ended."""
+        """Forward signals; return the command's wait status once it has ended."""
         try:
             numbers = self._wake.recv(4096)
         except BlockingIOError:
@@ -274,7 +274,7 @@ class Supervisor:
 
 
 def _is_foreground() -> bool:
-    """Whether a terminal has just told everybody in our process group."""
+    """Return whether this is the terminal's foreground process group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -288,8 +288,11 @@ def _is_foreground() -> bool:
 
 
 def watch_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, see kqueue(2) and pidfd_open(2). None where the system
-    has none, or when the process has ended already: its children notice by their new parent."""
+    """Return a descriptor that becomes readable when the process ends.
+
+    See kqueue(2) and pidfd_open(2). None without either, or for an ended process, whose children notice by their
+    parent.
+    """
     descriptor = None
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
@@ -304,7 +307,7 @@ def watch_process(pid: int) -> int | None:
 
 
 _QUEUES: list[object] = []
-"""Kept: a queue that is collected closes its descriptor."""
+"""References: a collected queue closes its descriptor."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The password of one command for its proxies.
 
-The proxies listen on ports of this machine, which every user can reach, so who asks has to show that he is the command.
-The only way that clients take a password is in the value of the proxy variables; so that is where it stands, and it is
-as secret as the environment of a process: other users cannot read it on macOS, the programs of the same user can. It is
-in no argument list and in no file, and it is worth nothing once the command has ended, since its ports are closed then.
+Every user can reach the proxies' ports, so the client has to prove that it is the command. Clients take a password only
+from the proxy variables, which are as secret as the environment of a process: on macOS other users cannot read it, the
+programs of the same user can. No argument list and no file holds it, and it is worthless once the command has ended and
+its ports are closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ USER = "sandboxd"
 
 
 class ProxyPassword:
-    """Made for one launch. `value` is URL-safe text. Its representation does not show it."""
+    """The password of one launch, URL-safe. Its representation does not show it."""
 
     __slots__ = ("value",)
 
@@ -27,7 +27,7 @@ class ProxyPassword:
         return "ProxyPassword(…)"
 
     def check(self, user: bytes, password: bytes) -> bool:
-        """Whether these are our user name and this password, in constant time."""
+        """Return whether user name and password are right, in constant time."""
         right_user = hmac.compare_digest(user, USER.encode("ascii"))
         return hmac.compare_digest(password, self.value.encode("ascii")) and right_user
 

@@ -98,7 +98,7 @@ def test_the_environment_is_inherited_with_the_daemons_changes(cli: CommandLine)
         (["settings"], "settings needs a command"),
         (["settings", "shwo"], "unknown settings command shwo"),
         (["settings", "show", "a", "b"], "unexpected word b"),
-        (["serve", "--log-format", "xml"], "--log-format is console or json"),
+        (["serve", "--log-format", "xml"], "--log-format must be console or json"),
         (["serve", "now"], "unexpected word now"),
     ],
 )

@@ -1,8 +1,7 @@
 """Protected names that are not there yet, as regular expressions. Pure.
 
-What exists is a point like any other, from the same table and the same scan as on Linux
-(`plan.filesystem.path_entries`). A rule of Seatbelt can also speak of names that do not exist, at any depth, and so it
-does:
+Existing names are path entries of the same table and scan as on Linux (`plan.filesystem.path_entries`). A Seatbelt rule
+can also name what does not exist, at any depth:
 
 - `WORKSPACE` names below every writable directory that is a workspace, outside `node_modules`;
 - `hooks` of every git directory, submodules and linked worktrees included. `git init` and `git clone` copy sample hooks
@@ -24,21 +23,25 @@ _HOOKS = "hooks"
 
 
 def workspace_names(root: str) -> Iterator[str]:
-    """Expressions for the protected names of a workspace, at any depth below its canonical directory."""
+    """Return expressions for a workspace's protected names, at any depth."""
     before = f"^{_base(root)}{_ANYWHERE}/"
     yield from alternatives(before, _folded(row.name for row in rows(ProtectedIn.WORKSPACE)), END)
 
 
 def skipped_directories(root: str) -> str:
-    """What lies in a directory that the names above do not apply to: installed packages, and git's own files (a branch
-    may be called `.vscode`)."""
+    """Return the directories that these names do not apply to.
+
+    Installed packages, and git's own files (a branch may be called `.vscode`).
+    """
     names = "|".join(map(quote, sorted({*SKIPPED_DIRECTORIES, ".git"})))
     return checked(f"^{_base(root)}{_ANYWHERE}/({names})/", root)
 
 
 def hook_directories(root: str) -> Iterator[str]:
-    """Expressions for the hooks of all git directories below a canonical directory. A branch may be called `hooks`, so
-    a submodule's name is not any path: it ends before the directories that git makes in it."""
+    """Return expressions for the hooks of all git directories below a directory.
+
+    A branch may be called `hooks`, so a submodule's name ends before the directories that git makes in it.
+    """
     if all(row.name != _HOOKS for row in rows(ProtectedIn.GIT_DIR)):
         return
     git = f"^{_base(root)}{_ANYWHERE}/{fold('.git')}"
@@ -48,7 +51,7 @@ def hook_directories(root: str) -> Iterator[str]:
 
 
 def inside_refs(root: str) -> str:
-    """Branches, and the logs of branches, of submodules."""
+    """Return expressions for branches, and their logs, of submodules."""
     return checked(f"^{_base(root)}{_ANYWHERE}/{fold('.git')}/modules(/[^/]+)+/(refs|logs)/", root)
 
 

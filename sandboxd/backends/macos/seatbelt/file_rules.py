@@ -1,11 +1,11 @@
-"""What may be read and written, as an ordered list of rules of which the last match wins. Pure.
+"""File rules as an ordered list, of which the last match wins. Pure.
 
-The order, and why it is right whichever of two descriptions of the system holds (`tests/support/sbpl.py`):
+The order is right under both known descriptions of the system (`tests/support/sbpl.py`):
 
 1. Reading is allowed.
-2. The points of the policy, directories before what lies in them, each with what is in force from there downwards
-   (`plan.filesystem.mounts.settle`, the four rules). A rule about a directory covers everything below it, so after each
-   one the patterns are said again as far as they can match below it.
+2. The path entries of the policy, directories before their content, each with its effective access
+   (`plan.filesystem.mounts.settle`, the four rules). A rule on a directory covers everything below it, so the patterns
+   that can match below it are repeated after it.
 3. Protected names that are not there yet, then patterns of `denyWrite`: these beat every `allowWrite`.
 4. The daemon's own directories and the session's temporary one.
 5. Symlinks that must stay, and every directory on the way to something guarded: they cannot be renamed or removed.
@@ -43,7 +43,7 @@ _DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
 
 
 class PathFilter(StrEnum):
-    """Filters of the profile language."""
+    """A filter of the profile language."""
 
     LITERAL = "literal"
     SUBPATH = "subpath"
@@ -58,7 +58,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class FileRule:
-    """`unless`: not where one of these matches too."""
+    """A rule; `unless` are filters of exceptions."""
 
     allow: bool
     operations: tuple[str, ...]
@@ -75,7 +75,7 @@ class _State:
 
 @dataclass(slots=True)
 class _Rules:
-    """Collects rules; neighbours that say the same become one."""
+    """A list of rules that merges equal neighbours."""
 
     rules: list[FileRule] = field(default_factory=list)
 
@@ -97,7 +97,10 @@ class _Rules:
 def list_file_rules(
     files: FilePolicy, place: Place, facts: Facts, found: PathTable, patterns: tuple[Pattern, ...]
 ) -> tuple[FileRule, ...]:
-    """`found` are the points of `make_seatbelt_points`. Raises `PolicyError` for what cannot be expressed."""
+    """List the rules. `found` are the entries of `make_seatbelt_points`.
+
+    Raises `PolicyError` for what cannot be expressed.
+    """
     nodes = settle(found.entries)
     rules = _Rules([FileRule(True, (READ,), (), why="reading is open where nothing below closes it")])
     _add_points(rules, nodes, patterns)
@@ -131,7 +134,7 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
         state = _state(node)
         above = _state(node.parent) if node.parent is not None else _State(True, False)
         if node.parent is None and state == above:
-            said = [(True, READ)]  # by the first rule of all
+            said = [(True, READ)]  # by the first rule
         elif state != above or (has_allow_patterns and entry.marks & _DENIES):
             said = _say(rules, state, above, Match(PathFilter.SUBPATH, entry.path), again=has_allow_patterns)
         else:
@@ -141,8 +144,10 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
 
 
 def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
-    """Add what has to be said about a place where something else holds than above it, and return it. `again`: say also
-    what is closed as above, because a pattern may have opened it."""
+    """Add the rules of a place whose access differs from the one above it.
+
+    `again`: repeat what is closed as above, because a pattern may have opened it.
+    """
     said = [
         (allow, operation)
         for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
@@ -157,8 +162,11 @@ def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bo
 
 
 def _patterns_below(node: MountNode, said: list[tuple[bool, str]], patterns: tuple[Pattern, ...]) -> Iterator[FileRule]:
-    """The patterns again, where the rule just made has covered them. Where two patterns meet, the one with more
-    components is the more specific; `**` has no number of them, so there a deny wins."""
+    """Repeat the patterns that the last rule has covered.
+
+    Where two patterns meet, the one with more components is the more specific; `**` has no number of them, so there a
+    deny wins.
+    """
     closed = node.write_denied or node.protected or bool(node.entry.marks & Mark.UNOPENABLE)
     found = [
         (pattern, glob)
@@ -203,8 +211,10 @@ def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[MountN
 
 
 def _refused_instead_of_watched(found: PathTable, facts: Facts) -> Iterator[str]:
-    """Linux watches these names, since a placeholder would be in the way, and moves them aside afterwards. A rule is in
-    nobody's way. Of names that do harm together one is enough: the one that is least likely to be wanted."""
+    """Return the names to refuse that Linux watches and moves aside afterwards.
+
+    A rule needs no placeholder. Of names that do harm only together, the one least likely to be wanted is enough.
+    """
     # a way that ends early (`HEAD/refs` where `HEAD` is a file) says nothing about the place it ends at
     kinds = {resolved.real: resolved.kind for resolved in facts.paths.values() if not resolved.problem}
     for together in found.watched:
@@ -214,7 +224,7 @@ def _refused_instead_of_watched(found: PathTable, facts: Facts) -> Iterator[str]
 
 
 def _outermost(paths: set[str]) -> list[str]:
-    """Those that lie in no other one."""
+    """Return the paths that lie in no other one."""
     return [path for path in sorted(paths) if not any(other != path and is_below(path, other) for other in paths)]
 
 
@@ -229,7 +239,7 @@ def _add_links(rules: _Rules, nodes: list[MountNode]) -> None:
     for node in nodes:
         if node.entry.link is not None and node.entry.guard:
             match = Match(PathFilter.LITERAL, node.entry.path)
-            rules.add(FileRule(False, MOVE, (match,), why="symlinks at guarded names: nobody puts another one there"))
+            rules.add(FileRule(False, MOVE, (match,), why="symlinks at guarded names: no command replaces them"))
 
 
 def _add_guards(rules: _Rules, nodes: list[MountNode], facts: Facts, patterns: tuple[Pattern, ...]) -> None:
@@ -254,7 +264,7 @@ def _add_guards(rules: _Rules, nodes: list[MountNode], facts: Facts, patterns: t
 
 
 def _writable_above(path: str, by_path: dict[str, MountNode]) -> dict[str, None]:
-    """The directories above a path that can be written, so that somebody could rename them."""
+    """Return the writable directories above a path, where it could be renamed."""
     found: dict[str, None] = {}
     below: list[str] = []
     for directory in at_and_above(posixpath.dirname(path)):

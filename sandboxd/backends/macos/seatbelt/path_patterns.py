@@ -26,33 +26,38 @@ from sandboxd.paths import is_below
 from sandboxd.plan.host_queries import split_pattern
 
 LONGEST = 900
-"""Bytes of one expression. The system refuses somewhere above 1,000."""
+"""Bytes of one expression. macOS refuses somewhere above 1,000."""
 END = "(/|$)"
 _SPECIAL = re.compile(r"([.\[\]()*+?|^$\\{}])")
 
 
 def quote(text: str) -> str:
-    """Text that means itself."""
+    """Escape text."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def fold(text: str) -> str:
-    """Text that means itself in upper and lower case: on a volume that does not tell them apart, a name that is not
-    there yet could be made in another spelling."""
+    """Escape text in upper and lower case.
+
+    On a volume that does not tell them apart, an absent name could be made in another spelling.
+    """
     return "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else quote(c) for c in text)
 
 
 @dataclass(frozen=True)
 class Glob:
-    """A pattern below a literal directory: `base` (`/`, or without a trailing slash), then one expression for each
-    component, None for `**`. The last one is never None: `x/**` is the directory `x`."""
+    """A pattern below a literal directory.
+
+    `base` (`/`, or without a trailing slash), then one expression per component, None for `**`. The last one is never
+    None: `x/**` is the directory `x`.
+    """
 
     base: str
     parts: tuple[str | None, ...]
 
     @cached_property
     def expression(self) -> str:
-        """Matches a path that is matched or lies below one that is. Raises `PolicyError` when it is too long."""
+        """Return an expression for matches and paths below them. Raises `PolicyError`."""
         parts = "".join("(/[^/]+)*" if part is None else "/" + part for part in self.parts)
         return checked(f"^{quote(self.base) if self.base != '/' else ''}{parts}{END}", self.base)
 
@@ -62,15 +67,15 @@ class Glob:
 
     @property
     def depth(self) -> int:
-        """Components of a match, when it is not deep."""
+        """The number of components of a match without `**`."""
         return self.base.count("/") * (self.base != "/") + len(self.parts)
 
     def rebased(self, base: str) -> Glob:
-        """The same pattern below another directory: where the literal beginning really is."""
+        """Return the pattern below another directory, its real literal beginning."""
         return Glob(base, self.parts)
 
     def meets(self, path: str) -> Meeting:
-        """How a literal path stands to the pattern."""
+        """Return the relation of a literal path to the pattern."""
         below = _components_below(path, self.base)
         if below is None:
             if is_below(self.base, path):
@@ -108,8 +113,11 @@ class Glob:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """`above`: the path lies below a match. `exact`: it is one. `below`: what of the pattern can match strictly below
-    it, as patterns of their own."""
+    """The relation of a path to a pattern.
+
+    `above`: the path lies below a match. `exact`: it is one. `below`: the parts of the pattern that can match strictly
+    below it, as patterns.
+    """
 
     above: bool
     exact: bool
@@ -117,7 +125,10 @@ class Meeting:
 
 
 def parse_glob(pattern: str) -> Glob:
-    """An absolute pattern as `policy.paths.rule_paths` leaves it. Raises `PolicyError` for what cannot be expressed."""
+    """Parse an absolute pattern of `policy.paths.rule_paths`.
+
+    Raises `PolicyError` for what cannot be expressed.
+    """
     beginning, parts = split_pattern(pattern)
     return Glob(beginning, tuple(_component(part, pattern) for part in parts))
 
@@ -163,8 +174,10 @@ def _class_end(part: str, start: int) -> int | None:
 
 
 def _class(inside: str, pattern: str) -> str:
-    """One bracket expression. `]`, `[`, `^` and the backslash stand outside the class, as alternatives: inside it they
-    mean different things to different engines."""
+    """Convert a bracket expression.
+
+    `]`, `[`, `^` and the backslash become alternatives outside the class: inside, engines read them differently.
+    """
     negated = inside.startswith("!")
     items = list(_class_items(inside[1:] if negated else inside))
     outside = [item for item in items if item in ("]", "[", "^", "\\", "-")]
@@ -187,7 +200,7 @@ def _class(inside: str, pattern: str) -> str:
 
 
 def _class_items(inside: str) -> Iterator[str]:
-    """Single characters and ranges, ranges that hold nothing left out, as in `fnmatch`."""
+    """Split into characters and ranges, without empty ranges, as `fnmatch` does."""
     position = 0
     while position < len(inside):
         if inside[position + 1 : position + 2] == "-" and position + 2 < len(inside):
@@ -201,7 +214,7 @@ def _class_items(inside: str) -> Iterator[str]:
 
 
 def _range(first: str, last: str) -> Iterator[str]:
-    """A range without the characters that cannot stand in a class."""
+    """Return a range without the characters that a class cannot hold."""
     awkward = [c for c in "-[\\]^" if first <= c <= last]
     if not awkward:
         yield f"{first}-{last}" if first != last else first
@@ -234,7 +247,7 @@ def _components_below(path: str, base: str) -> list[str] | None:
 
 
 def _without_repeats(globs: Iterable[Glob]) -> Iterator[Glob]:
-    """`**` already covers the state behind it."""
+    """Drop repeated states: `**` covers the state behind it."""
     skip: Glob | None = None
     for glob in globs:
         if skip is None or glob != skip:
@@ -243,7 +256,7 @@ def _without_repeats(globs: Iterable[Glob]) -> Iterator[Glob]:
 
 
 def checked(expression: str, what: str) -> str:
-    """The expression, when the system takes it. Raises `PolicyError`."""
+    """Return an expression that macOS accepts. Raises `PolicyError`."""
     size = len(expression.encode("utf-8", "surrogateescape"))
     if size > LONGEST:
         raise PolicyError(
@@ -255,8 +268,10 @@ def checked(expression: str, what: str) -> str:
 
 
 def alternatives(before: str, texts: Iterable[str], after: str) -> Iterator[str]:
-    """Expressions `before(a|b|…)after` that together have all the texts, none of them too long. The texts are
-    expressions already. Raises `PolicyError` when a single one is too long."""
+    """Return expressions `before(a|b|…)after` of all texts, each short enough.
+
+    The texts are expressions. Raises `PolicyError` when a single one is too long.
+    """
     room = LONGEST - len((before + after + "()").encode("utf-8", "surrogateescape"))
     chunk: list[str] = []
     size = 0

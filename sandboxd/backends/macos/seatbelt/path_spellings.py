@@ -1,7 +1,7 @@
-"""One file, several texts: how a path may come to be compared. Pure.
+"""The spellings of one path. Pure.
 
 `/tmp`, `/var` and `/etc` are links into `/private`, and the kernel compares real paths. Volumes keep the Unicode form
-in which a name was typed, whatever form a rule was typed in.
+in which a name was typed, which may differ from a rule's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINKED = ("/tmp", "/var", "/etc")
 
 
 def real_spelling(path: str) -> str:
-    """The path as the kernel has it. `/run` is what rules about sockets call `/var/run`."""
+    """Return the kernel's path. `/run` is `/var/run`, as in rules on sockets."""
     if is_below(path, "/run"):
         path = "/var" + path
     for link in _LINKED:
@@ -24,7 +24,7 @@ def real_spelling(path: str) -> str:
 
 
 def path_spellings(path: str) -> tuple[str, ...]:
-    """The real path first, then by which other names it may be met."""
+    """Return the real path, then its other spellings."""
     real = real_spelling(path)
     found = [real]
     for link in _LINKED:
@@ -34,7 +34,7 @@ def path_spellings(path: str) -> tuple[str, ...]:
 
 
 def expression_spellings(expression: str) -> tuple[str, ...]:
-    """The same for an anchored regular expression whose beginning is literal."""
+    """Return the spellings of an anchored expression with a literal beginning."""
     for link in _LINKED:
         for before in (f"^/private{link}", f"^{link}"):
             rest = expression[len(before) :]

@@ -1,8 +1,8 @@
-"""The Seatbelt profile of a place: text, and the parameters that the text refers to.
+"""The Seatbelt profile of a place: text and parameters.
 
 No path, name or number of a policy is part of the text. Each is a parameter, handed to `sandbox-exec -D NAME=VALUE`, so
-nothing that somebody called a directory can become a rule. The text begins with `deny default` and opens what the fixed
-rule files and the policy say; what closes something again stands behind what opens it.
+no name of a directory can become a rule. The text begins with `deny default` and opens what the fixed rule files and
+the policy allow; closing rules follow the opening ones.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange
 from sandboxd.policy.sockets.control_sockets import CONTROL_SOCKETS
 
 MAX_SIZE = 900_000
-"""Bytes of text and parameters. The system takes 1 MiB for all arguments and variables of a program together."""
+"""Bytes of text and parameters. macOS takes 1 MiB for all arguments and variables of a program together."""
 MAX_PORTS = 2048
 ALL_PORTS = (1, 65535)
 
 MAC_CONTROL_SOCKETS = (
-    "/private/tmp/com.apple.launchd.*/*",  # the key agent of the login session, and whatever else launchd hands out
+    "/private/tmp/com.apple.launchd.*/*",  # the key agent of the login session, and launchd's other sockets
     "/private/var/run/mDNSResponder",  # name look-ups, which would carry data out past the proxies
     "/private/var/run/usbmuxd",  # attached telephones
     "/private/var/run/vpncontrol.sock",  # the VPN daemon
@@ -33,14 +33,19 @@ MAC_CONTROL_SOCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `sandbox-exec` is given. Four parameters differ for each command and come with `arguments`."""
+    """The input of `sandbox-exec`.
+
+    Four parameters differ for each command and come with `arguments`.
+    """
 
     text: str
     parameters: tuple[tuple[str, str], ...] = ()
 
     def arguments(self, *, tag: str, member: str, http_port: int, socks_port: int) -> tuple[str, ...]:
-        """The options, without the command. `tag` ends the log line of a refusal; `member` is the name by which the
-        processes of the sandbox are known."""
+        """Return the options, without the command.
+
+        `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes.
+        """
         own = (
             ("TAG", tag),
             ("MEMBER", member),
@@ -55,7 +60,7 @@ class Profile:
 
 @dataclass(slots=True)
 class _Text:
-    """Writes the text and hands out parameters, one for each value."""
+    """A writer of the text that numbers parameters, one for each value."""
 
     read: Callable[[str], str]
     parts: list[str] = field(default_factory=list)
@@ -90,8 +95,11 @@ def make_profile(
     closed_sockets: tuple[str, ...] = (),
     real: Callable[[str], str] = real_spelling,
 ) -> Profile:
-    """`read_file` gives the fixed rules, `closed_sockets` are directories whose sockets no rule opens, `real` says
-    where a path of a socket rule leads. Raises `PolicyError` for what Seatbelt cannot be given."""
+    """Make the profile.
+
+    `read_file` returns fixed rules, `closed_sockets` are directories whose sockets no rule opens, `real` resolves the
+    path of a socket rule. Raises `PolicyError` for what Seatbelt cannot express.
+    """
     text = _Text(read_file)
     text.file("base")
     text.file("proxies")
@@ -212,7 +220,7 @@ def _unix_sockets(text: _Text, network: NetworkPolicy, closed: tuple[str, ...], 
 
 
 def _control_expressions() -> Iterator[str]:
-    """In the table `*` stands for anything, slashes too."""
+    """Convert patterns in which `*` matches anything, slashes too."""
     for pattern in (*(known.pattern for known in CONTROL_SOCKETS), *MAC_CONTROL_SOCKETS):
         literal, star, rest = pattern.partition("*")
         body = quote(real_spelling(literal) if literal.startswith("/") else literal)
@@ -235,7 +243,7 @@ def _mach_names(text: _Text, network: NetworkPolicy) -> None:
 
 
 def _mach_filter(text: _Text, name: str, key: str) -> str:
-    """A name, or with a `*` at its end the names that begin so."""
+    """Return a filter for a name, or for a prefix before a final `*`."""
     prefix = name.removesuffix("*")
     if not _MACH_NAME.fullmatch(prefix) or (prefix != name and "." not in prefix.rstrip(".")):
         raise PolicyError(

@@ -1,4 +1,4 @@
-"""The fixed rules of a profile: files of the profile language that a reviewer can read, a reason beside each rule."""
+"""The fixed rules of a profile: commented files of the profile language."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from importlib.resources import files
 
 @cache
 def read_rule_file(name: str) -> str:
-    """The text of `sbpl/NAME.sbpl`."""
+    """Return the text of `sbpl/NAME.sbpl`."""
     return files(__package__).joinpath("sbpl", f"{name}.sbpl").read_text(encoding="utf-8")

@@ -1,9 +1,11 @@
-"""The points of a policy as Seatbelt needs them: the same ones that Linux mounts, with two differences. Pure.
+"""The path entries of a policy for Seatbelt. Pure.
 
-- Patterns stay patterns. Only where the way to a literal path leads through a match, the match becomes a point, so that
-  what a rule says about the literal path meets it in the right order (`spine`). A symlink that a pattern matches is
-  followed: Seatbelt looks at real paths only, and what it leads to need not match.
-- The system has no private `/tmp`, `/dev` and `/proc`: the session's directory stands where it is.
+They are those of Linux, with two differences:
+
+- Patterns stay patterns. Only a match on the way to a literal path becomes an entry, so that the rule of the literal
+  path comes in the right order (`spine`). A symlink that a pattern matches is followed: Seatbelt looks at real paths
+  only, and its target need not match.
+- macOS has no private `/tmp`, `/dev` and `/proc`: the session's directory stays where it is.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _OPENS = Mark.ALLOW_WRITE | Mark.ALLOW_READ
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern of one of the four lists, its literal beginning where it really is."""
+    """A pattern of one of the four lists, with its real literal beginning."""
 
     glob: Glob
     mark: Mark
@@ -39,7 +41,7 @@ class Pattern:
 
 
 def list_patterns(files: FilePolicy, place: Place, facts: Facts) -> tuple[Pattern, ...]:
-    """Raises `PolicyError` for a pattern that Seatbelt cannot be given."""
+    """List the patterns. Raises `PolicyError` for an impossible one."""
     return tuple(_patterns(files, place, facts))
 
 
@@ -64,8 +66,10 @@ def _patterns(files: FilePolicy, place: Place, facts: Facts) -> Iterator[Pattern
 def make_seatbelt_points(
     files: FilePolicy, place: Place, facts: Facts, patterns: tuple[Pattern, ...], *, matches: bool = False
 ) -> PathTable:
-    """With `matches` what the patterns match is a point too: for explanations, not for rules. Raises `PolicyError` for
-    what cannot be enforced."""
+    """Make the entries. Raises `PolicyError` for what cannot be enforced.
+
+    With `matches`, also of what the patterns match: for explanations, not for rules.
+    """
     found = make_path_table(files, place, _without_linux(facts, place, matches))
     entries = found.entries
     for path in [path for path in entries if is_below(path, DEVICES) or is_below(path, PROCESSES)]:
@@ -82,8 +86,11 @@ def make_seatbelt_points(
 
 
 def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
-    """The same facts, with `/tmp` inside being the session's directory itself, and of the matches only those that no
-    expression finds: links, and what is reached through one that stands behind the literal beginning."""
+    """Return the facts for macOS.
+
+    `/tmp` inside is the session's directory itself. Of the matches only those remain that no expression finds: links,
+    and paths through a link behind the literal beginning.
+    """
     globs = facts.globs
     if not matches:
         globs = {pattern: tuple(_through_links(pattern, found, facts)) for pattern, found in globs.items()}
@@ -97,7 +104,7 @@ def _through_links(pattern: str, matches: tuple[Found, ...], facts: Facts) -> It
 
 
 def _spine(entries: Mapping[str, PathEntry], patterns: tuple[Pattern, ...]) -> list[tuple[str, Mark]]:
-    """The matches of the patterns at or above a point."""
+    """Return the matches of the patterns at or above an entry."""
     if not patterns:
         return []
     ways = {way for path in entries for way in at_and_above(path)}
