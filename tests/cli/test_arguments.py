@@ -47,7 +47,7 @@ def test_a_value_may_look_like_an_option() -> None:
         (["--word"], "--word needs a value: --word WORD", ""),
         (["--flag=1"], "--flag takes no value", ""),
         (["--word", "a", "--word", "b"], "--word is given twice", ""),
-        (["--pick", "c"], "--pick is a or b, not c", ""),
+        (["--pick", "c"], "--pick must be a or b, not c", ""),
         (["--\x1b[31m"], "unknown option --\\x1b[31m", ""),
     ],
 )
