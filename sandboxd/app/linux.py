@@ -37,7 +37,7 @@ from sandboxd.host.features import (
     why_unwatched,
 )
 from sandboxd.host.git.launch_journal import LaunchJournal
-from sandboxd.host.git.pending_cleanups import made_up
+from sandboxd.host.git.pending_cleanups import log_results
 from sandboxd.host.git.repository_cleanup import RepositoryCleanup
 from sandboxd.host.helper_program import find_helper, machine_name
 from sandboxd.host.placeholders.placeholder_set import Placeholders, PlaceholdersRecord
@@ -129,7 +129,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     worker = NamespaceWorker(helper, context.log.warning)
     path = os.path.join(context.directory, "bridge.sock")
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
-    cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), made_up(context.log.warning))
+    cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))
     backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)

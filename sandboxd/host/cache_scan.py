@@ -40,21 +40,21 @@ class CacheScan:
         self._listed: dict[str, tuple[Directory, tuple[str, ...]]] = {}
         self._lock = threading.Lock()
 
-    def refresh(self, apart: frozenset[str]) -> int:
-        """Scan again, but for directories in `apart`; return the `version` of the result."""
+    def refresh(self, excluded: frozenset[str]) -> int:
+        """Scan again, but for `excluded` directories; return the `version`."""
         with self._lock:
             before = (self.found, self.unseen)
-            self._look(apart)
+            self._look(excluded)
             if (self.found, self.unseen) != before:
                 self.version += 1
             return self.version
 
-    def _look(self, apart: frozenset[str]) -> None:
+    def _look(self, excluded: frozenset[str]) -> None:
         budget = Budget(Deadline.after(_SECONDS), MOST_DIRECTORIES, lambda path: False)
         listed: dict[str, tuple[Directory, tuple[str, ...]]] = {}
         hits: list[str] = []
         closed = ""
-        for path, record in self._index.look(apart, budget):
+        for path, record in self._index.look(excluded, budget):
             known = self._listed.get(path)
             if known is None or known[0] is not record:
                 try:

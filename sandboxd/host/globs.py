@@ -63,13 +63,13 @@ class GlobScan:
     def __init__(
         self,
         pattern: str,
-        apart: frozenset[str],
+        excluded: frozenset[str],
         changes: Changes,
         on_change: Callable[[], None],
         all_together: Effort | None = None,
     ) -> None:
         self.pattern = pattern
-        self._apart = apart
+        self._excluded = excluded
         self._changes = changes
         self._on_change = on_change
         self._interests: list[Interest] = []
@@ -98,7 +98,7 @@ class GlobScan:
         for interest in (*self._interests, *self.slow):
             self._changes.cancel(interest)
 
-    def _told(self, _: str) -> None:
+    def _note_change(self, _: str) -> None:
         self._on_change()
 
     def _walk(self, start: _PartialMatch, seen: NameRecorder) -> None:
@@ -128,7 +128,7 @@ class GlobScan:
         self._passed_by = [way for way in self._passed_by if self._leads_out(way, done)]
 
     def _step(self, way: _PartialMatch, seen: NameRecorder) -> Iterator[_PartialMatch]:
-        if not way.rest or way.path in self._apart:
+        if not way.rest or way.path in self._excluded:
             return
         part, after = way.rest[0], way.rest[1:]
         name = literal_name(part)
@@ -161,7 +161,7 @@ class GlobScan:
         links = (*way.links, *led_to.links)
         if led_to.is_closed:
             self._close_off(led_to.existing, links, seen)
-        elif led_to.kind is PathKind.DIRECTORY and not self._is_apart(led_to.real):
+        elif led_to.kind is PathKind.DIRECTORY and not self._is_excluded(led_to.real):
             yield replace(way, path=led_to.real, links=links)
 
     @contextlib.contextmanager
@@ -187,10 +187,10 @@ class GlobScan:
     def _leads_out(self, way: _PartialMatch, done: Container[tuple[str, tuple[str, ...]]]) -> bool:
         """Return whether a link leads to a directory that was not visited otherwise."""
         real = os.path.realpath(way.path)
-        return (real, way.rest) not in done and not self._is_apart(real)
+        return (real, way.rest) not in done and not self._is_excluded(real)
 
-    def _is_apart(self, path: str) -> bool:
-        return any(is_below(path, apart) for apart in self._apart)
+    def _is_excluded(self, path: str) -> bool:
+        return any(is_below(path, excluded) for excluded in self._excluded)
 
     def _entries(
         self, way: _PartialMatch, pattern: re.Pattern[str] | None, seen: NameRecorder
@@ -214,7 +214,7 @@ class GlobScan:
                 data={"pattern": self.pattern},
             )
         try:
-            interest = self._changes.register(path, _matters(pattern), self._told)
+            interest = self._changes.register(path, _matters(pattern), self._note_change)
             (self.slow if interest.slow else self._interests).append(interest)
             with os.scandir(path) as entries:
                 if pattern is None:

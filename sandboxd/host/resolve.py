@@ -66,38 +66,38 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
             rest = os.path.normpath("/".join([at, name, *reversed(todo)]))
             return ResolvedPath(rest, None, at, tuple(links), OF_A_PROCESS)
         names.visit(at, name)
-        here = at + name if at == "/" else f"{at}/{name}"
+        entry = at + name if at == "/" else f"{at}/{name}"
         try:
-            state = os.lstat(here)
-            target = os.readlink(here) if stat.S_ISLNK(state.st_mode) else ""
+            state = os.lstat(entry)
+            target = os.readlink(entry) if stat.S_ISLNK(state.st_mode) else ""
         except ValueError:
-            return ResolvedPath(here, None, at, tuple(links), "no name holds a zero byte")
+            return ResolvedPath(entry, None, at, tuple(links), "no name holds a zero byte")
         except OSError as error:
-            rest = os.path.normpath("/".join([here, *reversed(todo)]))
+            rest = os.path.normpath("/".join([entry, *reversed(todo)]))
             if error.errno == errno.EACCES:
                 closed = _obstacle(at, names) or PathObstacle.OWN  # opened at this moment, with its content unseen
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error))
-            names.absent(here)
+            names.absent(entry)
             return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if stat.S_ISLNK(state.st_mode):
-            links.append(Symlink(here, target))
+            links.append(Symlink(entry, target))
             if len(links) > MAX_LINKS:
-                return ResolvedPath(here, None, at, tuple(links), "a loop of symlinks")
+                return ResolvedPath(entry, None, at, tuple(links), "a loop of symlinks")
             todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
             if target.startswith("/"):
                 at = "/"
             kind = PathKind.DIRECTORY
             continue
-        if state.st_mode & stat.S_ISVTX and is_placeholder(here, state):
-            names.absent(here)
-            rest = os.path.normpath("/".join([here, *reversed(todo)]))
+        if state.st_mode & stat.S_ISVTX and is_placeholder(entry, state):
+            names.absent(entry)
+            rest = os.path.normpath("/".join([entry, *reversed(todo)]))
             return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if todo and not stat.S_ISDIR(state.st_mode):
-            problem = f"{here} is not a directory"
-            return ResolvedPath(here, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)
-        at, kind, hard_links = here, kind_of(state.st_mode), state.st_nlink
+            problem = f"{entry} is not a directory"
+            return ResolvedPath(entry, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)
+        at, kind, hard_links = entry, kind_of(state.st_mode), state.st_nlink
     return ResolvedPath(at, kind, at, tuple(links), "", hard_links if kind is PathKind.FILE else 1)
 
 

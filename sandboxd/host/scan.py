@@ -37,16 +37,16 @@ class ScanTarget:
     tails: dict[str, tuple[str, ...]]
     """By the first part of a longer name: the parts looked for below it."""
     skipped: frozenset[str]
-    apart: frozenset[str]
+    excluded: frozenset[str]
 
     @classmethod
-    def of(cls, names: tuple[str, ...], skipped: frozenset[str], apart: tuple[str, ...]) -> ScanTarget:
+    def of(cls, names: tuple[str, ...], skipped: frozenset[str], excluded: tuple[str, ...]) -> ScanTarget:
         tails: dict[str, tuple[str, ...]] = {}
         for name in names:
             first, _, rest = name.partition("/")
             if rest:
                 tails[first] = (*tails.get(first, ()), rest)
-        return cls(frozenset(name for name in names if "/" not in name), tails, skipped, frozenset(apart))
+        return cls(frozenset(name for name in names if "/" not in name), tails, skipped, frozenset(excluded))
 
 
 @dataclass(slots=True)
@@ -220,7 +220,7 @@ class TreeScan:
                     and name != ".git"
                     and (deeper or name in wanted.tails)
                     and name not in wanted.skipped
-                    and _join(path, name) not in wanted.apart
+                    and _join(path, name) not in wanted.excluded
                 ):
                     below.append(name)
         record.names = tuple(sorted(names))

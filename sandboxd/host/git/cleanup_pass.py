@@ -42,9 +42,9 @@ LEAST_SECONDS = 0.05
 class _Unchanged(IntEnum):
     """The extent that no command has changed, from nothing to all directories above."""
 
-    CHANGED = 0
-    STANDS = 1
-    STANDS_ABOVE = 2
+    NOTHING = 0
+    ENTRY = 1
+    PATH = 2
 
 
 class CleanupPass:
@@ -85,13 +85,13 @@ class CleanupPass:
 
     def go_on(self, rests: dict[str, Rest]) -> Neutralised:
         """Search a part of an earlier pass's rest, and take it out of `rests`."""
-        apart, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
+        excluded, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
         try:
             for place, rest in list(rests.items()):
                 index, lock = self._memory.index_of(place)
                 with lock:
                     self._index = index
-                    for path, directory in index.go_on(rest, apart, Budget(until, MOST_DIRECTORIES, self._open_up)):
+                    for path, directory in index.go_on(rest, excluded, Budget(until, MOST_DIRECTORIES, self._open_up)):
                         self._visit(path, directory)
                     self._failed, unseen = self._failed or index.failed, unseen or index.unseen
                 if not rest:
@@ -107,21 +107,21 @@ class CleanupPass:
 
     def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
         """Search the places; return why something was not seen, else empty."""
-        apart = frozenset(self._territory.apart)
+        excluded = frozenset(self._territory.apart)
         end = Deadline.after(seconds)
         # an equal share of time each, so that a large place leaves some for the others; then the remainder
         unfinished = []
         for number, place in enumerate(places):
-            if self._walk_one(place, apart, end.share(len(places) - number, LEAST_SECONDS)):
+            if self._walk_one(place, excluded, end.share(len(places) - number, LEAST_SECONDS)):
                 unfinished.append(place)
-        why = [self._walk_one(place, apart, end, again=True) for place in unfinished]
+        why = [self._walk_one(place, excluded, end, again=True) for place in unfinished]
         return next(filter(None, why), "")
 
-    def _walk_one(self, place: str, apart: frozenset[str], until: Deadline, *, again: bool = False) -> str:
+    def _walk_one(self, place: str, excluded: frozenset[str], until: Deadline, *, again: bool = False) -> str:
         index, lock = self._memory.index_of(place)
         with lock:
             self._index = index
-            for path, directory in index.look(apart, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
+            for path, directory in index.look(excluded, Budget(until, MOST_DIRECTORIES, self._open_up), again=again):
                 self._visit(path, directory)
             self._failed = self._failed or index.failed
             if index.unseen:
@@ -162,14 +162,14 @@ class CleanupPass:
 
     def _visit_one(self, path: str, holds: Holds) -> None:
         if holds & Holds.DOT_GIT:
-            self._pointer(path)
+            self._judge_pointer(path)
         whole = bool(holds & Holds.COMMONDIR) or Holds.OBJECTS | Holds.REFS in holds
         if holds & Holds.HEAD and (whole or os.path.basename(path).lower() == ".git"):
             self._judge(path)
         if holds & Holds.LINK:
-            self._links_to_modules(path)
+            self._clean_module_links(path)
 
-    def _links_to_modules(self, directory: str) -> None:
+    def _clean_module_links(self, directory: str) -> None:
         """Move aside links by which git would reach git directories of submodules."""
         if not self._changes or not self._could_write(directory):
             return
@@ -177,7 +177,7 @@ class CleanupPass:
             if not self._is_quiet_link(link):
                 self._moved += git_directory_cleanup.move(*os.path.split(link))
 
-    def _pointer(self, work_tree: str) -> None:
+    def _judge_pointer(self, work_tree: str) -> None:
         """Judge the targets of the `.git` of a directory."""
         entry = os.path.join(work_tree, ".git")
         try:
@@ -187,20 +187,20 @@ class CleanupPass:
         if stat.S_ISDIR(state.st_mode):
             self._judge(entry)  # also without a HEAD: `git init` would make a repository of it
             return
-        fresh = not self._was_made_quietly(entry, _Unchanged.STANDS)
+        fresh = not self._was_made_quietly(entry, _Unchanged.ENTRY)
         if fresh and self._changes and depends_on_process(work_tree):
             self._moved += git_directory_cleanup.move(work_tree, ".git")
             return
         for target in pointers_of(work_tree):
             whole = os.path.lexists(os.path.join(target, "HEAD"))
-            came = not whole or self._came_along(git_directory_cleanup.common_of(target) or target)
+            came = not whole or self._is_from_checkout(git_directory_cleanup.common_of(target) or target)
             if came and fresh and self._changes:
                 self._moved += git_directory_cleanup.move(work_tree, ".git")
                 return
             if whole:
                 self._judge(target, work_tree, fresh=fresh)
 
-    def _came_along(self, git_dir: str) -> bool:
+    def _is_from_checkout(self, git_dir: str) -> bool:
         """Return whether a checkout may have brought a git directory that runs something.
 
         It lies in a working tree, has another name than `.git`, which git never checks out, and no person's `.git`
@@ -213,11 +213,11 @@ class CleanupPass:
             if above == "/":
                 return False
             above = os.path.dirname(above)
-        if self._was_made_quietly(entry, _Unchanged.STANDS) and git_dir in pointers_of(above):
+        if self._was_made_quietly(entry, _Unchanged.ENTRY) and git_dir in pointers_of(above):
             return False
-        way = self._way_to(git_dir)
+        unchanged = self._unchanged_at(git_dir)
         return git_dir in self._known or not all(
-            self._is_planted(one, way) for one in git_directory_cleanup.obeyed_items(git_dir)
+            self._is_planted(one, unchanged) for one in git_directory_cleanup.obeyed_items(git_dir)
         )
 
     def _judge(self, git_dir: str, work_tree: str = "", *, fresh: bool = False) -> None:
@@ -231,53 +231,53 @@ class CleanupPass:
             return
         if not closed and not os.access(git_dir, os.X_OK):
             self._open_up(git_dir)
-        way = _Unchanged.CHANGED if fresh else self._way_to(git_dir)
-        leads = git_directory_cleanup.common_of(git_dir)
-        common_is_new = bool(leads) and self._is_planted(os.path.join(git_dir, "commondir"), way)
+        unchanged = _Unchanged.NOTHING if fresh else self._unchanged_at(git_dir)
+        common = git_directory_cleanup.common_of(git_dir)
+        common_is_new = bool(common) and self._is_planted(os.path.join(git_dir, "commondir"), unchanged)
         if not closed:
-            self._clean(git_dir, way)
-        if leads and leads != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
-            self._judge(leads, work_tree, fresh=fresh or common_is_new)
+            self._clean(git_dir, unchanged)
+        if common and common != git_dir and os.path.lexists(os.path.join(git_dir, "commondir")):
+            self._judge(common, work_tree, fresh=fresh or common_is_new)
         # targets of a protected one may be relative to the working tree that leads to it
-        self._clean_obeyed(git_dir, work_tree, way)
+        self._clean_obeyed(git_dir, work_tree, unchanged)
         self._remember(git_dir, work_tree, fresh=fresh)
 
-    def _clean(self, git_dir: str, way: _Unchanged) -> None:
-        moved, failed = git_directory_cleanup.make_harmless(git_dir, lambda path: self._is_planted(path, way))
+    def _clean(self, git_dir: str, unchanged: _Unchanged) -> None:
+        moved, failed = git_directory_cleanup.make_harmless(git_dir, lambda path: self._is_planted(path, unchanged))
         self._moved += moved
         self._failed = failed or self._failed
 
-    def _clean_obeyed(self, git_dir: str, work_tree: str, way: _Unchanged) -> None:
+    def _clean_obeyed(self, git_dir: str, work_tree: str, unchanged: _Unchanged) -> None:
         try:
-            for obeyed in obeyed_by(git_dir, self._user_configuration, work_tree):
-                leads = obeyed.resolved
-                if not self._could_write(leads.real) or leads.problem == OF_A_PROCESS:
-                    self._clean_links(leads)
-                elif leads.kind is not None:
-                    there = min(way, self._way_along(leads))
+            for config_target in obeyed_by(git_dir, self._user_configuration, work_tree):
+                target = config_target.resolved
+                if not self._could_write(target.real) or target.problem == OF_A_PROCESS:
+                    self._clean_links(target)
+                elif target.kind is not None:
+                    extent = min(unchanged, self._unchanged_along(target))
                     self._moved += git_directory_cleanup.make_obeyed_harmless(
-                        obeyed, partial(self._is_planted, way=there)
+                        config_target, partial(self._is_planted, unchanged=extent)
                     )
         except (OSError, PolicyError) as error:
             self._failed = error
 
-    def _clean_links(self, leads: ResolvedPath) -> None:
+    def _clean_links(self, target: ResolvedPath) -> None:
         """Move a command's link aside when its target is out of the command's reach."""
-        for link in leads.links:
+        for link in target.links:
             if self._could_write(link.path) and not self._is_quiet_link(link.path):
                 self._moved += git_directory_cleanup.move(*os.path.split(link.path))
                 return
 
-    def _way_along(self, resolved: ResolvedPath) -> _Unchanged:
-        """Return how much is unchanged on the way to the target of a configuration."""
-        way = self._way_to(os.path.dirname(resolved.real))
-        whole = way is _Unchanged.STANDS_ABOVE and all(self._is_quiet_link(link.path) for link in resolved.links)
-        return way if whole else _Unchanged.CHANGED
+    def _unchanged_along(self, resolved: ResolvedPath) -> _Unchanged:
+        """Return how much is unchanged on the path to the target of a configuration."""
+        unchanged = self._unchanged_at(os.path.dirname(resolved.real))
+        whole = unchanged is _Unchanged.PATH and all(self._is_quiet_link(link.path) for link in resolved.links)
+        return unchanged if whole else _Unchanged.NOTHING
 
     def _is_quiet_link(self, path: str) -> bool:
-        return self._way_to(os.path.dirname(path)) is _Unchanged.STANDS_ABOVE and self._was_made_quietly(path)
+        return self._unchanged_at(os.path.dirname(path)) is _Unchanged.PATH and self._was_made_quietly(path)
 
-    def _is_planted(self, path: str, way: _Unchanged) -> bool:
+    def _is_planted(self, path: str, unchanged: _Unchanged) -> bool:
         signature = signature_of(path)
         if not signature or self._memory.is_admitted(path, signature):
             return False
@@ -285,54 +285,56 @@ class CleanupPass:
             return True
         # an earlier daemon has cleaned up after its own commands
         return not all(
-            (way is _Unchanged.STANDS_ABOVE and moment < self._since)
-            or (way and self._memory.busy.was_quiet(moment, path, self._from(way)))
+            (unchanged is _Unchanged.PATH and moment < self._since)
+            or (unchanged and self._memory.busy.was_quiet(moment, path, self._other_sources(unchanged)))
             for moment in signature[2::5]
         )
 
-    def _was_made_quietly(self, path: str, way: _Unchanged = _Unchanged.STANDS_ABOVE) -> bool:
+    def _was_made_quietly(self, path: str, unchanged: _Unchanged = _Unchanged.PATH) -> bool:
         try:
             moment = os.lstat(path).st_ctime_ns
-            return moment < self._since or self._memory.busy.was_quiet(moment, path, self._from(way))
+            return moment < self._since or self._memory.busy.was_quiet(moment, path, self._other_sources(unchanged))
         except OSError:
             return False
 
     def _remember(self, git_dir: str, work_tree: str, *, fresh: bool) -> None:
         """Admit what no command can have left, or what is harmless and beyond change."""
-        way = _Unchanged.CHANGED if fresh else self._way_to(git_dir)
-        ways = dict.fromkeys(git_directory_cleanup.obeyed_items(git_dir), way)
+        unchanged = _Unchanged.NOTHING if fresh else self._unchanged_at(git_dir)
+        extents = dict.fromkeys(git_directory_cleanup.obeyed_items(git_dir), unchanged)
         try:
-            for obeyed in obeyed_by(git_dir, self._user_configuration, work_tree):
-                real, there = obeyed.resolved.real, min(way, self._way_along(obeyed.resolved))
-                ways.update(dict.fromkeys(git_directory_cleanup.hooks_in(real) if obeyed.directory else [real], there))
+            for target in obeyed_by(git_dir, self._user_configuration, work_tree):
+                real, extent = target.resolved.real, min(unchanged, self._unchanged_along(target.resolved))
+                extents.update(
+                    dict.fromkeys(git_directory_cleanup.hooks_in(real) if target.directory else [real], extent)
+                )
         except PolicyError as error:
             self._failed = error
-        found = {path: signature_of(path) for path in ways}
+        found = {path: signature_of(path) for path in extents}
         for path, signature in found.items():
             certain = self._failed is None and self._memory.busy.runs_alone(path, self._territory)
-            if signature and (certain or not self._is_planted(path, ways[path])):
+            if signature and (certain or not self._is_planted(path, extents[path])):
                 self._memory.admit(path, signature)
-        leads = git_directory_cleanup.common_of(git_dir)
-        if not self._changes and leads and leads != git_dir:
-            self._judge(leads, work_tree)
+        common = git_directory_cleanup.common_of(git_dir)
+        if not self._changes and common and common != git_dir:
+            self._judge(common, work_tree)
 
-    def _way_to(self, directory: str) -> _Unchanged:
+    def _unchanged_at(self, directory: str) -> _Unchanged:
         """Return how much at and above a directory is older than all running commands."""
         index = self._index
         if index is None or not index.keeps_times or not self._is_settled(directory):
-            return _Unchanged.CHANGED
+            return _Unchanged.NOTHING
         lowest = directory
         while directory not in ("/", *self._territory.places):
             record = index.get(directory)
             seen_before = record is not None and record.first < index.number
             if not seen_before and not self._is_settled(directory):
-                return _Unchanged.STANDS if self._was_made_quietly(lowest, _Unchanged.STANDS) else _Unchanged.CHANGED
+                return _Unchanged.ENTRY if self._was_made_quietly(lowest, _Unchanged.ENTRY) else _Unchanged.NOTHING
             directory = os.path.dirname(directory)
-        return _Unchanged.STANDS_ABOVE
+        return _Unchanged.PATH
 
-    def _from(self, way: _Unchanged) -> frozenset[str]:
+    def _other_sources(self, unchanged: _Unchanged) -> frozenset[str]:
         """Return the other places from which a command may have moved what is at a path."""
-        if way is _Unchanged.STANDS_ABOVE:
+        if unchanged is _Unchanged.PATH:
             return frozenset()
         if self._moved_from is None:
             self._moved_from = self._memory.busy.connected(self._territory.places)
@@ -354,7 +356,7 @@ class CleanupPass:
             for target in self._leads_from(git_dir):
                 if self._until.is_over():
                     break
-                self._pointer(target)
+                self._judge_pointer(target)
                 if os.path.lexists(os.path.join(target, "HEAD")):
                     self._judge(target, fresh=True)
                     todo.append(target)

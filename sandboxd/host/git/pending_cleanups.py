@@ -16,7 +16,7 @@ from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Neutralised, Territory
 
 CouldWrite = Callable[[str], bool]
-Tell = Callable[[Territory, Neutralised], None]
+Report = Callable[[Territory, Neutralised], None]
 """The receiver of the result of a pending clean-up."""
 
 Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -41,25 +41,25 @@ class PendingCleanups:
         look: Callable[[str, CouldWrite], Awaitable[Neutralised]],
         resume: Callable[[str, Territory], None],
         settled: Callable[[str], None],
-        tell: Tell,
+        report: Report,
     ) -> None:
         self._look = look
         self._resume = resume
         self._settled = settled
-        self._tell = tell
-        self._owed: dict[Where, _PendingCleanup] = {}
+        self._report = report
+        self._pending: dict[Where, _PendingCleanup] = {}
         self._under_way: dict[Where, asyncio.Task[None]] = {}
         self._awaiting: dict[str, asyncio.Task[None]] = {}
         self._all: asyncio.Task[None] | None = None
 
     def add(self, launch_id: str, territory: Territory, could_write: CouldWrite) -> None:
         where = where_of(territory)
-        before = self._owed.get(where)
+        before = self._pending.get(where)
         if before is None:
-            self._owed[where] = _PendingCleanup(launch_id, territory, could_write)
+            self._pending[where] = _PendingCleanup(launch_id, territory, could_write)
         elif launch_id != before.launch_id:
             first = min(before, _PendingCleanup(launch_id, territory, anywhere), key=lambda one: one.territory.since)
-            self._owed[where] = _PendingCleanup(first.launch_id, first.territory, anywhere)
+            self._pending[where] = _PendingCleanup(first.launch_id, first.territory, anywhere)
             self._settled(launch_id if first is before else before.launch_id)
 
     def await_end(self, started: StartedLaunch) -> None:
@@ -85,17 +85,17 @@ class PendingCleanups:
 
     async def make_up(self, places: tuple[str, ...]) -> None:
         """Run the pending clean-ups of these places. A failed one stays pending."""
-        for where in [where for where in self._owed if _meet(where[0], places)]:
+        for where in [where for where in self._pending if _meet(where[0], places)]:
             await self._make_up_one(where)
 
     async def _make_up_all(self) -> None:
-        for where in list(self._owed):
+        for where in list(self._pending):
             await self._make_up_one(where)
 
     async def _make_up_one(self, where: Where) -> None:
         task = self._under_way.get(where)
         if task is None:
-            if where not in self._owed:
+            if where not in self._pending:
                 return
             task = asyncio.get_running_loop().create_task(self._look_again(where), name="owed-look")
             self._under_way[where] = task
@@ -103,26 +103,26 @@ class PendingCleanups:
         await asyncio.shield(task)
 
     async def _look_again(self, where: Where) -> None:
-        owed = self._owed.pop(where)
-        self._resume(owed.launch_id, owed.territory)
-        self._tell(owed.territory, await self._looked(owed.launch_id, owed.could_write))
+        pending = self._pending.pop(where)
+        self._resume(pending.launch_id, pending.territory)
+        self._report(pending.territory, await self._run(pending.launch_id, pending.could_write))
 
-    async def _looked(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
+    async def _run(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         try:
             return await self._look(launch_id, could_write)
-        except Exception as error:  # it is pending again, and only `tell` reports it
+        except Exception as error:  # it is pending again, and only `report` shows it
             return Neutralised(failed=error)
 
     async def _when_ended(self, started: StartedLaunch) -> None:
         with suppress(OSError):
             await _end_of(started)
-        self._tell(started.territory, await self._looked(started.launch_id, anywhere))
+        self._report(started.territory, await self._run(started.launch_id, anywhere))
 
 
-def made_up(log: Callable[..., object]) -> Tell:
-    """Return a `Tell` that writes the result to the log."""
+def log_results(log: Callable[..., object]) -> Report:
+    """Return a `Report` that writes the result to the log."""
 
-    def tell(territory: Territory, found: Neutralised) -> None:
+    def report(territory: Territory, found: Neutralised) -> None:
         for path in found.moved:
             log("moved aside what an earlier command has left in a repository", path=path)
         if found.failed is not None or found.unseen:
@@ -130,7 +130,7 @@ def made_up(log: Callable[..., object]) -> Tell:
             error = str(found.failed or found.unseen)
             log("cannot search all that an earlier command has left", place=place, error=error)
 
-    return tell
+    return report
 
 
 async def _end_of(started: StartedLaunch) -> None:

@@ -22,7 +22,7 @@ from sandboxd.errors import HostError
 from sandboxd.host.git.cleanup_memory import CleanupMemory
 from sandboxd.host.git.cleanup_pass import CleanupPass
 from sandboxd.host.git.launch_journal import LaunchJournal, StartedLaunch, started_at
-from sandboxd.host.git.pending_cleanups import CouldWrite, PendingCleanups, Tell
+from sandboxd.host.git.pending_cleanups import CouldWrite, PendingCleanups, Report
 from sandboxd.host.git.unfinished_cleanups import UnfinishedCleanup, UnfinishedCleanups
 from sandboxd.host.watch.directory_index import Rest
 from sandboxd.plan.host_facts import Neutralised, Territory
@@ -38,11 +38,11 @@ class RepositoryCleanup:
     incomplete one goes to `unfinished_cleanups.py`.
     """
 
-    def __init__(self, journal: LaunchJournal | None = None, tell: Tell = lambda territory, found: None) -> None:
-        """Set `tell` as receiver of the results of pending and unfinished clean-ups."""
+    def __init__(self, journal: LaunchJournal | None = None, report: Report = lambda territory, found: None) -> None:
+        """Set `report` as receiver of the results of pending and unfinished clean-ups."""
         self._journal = journal
-        self.owed = PendingCleanups(self.look, self.resume, self._settled, tell)
-        self.rests = UnfinishedCleanups(self._look_on, self._settled, self.owed.add, tell)
+        self.pending = PendingCleanups(self.look, self.resume, self._settled, report)
+        self.unfinished = UnfinishedCleanups(self._look_on, self._settled, self.pending.add, report)
         self._memory = CleanupMemory()
         self._busy = self._memory.busy
         self._sessions: dict[str, _SessionCleanups] = {}
@@ -55,7 +55,7 @@ class RepositoryCleanup:
         One at a time, since a command that starts meanwhile could add some. Pending clean-ups of these places come
         first.
         """
-        await self.owed.make_up(territory.places)
+        await self.pending.make_up(territory.places)
         async with self._beginning:
             new = [place for place in territory.places if not self._memory.has_index(place)]
             if new:
@@ -73,12 +73,12 @@ class RepositoryCleanup:
         left = [] if self._journal is None else await asyncio.to_thread(self._journal.take_over)
         for one in left:
             if one.launch_id not in resumed:
-                self.owed.await_end(one)
-        self.owed.begin()
+                self.pending.await_end(one)
+        self.pending.begin()
 
     async def aclose(self) -> None:
-        await self.owed.aclose()
-        await self.rests.aclose()
+        await self.pending.aclose()
+        await self.unfinished.aclose()
         if self._journal is not None:
             self._journal.close()
 
@@ -125,9 +125,9 @@ class RepositoryCleanup:
                     return found
         finally:
             if found.failed is not None:
-                self.owed.add(launch_id, territory, could_write)
+                self.pending.add(launch_id, territory, could_write)
             elif found.unseen:
-                self.rests.add(launch_id, territory, could_write, rests)
+                self.unfinished.add(launch_id, territory, could_write, rests)
             else:
                 self._settled(launch_id)
             turn.waiting -= 1

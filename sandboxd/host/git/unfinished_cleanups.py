@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from sandboxd.host.git.pending_cleanups import CouldWrite, Tell, Where, anywhere, where_of
+from sandboxd.host.git.pending_cleanups import CouldWrite, Report, Where, anywhere, where_of
 from sandboxd.host.watch.directory_index import Rest
 from sandboxd.plan.host_facts import Neutralised, Territory
 
@@ -40,7 +40,7 @@ class UnfinishedCleanups:
     """The queue of unfinished clean-ups.
 
     `look_on` searches one part. `settled` is called for commands that are done, `failed` for one that needs a whole
-    clean-up, `tell` with the result.
+    clean-up, `report` with the result.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class UnfinishedCleanups:
         look_on: Callable[[UnfinishedCleanup], Awaitable[Neutralised]],
         settled: Callable[[str], None],
         failed: Callable[[str, Territory, CouldWrite], None],
-        tell: Tell,
+        report: Report,
     ) -> None:
         self._look_on = look_on
         self._settled = settled
         self._failed = failed
-        self._tell = tell
+        self._report = report
         self._waiting: dict[Where, UnfinishedCleanup] = {}
         self._under_way: dict[Where, UnfinishedCleanup] = {}
         """One at most."""
@@ -109,12 +109,12 @@ class UnfinishedCleanups:
             rest = self._under_way[where] = self._waiting.pop(where)
             try:
                 await self._look_at(rest)
-            except Exception as error:  # a whole clean-up is pending, and only `tell` reports it
+            except Exception as error:  # a whole clean-up is pending, and only `report` shows it
                 self._failed(rest.launch_id, rest.territory, rest.could_write)
-                self._tell(rest.territory, Neutralised(tuple(rest.moved), error))
+                self._report(rest.territory, Neutralised(tuple(rest.moved), error))
             else:
                 self._settled(rest.launch_id)
-                self._tell(rest.territory, Neutralised(tuple(rest.moved), unseen=rest.unseen))
+                self._report(rest.territory, Neutralised(tuple(rest.moved), unseen=rest.unseen))
             finally:
                 self._under_way.clear()
 

@@ -191,16 +191,16 @@ class Changes:
 
     def poll(self) -> None:
         """Report the changes since the last call, but for slow registrations."""
-        told: list[Interest] = []
+        changed: list[Interest] = []
         with self._lock:
             if self._inotify is not None:
                 for event in self._inotify.read():
-                    told += self._concerned(event)
-            told += [interest for interest in self._by_times if not interest.slow and _differs(interest)]
+                    changed += self._concerned(event)
+            changed += [interest for interest in self._by_times if not interest.slow and _differs(interest)]
             if self._mounts_poll.poll(0):
                 self._remote = _remote_devices(self._mounts)
-                told += self._everyone()
-        for interest in told:
+                changed += self._everyone()
+        for interest in changed:
             interest.on_change(interest.directory)
 
     def compare(self, interests: Iterable[Interest]) -> None:

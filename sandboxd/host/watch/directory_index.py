@@ -143,8 +143,8 @@ class DirectoryIndex:
         except OSError:
             return False
 
-    def look(self, apart: frozenset[str], budget: Budget, *, again: bool = False) -> Iterator[tuple[str, Directory]]:
-        """Yield each directory, shallow ones first, without entering those in `apart`.
+    def look(self, excluded: frozenset[str], budget: Budget, *, again: bool = False) -> Iterator[tuple[str, Directory]]:
+        """Yield each directory, shallow ones first, without entering those in `excluded`.
 
         Ends early when the budget is used up. The same scan can then be made `again`, and the next one continues it.
         """
@@ -154,7 +154,7 @@ class DirectoryIndex:
             self.number += 1
         self.unseen, self.failed = "", None
         self._place()
-        apart = frozenset(path for path in apart if path.startswith(self.root))
+        excluded = frozenset(path for path in excluded if path.startswith(self.root))
         self.rest = todo = deque([("", iter((self.root,)))])
         while todo:
             above, names = todo[0]
@@ -163,7 +163,7 @@ class DirectoryIndex:
                 todo.popleft()
                 continue
             path = above + name
-            if above and path in apart:
+            if above and path in excluded:
                 continue
             if len(records) >= budget.directories:
                 self.unseen = f"{self.root} has more than {budget.directories:,} directories"
@@ -185,7 +185,7 @@ class DirectoryIndex:
         if self.unseen:
             self._not_reached = {path: record for path, record in before.items() if path not in records}
 
-    def go_on(self, rest: Rest, apart: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
+    def go_on(self, rest: Rest, excluded: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
         """Continue an earlier scan from `rest` within the budget, deep directories first."""
         self.unseen, self.failed = "", None
         self._place()
@@ -196,7 +196,7 @@ class DirectoryIndex:
                 rest.pop()
                 continue
             path = above + name
-            if path in apart:
+            if path in excluded:
                 continue
             before = self._records.get(path) or self._not_reached.get(path)
             try:

@@ -46,7 +46,7 @@ class NameWatch:
             self._contents.add(directory)
         matters = _NameFilter(directory, self._names, self._absent)
         with contextlib.suppress(OSError):  # gone or unreadable: its own parent is watched as well
-            interest = self._changes.register(directory, matters, self._told, contents=contents)
+            interest = self._changes.register(directory, matters, self._note_change, contents=contents)
             self._keep(interest)
             if contents:
                 self._read[directory] = interest
@@ -67,9 +67,9 @@ class NameWatch:
             return
         self._accessed.add(directory)
         with contextlib.suppress(OSError):
-            self._keep(self._changes.register(directory, _no_name, self._told, attributes=True))
+            self._keep(self._changes.register(directory, _no_name, self._note_change, attributes=True))
 
-    def _told(self, _: str) -> None:
+    def _note_change(self, _: str) -> None:
         self._on_change()
 
     def _keep(self, interest: Interest) -> None:

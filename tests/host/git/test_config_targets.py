@@ -19,11 +19,11 @@ TEXTS = (
     '[core]\nhooksPath = "a;b#c" d\nhooksPath = "  a"  "b  "\nhooksPath = a\\"b\\\\c\\td\n',
     "[core]\nhooksPath = ho\\\nok\nhooksPath = ho\\\n  ok \\\n  ; no\n",
     "[core]\n; hooksPath = a \\\nhooksPath = b\n# x\n\n\n",
-    "[core]\nhooksPath =\nhooksPath = \"\"\n",
+    '[core]\nhooksPath =\nhooksPath = ""\n',
     '[includeIf "gitdir:~/a=b/"]\npath = x\n[include "a\\"b\\\\c"] path = y\n[include.Sub]\npath = z\n',
     "\ufeff[include]\r\npath = a\r\npath = b\\\r\nc\r\n",
     "[include]\n \tpath\t=\tx\t\n",
-    "[remote \"a]b\"] url = x\n[x]\na-b1 = 1",
+    '[remote "a]b"] url = x\n[x]\na-b1 = 1',
 )
 
 

@@ -52,7 +52,7 @@ class Looks:
 
     def __init__(self, top: Path) -> None:
         self.told: list[Neutralised] = []
-        self.repositories = RepositoryCleanup(tell=lambda _, found: self.told.append(found))
+        self.repositories = RepositoryCleanup(report=lambda _, found: self.told.append(found))
         self.temporary, self.work = top / "tmp", top / "work"
         for path in (self.temporary, self.work):
             path.mkdir()
@@ -210,7 +210,7 @@ async def test_what_was_not_seen_is_not_excused_by_its_age(looks: Looks, monkeyp
     with monkeypatch.context() as limited:
         limited.setattr(cleanup_pass, "MOST_DIRECTORIES", 200)
         assert (await looks.end(command)).unseen and is_trap(path)
-    await looks.repositories.rests.aclose()
+    await looks.repositories.unfinished.aclose()
     command = await looks.begin()
     assert len((await looks.end(command)).moved) == 2 and not is_trap(path)
 
@@ -221,7 +221,7 @@ def wide(path: Path, count: int = 300) -> None:
 
 
 async def nothing_is_owed(looks: Looks) -> None:
-    await wait_until_async(lambda: not looks.repositories.rests.is_busy, "nothing is owed")
+    await wait_until_async(lambda: not looks.repositories.unfinished.is_busy, "nothing is owed")
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ MAX_INFO = 4096
 
 
 class InitPidReader:
-    """The reader of `--info-fd`; calls `told` with the init pid, or `failed`, once."""
+    """The reader of `--info-fd`; calls `on_pid` with the init pid, or `failed`, once."""
 
-    def __init__(self, pipe: int, told: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, pipe: int, on_pid: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self._pipe = pipe
-        self._told = told
+        self._on_pid = on_pid
         self._failed = failed
         self._text = b""
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class InitPidReader:
             return
         self.close()
         if pid is not None:
-            self._told(pid)
+            self._on_pid(pid)
 
     def pause(self) -> None:
         """Stop reading."""

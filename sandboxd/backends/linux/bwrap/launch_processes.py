@@ -10,19 +10,19 @@ from collections.abc import Callable
 
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
 
-_STRAGGLES_AFTER_S = 0.1
+_ORPHANS_AFTER_S = 0.1
 
 
 class LaunchProcesses:
-    """The pidfds of both; `straggled` receives ended orphans of bubblewrap."""
+    """The pidfds of both; `on_orphans` receives ended orphans of bubblewrap."""
 
-    def __init__(self, bubblewrap: int, pidfd: int, straggled: Callable[[tuple[int, ...]], None]) -> None:
+    def __init__(self, bubblewrap: int, pidfd: int, on_orphans: Callable[[tuple[int, ...]], None]) -> None:
         self.bubblewrap = bubblewrap
         self.pidfd = pidfd
         self.init: int | None = None
         """The init pid."""
         self.init_pidfd = -1
-        self._straggled = straggled
+        self._on_orphans = on_orphans
         self._end_awaited = False
         self._loop = asyncio.get_running_loop()
 
@@ -45,11 +45,11 @@ class LaunchProcesses:
         """End orphans: bubblewrap's end ends process 1, but not a child before it."""
         self._loop.remove_reader(self.pidfd)
         if self.init_pidfd < 0:
-            self._loop.call_later(_STRAGGLES_AFTER_S, self._end_straggler)
+            self._loop.call_later(_ORPHANS_AFTER_S, self._end_orphans)
 
-    def _end_straggler(self) -> None:
+    def _end_orphans(self) -> None:
         if self.pidfd >= 0 and self.init_pidfd < 0 and not self._end_awaited and (pids := end_orphans()):
-            self._straggled(pids)
+            self._on_orphans(pids)
 
     def await_end(self, gone: Callable[[], None]) -> None:
         """Call `gone` when process 1 has ended, or bubblewrap if no process 1 is known."""

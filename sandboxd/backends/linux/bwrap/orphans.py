@@ -28,19 +28,19 @@ def end_orphans() -> tuple[int, ...]:
     Looks through /proc once. A child whose parent has just died and that is not stuck is killed too: the helper in it
     would end for the same reason.
     """
-    return tuple(pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _end_if_straggler(pid))
+    return tuple(pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _end_if_orphan(pid))
 
 
-def _end_if_straggler(pid: int) -> bool:
+def _end_if_orphan(pid: int) -> bool:
     try:
-        if not _is_straggler(pid):
+        if not _is_orphan(pid):
             return False
         pidfd = os.pidfd_open(pid)
     except OSError:  # gone, or another user's
         return False
     try:
         # Check again: another process may have got the number before the pidfd was opened.
-        if _is_straggler(pid):
+        if _is_orphan(pid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             return True
     except OSError:
@@ -50,7 +50,7 @@ def _end_if_straggler(pid: int) -> bool:
     return False
 
 
-def _is_straggler(pid: int) -> bool:
+def _is_orphan(pid: int) -> bool:
     """Raise OSError when the process is gone or its descriptors cannot be read."""
     if not os.readlink(f"/proc/{pid}/fd/4").endswith(_HELPER) or os.readlink(f"/proc/{pid}/exe").endswith(_HELPER):
         return False

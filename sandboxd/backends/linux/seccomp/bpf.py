@@ -100,8 +100,8 @@ class ProgramBuilder:
         key = (opcode, operand, yes, no)
         if key not in self._known:
             yes, no = self._near(yes, spare=1), self._near(no, spare=0)
-            here = len(self._reversed)
-            self._known[key] = self._prepend(Instruction(opcode, operand, here - yes, here - no))
+            position = len(self._reversed)
+            self._known[key] = self._prepend(Instruction(opcode, operand, position - yes, position - no))
         return self._known[key]
 
     def _near(self, target: Label, *, spare: int) -> Label:

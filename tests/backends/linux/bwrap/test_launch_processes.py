@@ -38,11 +38,11 @@ async def pair() -> AsyncIterator[Pair]:
             stack.callback(process.kill)
             started.append(process)
         bubblewrap, init = started
-        straggled: list[str] = []
+        orphans: list[str] = []
         processes = LaunchProcesses(
-            bubblewrap.pid, os.pidfd_open(bubblewrap.pid), lambda pids: straggled.append(str(pids))
+            bubblewrap.pid, os.pidfd_open(bubblewrap.pid), lambda pids: orphans.append(str(pids))
         )
-        made = Pair(processes, bubblewrap, init, straggled)
+        made = Pair(processes, bubblewrap, init, orphans)
         processes.watch()
         yield made
         processes.close()
@@ -89,7 +89,7 @@ async def test_what_bubblewrap_may_have_left_is_looked_for(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, spoken: bool
 ) -> None:
     monkeypatch.setattr(launch_processes, "end_orphans", lambda: (7,))
-    monkeypatch.setattr(launch_processes, "_STRAGGLES_AFTER_S", 0.0)
+    monkeypatch.setattr(launch_processes, "_ORPHANS_AFTER_S", 0.0)
     if spoken:
         pair.processes.heard_from(pair.init.pid)
     pair.bubblewrap.kill()
