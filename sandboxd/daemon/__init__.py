@@ -1,1 +1,1 @@
-"""The daemon: its state, the policies it answers from, reloading, signals and logs."""
+"""The daemon: state, policies, reload, signals and logs."""

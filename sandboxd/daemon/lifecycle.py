@@ -1,8 +1,7 @@
-"""How the daemon lives with its surroundings: signals, the service manager, and the limit of open files.
+"""Signals, service manager, limit of open files, and the end of an idle daemon.
 
-It stays in the foreground and logs to stderr (daemon(7), "new-style daemons"). SIGTERM and SIGINT end it in good order,
-SIGHUP reloads the settings. Nothing here runs on a timer unless the service manager asks for a watchdog: a daemon
-nobody uses does not wake up.
+The daemon stays in the foreground and logs to stderr (daemon(7), "new-style daemons"). SIGTERM and SIGINT end it,
+SIGHUP reloads the settings. An idle daemon has no timer, except for a watchdog or `serve --idle-exit`.
 """
 
 from __future__ import annotations
@@ -19,21 +18,24 @@ from collections.abc import Callable, Iterator, MutableMapping
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TURNS = 10
-"""Of an event loop, from the byte of a signal in its pipe to the call of the handler: three with asyncio's own."""
+"""Turns of the event loop until a signal's handler runs; asyncio needs three."""
 
 
 class StopRequest:
-    """The wish to end, from a signal, the `shutdown` method or the service manager. The first reason is kept."""
+    """Request to end, from a signal, a method or the service manager.
+
+    The first reason is kept.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.reason = ""
         self.grace_s: float | None = None
-        """How long running commands have between TERM and KILL; None for the usual."""
+        """Seconds between TERM and KILL for commands; None for the default."""
         self.restart = False
-        """Whether another daemon goes on with everything."""
+        """True where another daemon continues everything."""
         self.overruled = False
-        """Whether the end was asked for as well, while that was under way."""
+        """True where a request to end came during a restart."""
 
     def __call__(self, reason: str, grace_s: float | None = None, *, restart: bool = False) -> None:
         if not self._event.is_set():
@@ -47,7 +49,7 @@ class StopRequest:
         return self._event.is_set()
 
     async def wait(self) -> str:
-        """Return the reason once there is one."""
+        """Wait for the request and return its reason."""
         await self._event.wait()
         return self.reason
 
@@ -56,9 +58,11 @@ class StopRequest:
 def signals_handled(
     stop: Callable[[str], None], reload: Callable[[], None], goes_on: Callable[[], bool] = bool
 ) -> Iterator[None]:
-    """While the context lasts, SIGTERM and SIGINT ask to stop and SIGHUP to reload. A repeated signal changes nothing:
-    the end is on its way, and a second one must not interrupt the clean-up. When it `goes_on` with another program,
-    `stop` hears of what comes after that too, from outside of any event loop; nothing is reloaded any more."""
+    """Handle SIGTERM and SIGINT as requests to stop, and SIGHUP as a reload.
+
+    A repeated signal must not interrupt the clean-up. When another program continues (`goes_on`), `stop` also gets
+    later signals, from outside of any event loop, and nothing is reloaded.
+    """
     loop = asyncio.get_running_loop()
     actions: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: stop("SIGTERM"),
@@ -67,7 +71,7 @@ def signals_handled(
     }
     for number, action in actions.items():
         loop.add_signal_handler(number, action)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, actions)  # the program before has left them waiting (`restarting`)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, actions)  # the earlier program blocked them (`restarting`)
     try:
         yield
     finally:
@@ -75,43 +79,48 @@ def signals_handled(
         for number in actions:
             loop.remove_signal_handler(number)
             if late and number is signal.SIGHUP:
-                signal.signal(number, lambda *_: None)  # that program reads the settings anyway
+                signal.signal(number, lambda *_: None)  # the next program reads the settings anyway
             elif late:
                 signal.signal(number, lambda received, _: stop(signal.Signals(received).name))
 
 
 async def signals_heard() -> None:
-    """Return when the actions of `signals_handled` have been called for all that came until now. What comes later waits
-    until somebody handles it again, in this program or in the next. asyncio learns of a signal by a byte in a pipe, and
-    what that says is lost with the event loop."""
+    """Wait until the handlers of all signals so far have run.
+
+    asyncio learns of a signal by a byte in a pipe, which is lost with the event loop. Later signals stay blocked until
+    this program or the next handles them.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     for _ in range(_TURNS):
         await asyncio.sleep(0)
 
 
 class ServiceManager:
-    """sd_notify(3): tells the service manager what state we are in. Without $NOTIFY_SOCKET it says nothing."""
+    """Notifications to the service manager, sd_notify(3); none without an address."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
-        # Removed from the environment, so that no child can speak for us.
+        # Removed from the environment, so that no child can notify in the daemon's name.
         self.address = environment.pop("NOTIFY_SOCKET", "")
         self.watchdog_s = _watchdog(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
-        """After how long a silence it takes us for hung, sd_watchdog_enabled(3); None when it does not look."""
+        """Seconds of silence that the manager permits, sd_watchdog_enabled(3)."""
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
 
     def cannot_start(self, reason: str) -> None:
-        """What `systemctl status` and `sandboxd service` then say, also where a user may not read the journal."""
+        """Report why the daemon cannot start, for users who cannot read the journal."""
         self._send(f"STATUS={reason}")
 
     def reloading(self) -> None:
-        """To be followed by `ready`. The time tells the manager which of its requests is being answered."""
+        """Report a reload; `ready` has to follow.
+
+        The time tells the manager which of its requests is answered.
+        """
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading the settings")
 
     def restarting(self, in_another_process: bool) -> None:
-        """For the manager only a process that ends is stopping."""
+        """Report the end of this process. A restart in place is none."""
         if in_another_process:
             self._send("STOPPING=1", "STATUS=handing over to the next daemon")
 
@@ -120,8 +129,10 @@ class ServiceManager:
 
     @contextlib.contextmanager
     def watchdog_fed(self) -> Iterator[None]:
-        """While the context lasts, the event loop says that it turns, twice in the time that the manager allows. Not
-        asked for it is no timer at all. A loop that hangs is ended with SIGABRT: then the log has where it was."""
+        """Notify the manager twice in each period that it allows, while the loop turns.
+
+        The manager ends a hanging loop with SIGABRT, and the log shows its place. Without a watchdog there is no timer.
+        """
         if self.watchdog_s is None or not self.address:
             yield
             return
@@ -144,7 +155,7 @@ class ServiceManager:
         if not self.address:
             return
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
-        # The manager going away is no reason to stop serving.
+        # The daemon also serves without its manager.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.setblocking(False)
             manager.sendto("\n".join(lines).encode(), address)
@@ -156,8 +167,10 @@ def _watchdog(microseconds: str, pid: str) -> float | None:
 
 
 def raise_descriptor_limit() -> int:
-    """Lift the soft limit of open files to the hard one, and return it: a thousand tunnels need some four thousand.
-    Children are not affected, for a client spawns its commands itself."""
+    """Raise the soft limit of open files to the hard one, and return it.
+
+    A thousand tunnels need about four thousand. Commands are children of clients, so theirs does not change.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):

@@ -1,12 +1,10 @@
-"""The log: a pipeline of small steps, each taking a record and returning it; only the last one writes.
+"""Log pipeline: steps that take a record and return it; only the last one writes.
 
-What a log line may hold is decided here and nowhere else:
-- secrets never: values under telling keys, and token-like text in any value, become `[redacted]`;
-- the text of commands only at debug level, for a command line is where people put the secrets nobody can recognise;
-- text that came from inside a sandbox is data: what a terminal or a model would obey is shown as an escape.
+- Secrets never appear: values under telling keys, and token-like text in any value, become `[redacted]`.
+- The text of commands appears only at debug level: a command line may hold secrets that no pattern recognises.
+- In text from inside a sandbox, characters that a terminal or a model would obey are shown as escapes.
 
-A logger is made and handed on (`make_logger`); there is no global configuration. `StandardLogs` takes in what the
-libraries say through `logging`, so that one stream has everything.
+There is no global configuration: `make_logger` makes a logger. `StandardLogs` adds the records of libraries.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def redact_secrets(_logger: WrappedLogger, _method: str, record: EventDict) -> E
 
 
 def hide_commands(_logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
-    """Above debug level a command is only a length."""
+    """Replace commands by their length above debug level."""
     if method == "debug":
         return record
     return {key: _length(value) if key in _COMMAND_KEYS else value for key, value in record.items()}
@@ -59,7 +57,10 @@ def _length(value: object) -> object:
 
 
 def neutralise_text(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
-    """Show control, bidirectional and tag characters as escapes, in keys as in values. Tracebacks keep their lines."""
+    """Show control, bidirectional and tag characters as escapes, also in keys.
+
+    Tracebacks keep their lines.
+    """
     return {neutralise(key): _neutralised(key, value) for key, value in record.items()}
 
 
@@ -82,12 +83,15 @@ STEPS: tuple[Processor, ...] = (
     hide_commands,
     neutralise_text,
 )
-"""What every record goes through before it is dated and written."""
+"""Steps of every record before it gets a time and is written."""
 
 
 def choose_format(asked: str | None, stream: TextIO, journal_stream: str = "") -> LogFormat:
-    """The format asked for, else console on a terminal, that of the journal where `stream` leads there
-    ($JOURNAL_STREAM, systemd.exec(5)), and JSON elsewhere."""
+    """Return the requested format, or the one that fits the stream.
+
+    That is console on a terminal, the journal's where `stream` leads there ($JOURNAL_STREAM, systemd.exec(5)), and JSON
+    elsewhere.
+    """
     if asked is not None:
         return LogFormat(asked)
     if _is_terminal(stream):
@@ -107,8 +111,10 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def journal_line(_logger: WrappedLogger, _method: str, record: EventDict) -> str:
-    """`<priority>event key=value …` of sd-daemon(3), one line whatever is in it, since each line would be an entry of
-    its own. The journal itself keeps the time and who wrote it."""
+    """Render one line for the journal: `<priority>event key=value …`, sd-daemon(3).
+
+    A second line would be another entry. The journal adds the time and the process.
+    """
     priority = _PRIORITIES.get(str(record.pop("level", "info")), 6)
     event = " ".join(str(record.pop("event", "")).split())
     return " ".join([f"<{priority}>{event}", *(f"{key}={_word(value)}" for key, value in record.items())])
@@ -121,8 +127,10 @@ def _word(value: object) -> str:
 
 
 def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO, own_file: str = "") -> FilteringBoundLogger:
-    """A logger that writes lines in the given form to `stream`, repeats folded. `own_file` is the daemon's log file,
-    which is capped when the stream leads there."""
+    """Make a logger that writes to `stream` and bounds repeats.
+
+    `own_file` is the daemon's log file, which is capped when the stream leads there.
+    """
     if form is LogFormat.JSON:
         last: tuple[Processor, ...] = (
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -143,7 +151,7 @@ def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO, own_
 def logger_writing(
     write: Callable[[str], None], last: Sequence[Processor], level: int, *first: Processor
 ) -> FilteringBoundLogger:
-    """A logger whose last steps are given; what the last of them returns goes to `write`. Tests capture with it."""
+    """Make a logger with the given last steps; their result goes to `write`."""
     logger = structlog.wrap_logger(
         _Output(write), processors=[*first, *STEPS, *last], wrapper_class=structlog.make_filtering_bound_logger(level)
     )
@@ -151,7 +159,7 @@ def logger_writing(
 
 
 class _Output:
-    """The end of the pipeline as structlog wants it: one method for each level, all the same."""
+    """Output with a method for each level, as structlog requires."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = write
@@ -166,7 +174,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 class StandardLogs(logging.Handler):
-    """Hands what libraries log through `logging` to our pipeline."""
+    """Handler that passes the records of `logging` to the pipeline."""
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         super().__init__()
@@ -181,7 +189,7 @@ class StandardLogs(logging.Handler):
     @classmethod
     @contextlib.contextmanager
     def installed(cls, logger: FilteringBoundLogger, level: int = logging.WARNING) -> Any:
-        """As long as the context lasts, the root of `logging` writes to `logger`, and nowhere else."""
+        """Pass the records of the root logger to `logger` while the context lasts."""
         root, handler = logging.getLogger(), cls(logger)
         before = root.handlers[:], root.level
         root.handlers[:] = [handler]

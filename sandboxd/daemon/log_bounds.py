@@ -1,4 +1,4 @@
-"""How much the daemon's log takes, whatever commands do: repeated events are counted, and the log file is capped."""
+"""Bounds on the daemon's log: repeats are counted, and its file is capped."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from structlog.typing import EventDict, WrappedLogger
 from sandboxd.runtime.rate_bound import RateBound
 
 TEMPLATE: Final = "log_template"
-"""Key of a record for what its event was made from, where the event itself holds names and numbers."""
+"""Key of the template of an event whose text holds names and numbers."""
 EVENTS_KNOWN: Final = 256
 LONGEST_TEXT: Final = 4096
-"""Characters of one value that later steps see: to look for secrets in millions takes seconds."""
+"""Characters of one value that later steps see; searching millions takes seconds."""
 LARGEST_FILE: Final = 8 << 20
 _BURST, _PER_SECOND = 50, 1.0
 _BURST_OF_ALL, _PER_SECOND_OF_ALL = 1000, 20.0
 
 
 class Repeats:
-    """A step of the log: lets 50 records of one event through, then one a second, and of all events 1000 and 20. The
-    next one that passes says how many did not (`not_logged`). Debug records pass: who asks for them wants all."""
+    """Step of the log that bounds repeats.
+
+    It passes 50 records of one event, then one a second, and 1000 of all events, then 20 a second. The next record that
+    passes reports how many did not (`not_logged`). Debug records are not bounded.
+    """
 
     def __init__(self, make_bound: Callable[[int, float], RateBound] = RateBound) -> None:
         self._make = make_bound
@@ -56,8 +59,11 @@ class Repeats:
 
 
 class CappedFile:
-    """Writes lines to `stream`. Where that is the file `path`, the daemon's own, it becomes `path.1` at its largest
-    size and a new one is begun: both together are never much larger than twice that."""
+    """Writer of lines to `stream`.
+
+    Where that is the daemon's file `path`, it becomes `path.1` at its largest size, and a new file begins. Both
+    together are never much larger than twice that size.
+    """
 
     def __init__(self, stream: TextIO, path: str = "", largest: int = LARGEST_FILE) -> None:
         self._stream = stream
@@ -66,7 +72,7 @@ class CappedFile:
         self._size = self._size_of_own()
 
     def write(self, line: str) -> None:
-        # Nobody reads stderr any more (its terminal or pipe is gone): the daemon goes on, silently.
+        # The terminal or pipe of stderr may be gone; the daemon continues without a log.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -75,15 +81,15 @@ class CappedFile:
                 self._begin_another()
 
     def _size_of_own(self) -> int:
-        """Of the file; forgets `path` where the stream leads elsewhere."""
+        """Return the size of the file. Clears `path` where the stream leads elsewhere."""
         try:
-            ours, there = os.fstat(self._stream.fileno()), os.lstat(self._path)
+            opened, named = os.fstat(self._stream.fileno()), os.lstat(self._path)
         except (OSError, ValueError):
             self._path = ""
             return 0
-        if not os.path.samestat(ours, there):
+        if not os.path.samestat(opened, named):
             self._path = ""
-        return ours.st_size
+        return opened.st_size
 
     def _begin_another(self) -> None:
         self._size = self._size_of_own()

@@ -1,8 +1,7 @@
-"""Figures of a daemon, for Prometheus: counted as things happen (`runtime.events`), or looked at when they are asked
-for.
+"""Metrics of a daemon in the format of Prometheus.
 
-Labels take values from fixed lists only (slugs, kinds, outcomes): what a program inside a sandbox can choose, a host or
-a path, never becomes a label.
+Counters follow `runtime.events`; gauges are read on request. Labels take values from fixed lists only (slugs, kinds,
+outcomes). A host or a path, which a program inside a sandbox can choose, never becomes a label.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 _PEOPLE = (1, 2.5, 5, 10, 30, 60, 120, 300)
 _OPEN_AT_MOST = 1024
-"""Questions whose beginning is remembered."""
+"""Number of open questions whose start is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """Something that is looked at. `read` gives its value now."""
+    """Value that is read on request with `read`."""
 
     name: str
     help: str
@@ -78,11 +77,11 @@ class Metrics:
         self._registry.register(_Looked((*gauges, *_PROCESS)))
 
     def text(self) -> str:
-        """Everything, in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry).decode("utf-8")
 
     def gate(self, seconds: float) -> None:
-        """A host was decided on."""
+        """Count a decision on a host."""
         self._gate_seconds.observe(seconds)
 
     def listen(self, event: Event) -> None:

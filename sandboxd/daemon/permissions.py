@@ -1,7 +1,7 @@
-"""What programs ask for by name (`permission.request`), the rules that answers write, and whose connections subscribe.
+"""Permission queries of programs, and the rules that answers write.
 
-A request is first decided by the policy, as the thing itself would be; only what the policy leaves open is put to
-people. Running a command outside the sandbox is always put to them: no rule and no setting answers that with yes.
+The policy decides first, as for the access itself. Only what it leaves open becomes a prompt. A command outside the
+sandbox always needs a prompt: no rule or setting permits it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 LONGEST_COMMAND = 16 << 10
-"""A person must see the whole of a command that is to run outside the sandbox."""
+"""Longest command of a prompt, which shows all of it."""
 SHOWN_BLOCKED = 5
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
 _PATTERN = frozenset("*?[]{}$\0")
@@ -65,7 +65,7 @@ _PATTERN = frozenset("*?[]{}$\0")
 
 @dataclass(frozen=True, slots=True)
 class PermissionQuery:
-    """What a program asks for. `reason` is its own word for why, shown to people."""
+    """Permission query of a program. `reason` is its own text, shown to the user."""
 
     kind: QuestionKind
     host: str | None = None
@@ -78,13 +78,13 @@ class PermissionQuery:
 
     @property
     def why(self) -> str:
-        """The reason as people see it: it is a claim, and looks like one."""
+        """Return the reason marked as a claim of the program."""
         return f"the program says: {self.reason}" if self.reason else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionAnswer:
-    """`by` is `policy` when nobody had to be asked. `text` is a sentence for people."""
+    """Answer to a query. `by` is `policy` when no prompt was needed."""
 
     allowed: bool
     text: str
@@ -95,7 +95,7 @@ class PermissionAnswer:
 
 
 class PermissionQueries:
-    """The permission methods of a daemon."""
+    """Permission methods of a daemon."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PermissionQueries:
         grants_revoked: Callable[[str], None] = lambda session_id: None,
         home: str = "/",
     ) -> None:
-        """`taken_back` hears of each session in which a grant was revoked; `home` is the user's home directory."""
+        """Call `grants_revoked` with each session in which a grant was revoked."""
         self.prompts = prompts
         self._grants_revoked = grants_revoked
         self._home = home
@@ -120,16 +120,22 @@ class PermissionQueries:
         self.prompts.unsubscribe(subscriber)
 
     async def answer(self, subscriber: object, request_id: str, verdict: UserAnswer, by: str) -> ResolvedQuestion:
-        """Raises CallerError, and SettingsError when `always` cannot be written; the question stays open then."""
+        """Answer a prompt; it stays open when `always` cannot be written.
+
+        Raises CallerError, SettingsError.
+        """
         return await self.prompts.answer(subscriber, request_id, verdict, by)
 
     def grants(self, session_id: str | None) -> list[tuple[str, Grant]]:
-        """(session, grant) of one session, or of all. Raises CallerError `session_unknown`."""
+        """Return pairs of session id and grant, of one session or of all.
+
+        Raises CallerError `session_unknown`.
+        """
         sessions = self._sessions.all() if session_id is None else [self._sessions.get(session_id)]
         return [(session.id, grant) for session in sessions for grant in session.grants.list()]
 
     def revoke(self, session_id: str, grant_id: str) -> Grant:
-        """Take a yes back; connections that stand on it are cut. Raises CallerError."""
+        """Revoke a grant and cut the connections that depend on it. Raises CallerError."""
         revoked = self._sessions.get(session_id).grants.revoke(grant_id)
         self._grants_revoked(session_id)
         return revoked
@@ -137,8 +143,10 @@ class PermissionQueries:
     async def request(
         self, session: SandboxSession, query: PermissionQuery, *, uid: int, process: tuple[int, int] | None = None
     ) -> PermissionAnswer:
-        """Decide, asking people where the policy leaves it open. `process` is the one that asks, by process id and
-        start time. Raises CallerError for a wish that makes no sense."""
+        """Decide a query, with a prompt where the policy leaves it open.
+
+        `process` is the asking process by pid and start time. Raises CallerError for an invalid query.
+        """
         match query.kind:
             case QuestionKind.NETWORK:
                 decision, question, asker = self._network(session, query)
@@ -148,12 +156,14 @@ class PermissionQueries:
                 decision, question, asker = await self._override(session, query, uid)
             case QuestionKind.TRUST:
                 raise CallerError(
-                    "question_invalid", "no program asks for trust", hint="a person types: sandboxd trust"
+                    "question_invalid", "a program cannot ask for trust", hint="run as the user: sandboxd trust"
                 )
         if decision.behavior is not Behavior.ASK:
             return PermissionAnswer(decision.allowed, decision.text, "policy", hint=decision.hint)
         if session.spec.permission_mode is PermissionMode.NONE:
-            return PermissionAnswer(False, "this session asks nobody: its permission mode is none", "policy")
+            return PermissionAnswer(
+                False, "the permission mode of this session is none, so there is no prompt", "policy"
+            )
         outcome = await put(self.prompts, session, question, asker, process)
         text = f"{question.subject}: {outcome.why}"
         return PermissionAnswer(outcome.allowed, text, outcome.by, outcome.scope, outcome.request_id, decision.hint)
@@ -163,7 +173,7 @@ class PermissionQueries:
             raise CallerError("question_invalid", "a question about the network needs a host and a port")
         host = parse_host(query.host)
         running = next((c for c in session.commands() if query.command_id and c.command_id == query.command_id), None)
-        asker = _nobody() if running is None else running.wrap_id
+        asker = _no_command() if running is None else running.wrap_id
         decision = decide_host(
             session.policy.network, host, query.port, session.grants.host_rules(asker), self._own_addresses()
         )
@@ -189,7 +199,7 @@ class PermissionQueries:
             if session.policy.allow_overrides:
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)
             else:
-                text = f"{decision.text}, and sandbox.allowOverrides lets nobody widen the rules"
+                text = f"{decision.text}, and sandbox.allowOverrides is off"
                 decision = Decision(Behavior.DENY, decision.reason, text)
         opens = wide_path(path, self._home, real_path, write=query.write)
         wide = (f"this lets commands {'write' if query.write else 'read'} {neutralise(opens)}",) if opens else ()
@@ -215,7 +225,7 @@ class PermissionQueries:
             ),
             scopes=tuple(scopes),
         )
-        return decision, question, query.command_id or _nobody()
+        return decision, question, query.command_id or _no_command()
 
     async def _override(
         self, session: SandboxSession, query: PermissionQuery, uid: int
@@ -238,7 +248,7 @@ class PermissionQueries:
         else:
             decided, _ = await self._questions.command(command, session.id, None, uid=uid, search="", unsandboxed=True)
             decision = decided.decision
-            if decision.behavior is Behavior.ALLOW:  # never without a person
+            if decision.behavior is Behavior.ALLOW:  # only by a prompt
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)
         shown = neutralise(command, LONGEST_COMMAND)
         question = Question(
@@ -252,12 +262,14 @@ class PermissionQueries:
             warnings=("outside the sandbox it can read, change and send whatever you can", *_blocked(session, query)),
             scopes=(GrantScope.ONCE,),
         )
-        return decision, question, _nobody()
+        return decision, question, _no_command()
 
 
 def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
-    """What makes an `always` true: the rule goes into local settings, or trust into its records, and holds when it
-    returns."""
+    """Return the function that writes the rule of an `always`, or records trust.
+
+    The rule is in force when it returns.
+    """
 
     async def write(directory: str, suggestion: Suggestion, confirmed: bool) -> tuple[str, ...]:
         if suggestion.key == TRUST_KEY:
@@ -269,13 +281,13 @@ def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
 
 
 def _blocked(session: SandboxSession, query: PermissionQuery) -> tuple[str, ...]:
-    """What the sandbox blocked in the command before: known to us, not claimed by the program."""
+    """Return what the daemon recorded as blocked in the command before."""
     found = session.violations.list(query.command_id) if query.command_id else []
     lines = list(dict.fromkeys(f"{one.operation} {one.target}" for one in found))
     more = f", and {len(lines) - SHOWN_BLOCKED} more" if len(lines) > SHOWN_BLOCKED else ""
     return (f"blocked in the sandbox: {', '.join(lines[:SHOWN_BLOCKED])}{more}",) if lines else ()
 
 
-def _nobody() -> str:
-    """Stands for one request that belongs to no command."""
+def _no_command() -> str:
+    """Return the id of a request that belongs to no command."""
     return f"{REQUEST_PREFIX}{secrets.token_hex(8)}"

@@ -1,11 +1,11 @@
-"""The policy in force for each project, and how a new one takes its place.
+"""Policies in force for each project, and their replacement.
 
-A reload builds the new policy completely and then switches. Of a file that is broken the last good content stays in
-force, and the problem is kept beside the policy for `status`, `settings.get` and the log. Where there is no last good
-one there is no policy at all: the daemon does not start, or the project's command is refused.
+A reload builds the new policy completely and then switches. A broken file keeps its last good content in force, and the
+problem is reported by `status`, `settings.get` and the log. Without a last good content the daemon does not start, or
+the project's command is refused.
 
-Every different policy gets the next generation number of the daemon. An unchanged one stays the same *object*, which
-is what makes a warm `wrap` cheap: whatever was derived from a policy is found again by its identity.
+Each different policy gets the next generation number. An unchanged policy stays the same *object*, so that all that was
+derived from it is found by its identity, which keeps a warm `wrap` cheap.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
 
 PROJECTS_KEPT = 64
-"""Projects that stay read although no session is open in them."""
+"""Number of projects that stay loaded without an open session."""
 OPENED_KEPT = 4096
-"""Directories that are known to be writable for commands."""
+"""Number of remembered directories that commands may write."""
 NO_VARIABLES: Mapping[str, str] = {}
 VARIANTS_KEPT = 64
-"""Policies with a caller's overrides that are kept for each session."""
+"""Number of policies with a caller's overrides kept for each session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsPlaces:
-    """Where this daemon's settings come from. `cli_file` is that of `--settings`; `own_paths` no rule may open."""
+    """Sources of a daemon's settings.
+
+    `cli_file` is that of `--settings`. No rule may open `own_paths`.
+    """
 
     environment: Mapping[str, str]
     home: str
@@ -60,19 +63,19 @@ class SettingsPlaces:
     opened: dict[str, None] = field(default_factory=dict, compare=False)
     """Directories that commands of this daemon may write, or could."""
     believed: dict[str, State] = field(default_factory=dict, compare=False)
-    """Named files that were the person's own before anything opened their place, with their states then."""
+    """States of named files that were the user's before a rule opened their place."""
     earlier: OpenedPlaces | None = field(default=None, compare=False)
-    """The same of every daemon of this user; None: only this one's count."""
+    """Opened directories of all daemons of this user; None counts only this daemon's."""
     lock_directory: str = ""
-    """Locked while settings are written: one of all daemons of this user that commands cannot open."""
+    """Directory locked for writes of settings; all daemons of the user share it."""
 
     @property
     def trust(self) -> TrustStore:
-        """What people have trusted. Nothing in the environment moves it: another daemon would not protect it."""
+        """Return the trust store. The environment cannot move it out of its protection."""
         return TrustStore(trust_directory(self.home))
 
     def note(self, paths: Iterable[str]) -> None:
-        """Commands may write there from now on. Of too many to be remembered all count."""
+        """Record directories that commands may write. Too many count as `/`."""
         new = [path for path in paths if path not in self.opened]
         if new and self.earlier is not None:
             self.earlier.add(new, self.trust)
@@ -84,21 +87,25 @@ class SettingsPlaces:
                     del self.opened[path]
 
     def record(self) -> Awaitable[None] | None:
-        """See to it that a failure of power does not lose what was noted; to be awaited before a command starts. Raises
-        SettingsError."""
+        """Return the write that makes the records survive a power cut, if one is needed.
+
+        The caller awaits it before a command starts. Raises SettingsError.
+        """
         return None if self.earlier is None or self.earlier.is_durable else asyncio.to_thread(self.earlier.sync)
 
     def note_policy(self, policy: Policy) -> None:
-        """The same for all that a policy opens."""
+        """Record all directories that a policy opens."""
         self.note(literal_part(rule.path) for rule in policy.files.allow_write)
 
     def could_be_written(self) -> Collection[str]:
-        """The directories that commands of any daemon of this user could write at some time, by their real paths."""
+        """Return the real paths that commands of any daemon of the user could write."""
         return {*map(real_path, self.opened), *(() if self.earlier is None else self.earlier.read())}
 
     def why_doubtful(self, path: str) -> str:
-        """Why a file that a call names may be what a command has written; empty when it is the person's own, also where
-        it opens its own place: it is protected from the commands that it opens that for."""
+        """Return why a command may have written a named file; empty if none may.
+
+        A file that opens its own place stays believed: it is protected from the commands it opens that for.
+        """
         state = look_at_file(path).states[0]
         if self.believed.get(path) == state:
             return ""
@@ -112,13 +119,15 @@ class SettingsPlaces:
     def _doubts(self, path: str) -> str:
         records = real_path(self.trust.directory)
         if is_below(real_path(os.path.dirname(path)), records) and is_below(real_path(path), records):
-            return ""  # masked in every sandbox, whatever is opened: a file that `--learn` wrote by its name alone
+            return ""  # masked in every sandbox: a file of `--learn`
         earlier = () if self.earlier is None else self.earlier.read()
         return why_doubtful(path, (*self.opened, *self.own_paths), self.home, earlier)
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
-        """The same, with those files marked as a project's that an option or a variable names in such a place. The
-        user's own directory is protected from every command, and is not doubted."""
+        """Mark named files that commands may have written as files of a project.
+
+        The user's own directory is protected from every command.
+        """
         own = os.path.join(self.home, ".claude")
 
         def judge(location: Location) -> Location:
@@ -145,15 +154,18 @@ class SettingsPlaces:
 
 @dataclass(frozen=True, slots=True)
 class PolicySnapshot:
-    """What holds, in one piece: the merged settings, the policy they mean."""
+    """Merged settings and their policy."""
 
     settings: Settings
     policy: Policy
 
 
 class Project:
-    """The settings of one directory; those of the daemon itself when `directory` is None. `now` is the last good
-    snapshot, `latest` what the files say (the same, unless they are broken), `problems` what is wrong with that."""
+    """Settings of one directory, or of the daemon when `directory` is None.
+
+    `now` is the last good snapshot. `latest` is the content of the files, the same unless they are broken, and
+    `problems` its faults.
+    """
 
     def __init__(
         self,
@@ -161,44 +173,50 @@ class Project:
         places: SettingsPlaces,
         next_generation: Callable[[], int],
     ) -> None:
-        """Raises SettingsError when the settings are broken: there is no last good policy to fall back on."""
+        """Read the settings. Raises SettingsError when they are broken."""
         self.directory = directory
-        if directory is not None and directory != "/":  # the root is writable by a rule only
+        if directory is not None and directory != "/":  # only a rule opens the root
             places.note([directory])
         self.locations = places.locations(directory)
         self.scope = places.scope(directory)
         self._next_generation = next_generation
         self.slow = directory is not None and is_remote(directory)
-        """Whether its files are looked at in a thread: a server may not answer."""
+        """True where files are checked in a thread, as a server may not answer."""
         self.places = places
         self._trust = places.trust
         self.trust_has_changed = False
-        """Whether a file that would widen has another content than the one that was trusted."""
+        """True where a widening file differs from its trusted content."""
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         self.error: SettingsError | None = None
         self.plain: SessionPolicy | None = None
-        """That of sessions without settings of their own: the same for all of them."""
+        """Policy of all sessions without own settings."""
         self.now = PolicySnapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
         places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
-        """The state of its files now, and of what people have trusted, which another daemon may change."""
+        """Return the state of its files and of the trust store.
+
+        Other daemons may change the trust store.
+        """
         return look_at_files((*self.locations.files, Location(Source.LOCAL, self._trust.directory)))
 
     def _read(self) -> tuple[Layer, ...]:
-        self.seen = self.look()  # before they are read: what changes meanwhile is noticed the next time
+        self.seen = self.look()  # before reading, so that a change meanwhile is noticed later
         layers = read_layers(self.places.judged(self.locations), trust=self._trust)
         self.trust_has_changed = any(one.slug == TRUST_CHANGED for layer in layers for one in layer.problems)
         return layers
 
     def differs(self) -> bool:
-        """Whether the files say something else than when they were last taken over."""
+        """Return whether the files differ from the settings taken last."""
         return merge(self._read()) != self.latest
 
     def refresh(self) -> tuple[str, ...]:
-        """Read the files again; return the keys whose effective value has changed. A broken file changes nothing, and
-        is then told in `error`. The same rules elsewhere in a file make a new policy, but no changed key."""
+        """Reread the files; return the keys whose effective value has changed.
+
+        A broken file changes nothing and is reported in `error`. The same rules at another place of a file make a new
+        policy, but no changed key.
+        """
         before = self.now
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
@@ -221,8 +239,11 @@ class Project:
         return changed
 
     def _without_broken_files(self, before: Settings) -> Settings:
-        """The latest settings with the last good content of each broken file: it holds back no rule of another one. In
-        a project that content only tightens from now on, since what is trusted does not stand there any more."""
+        """Return the latest settings with the last good content of each broken file.
+
+        So a broken file holds back no rule of another. In a project that content only tightens, since its file no
+        longer has the trusted content.
+        """
         of_project = {one.path for one in self.places.judged(self.locations).files if one.in_project}
         good = {layer.file: layer for layer in before.layers}
         broken: set[str | None] = set()
@@ -237,20 +258,22 @@ class Project:
 
         settings, problems = self.latest, self.problems
         while more := {problem.origin.file for problem in problems if problem.fatal} - broken:
-            broken |= more  # a rule that two files have is one problem at a time
+            broken |= more  # a rule in two files is one problem at a time
             settings = merge(map(usable, self.latest.layers))
             problems = check_settings(settings, self.scope)
         return settings
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What a person should know, one line each: a broken file first, then doubtful rules that are in force."""
+        """Return problems for the user, one line each; a broken file comes first."""
         broken = () if self.error is None else (_last_good(self.error),)
         return (*broken, *self.now.policy.warnings)
 
     def with_layers(self, layers: tuple[Layer, ...], variables: Mapping[str, str] = NO_VARIABLES) -> PolicySnapshot:
-        """What holds with settings of a session or a call on top, and a caller's variables. Raises SettingsError, also
-        for an entry that a file would lose with a warning: whoever names one in a call is there to correct it."""
+        """Return the snapshot with settings of a call on top, and caller variables.
+
+        Raises SettingsError, also for an entry that a file would lose with a warning: a caller can correct it.
+        """
         merged = merge((*layers, *self.now.settings.layers))
         scope = replace(self.scope, caller=variables)
         for problem in check_settings(merged, scope):
@@ -260,7 +283,7 @@ class Project:
 
 
 class SessionPolicy:
-    """The policy of one session, now and with a call's overrides on top (`runtime.session.PolicyOf`)."""
+    """Policy of one session, with a call's overrides on top."""
 
     def __init__(
         self,
@@ -270,7 +293,7 @@ class SessionPolicy:
         *,
         restricted: bool = False,
     ) -> None:
-        """`settings` of a `restricted` session may only tighten."""
+        """Keep the settings of the session; those of a `restricted` one only tighten."""
         self.project = project
         self.settings = settings
         self._restricted = restricted
@@ -280,13 +303,16 @@ class SessionPolicy:
         self._last_good: Mapping[_Variant, PolicySnapshot] = {}
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
-        """Raises SettingsError when the settings on top cannot hold, and could not before either."""
+        """Return the policy.
+
+        Raises SettingsError when the settings on top cannot hold and never could.
+        """
         if self.settings is None and overrides is NO_OVERRIDES:
             return self.project.now.policy
         return self.snapshot(overrides).policy
 
     def snapshot(self, overrides: Overrides = NO_OVERRIDES) -> PolicySnapshot:
-        """The settings with their policy. Raises as above."""
+        """Return the settings with their policy. Raises like a call."""
         if self._base is not self.project.now:
             self._base, self._last_good, self._variants = self.project.now, self._variants, OrderedDict()
         key = (overrides, _identity(overrides.settings), self._trust_state(overrides.settings))
@@ -298,14 +324,14 @@ class SessionPolicy:
         return found
 
     def _trust_state(self, path: str | None) -> tuple[int, ...]:
-        """What changes when the content of a named file is trusted, or is no longer, or a directory is opened."""
+        """Return a value that changes with trust in a file, or an opened directory."""
         if path is None:
             return ()
         places = self.project.places
         return (len(places.opened), *places.trust.state(os.path.dirname(real_path(path))))
 
     def variables(self, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
-        """The environment variables that rules mention; none where there is no policy."""
+        """Return the variables that rules mention; none where there is no policy."""
         try:
             return self(overrides).variables
         except SettingsError:
@@ -319,7 +345,7 @@ class SessionPolicy:
         except SettingsError as error:
             if key not in self._last_good:
                 raise
-            self._log.error("settings of a session no longer hold; the last good ones stay", reason=error.message)
+            self._log.error("settings of a session are invalid; its last good policy stays", reason=error.message)
             return self._last_good[key]
 
     def _layers(self, overrides: Overrides) -> tuple[Layer, ...]:
@@ -341,7 +367,7 @@ class SessionPolicy:
         return tuple(layers)
 
     def _named_layer(self, overrides: Overrides, may_widen: bool, distrust: str) -> Layer:
-        """The layer of the file that a call names."""
+        """Return the layer of the file that a call names."""
         path, home, places = overrides.settings or "", self.project.locations.home, self.project.places
         if not places.why_doubtful(path):
             return read_required(path, home, may_widen, distrust)
@@ -355,7 +381,7 @@ def _last_good(fault: SettingsError) -> str:
 
 
 def _trust(now: PolicySnapshot, restricted: bool) -> tuple[bool, str]:
-    """Whether settings of a caller may widen, and why not: neither where settings forbid it nor from an agent."""
+    """Return whether settings of a caller may widen, and why not."""
     if restricted:
         return False, "a connection with the role agent may only tighten"
     refused = now.settings.is_set("sandbox.allowOverrides") and not now.policy.allow_overrides
@@ -363,7 +389,7 @@ def _trust(now: PolicySnapshot, restricted: bool) -> tuple[bool, str]:
 
 
 def overrides_as_settings(overrides: Overrides) -> dict[str, Any]:
-    """The settings object that a call's overrides mean."""
+    """Return the settings object that a call's overrides mean."""
     network = {"allowedDomains": list(overrides.allow_domains)}
     files = {"allowWrite": list(overrides.allow_write), "allowRead": list(overrides.allow_read)}
     given = {
@@ -385,9 +411,11 @@ def read_required(
     doubtful: bool = False,
     trust: TrustStore | None = None,
 ) -> Layer:
-    """The layer of a settings file that somebody named. Raises SettingsError `settings_missing` when it is not there:
-    whoever names a file means its rules. A broken file is a broken layer; a `doubtful` one widens only with a content
-    that is trusted."""
+    """Return the layer of a named settings file.
+
+    Raises SettingsError `settings_missing` when it does not exist, as its rules are required. A broken file makes a
+    broken layer. A `doubtful` one widens only with trusted content.
+    """
     if not os.path.exists(path):
         raise SettingsError(
             "settings_missing", f"there is no settings file {path}", hint="check the path", data={"file": path}
@@ -400,7 +428,7 @@ _Variant = tuple[Overrides, State | None, tuple[int, ...]]
 
 
 def _identity(path: str | None) -> State | None:
-    """What changes when a file does; another one each time as long as a change could go unnoticed."""
+    """Return a value that changes with a file, and always where a change could hide."""
     if path is None:
         return None
     found = look_at_file(path)
@@ -409,7 +437,10 @@ def _identity(path: str | None) -> State | None:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """`changed` are the keys with another effective value in any project, `switched` that a policy was replaced."""
+    """Result of a reload.
+
+    `changed` are the keys with another effective value in any project. `switched` means that a policy was replaced.
+    """
 
     changed: tuple[str, ...]
     switched: bool
@@ -417,10 +448,13 @@ class Reloaded:
 
 
 class Policies:
-    """All projects of a daemon. Made when the daemon starts: raises SettingsError when its own settings are broken."""
+    """All projects of a daemon.
+
+    Raises SettingsError when its own settings are broken.
+    """
 
     def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0) -> None:
-        """`generation` is the last of an earlier daemon."""
+        """Read the daemon's settings; `generation` is the last one of an earlier daemon."""
         self.places = places
         self.generation = generation
         self._log = log
@@ -433,15 +467,17 @@ class Policies:
         self._recent: OrderedDict[str, Project] = OrderedDict()
         self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
         self.before_reading: Callable[[SettingsLocations], None] = lambda locations: None
-        """Told of the files of a project before they are read for the first time."""
+        """Called with the files of a project before they are read for the first time."""
 
     def _next_generation(self) -> int:
         self.generation += 1
         return self.generation
 
     def project(self, directory: str) -> Project:
-        """The settings of a project directory, read now when they are not known. Raises SettingsError when they are
-        broken and never were good."""
+        """Return the settings of a project directory, read now if needed.
+
+        Raises SettingsError when they are broken and never were good.
+        """
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
@@ -455,8 +491,10 @@ class Policies:
     def of_session(
         self, directory: str, settings: Mapping[str, Any] | None = None, *, restricted: bool = False
     ) -> SessionPolicy:
-        """The policy of a session in `directory`, with its own settings on top, which only tighten when `restricted`.
-        Raises SettingsError."""
+        """Return the policy of a session in `directory`, with its own settings on top.
+
+        They only tighten when `restricted`. Raises SettingsError.
+        """
         project = self.project(directory)
         if settings is not None:
             return SessionPolicy(project, settings, self._log, restricted=restricted)
@@ -465,41 +503,52 @@ class Policies:
         return project.plain
 
     def keep(self, session_id: str, policy: SessionPolicy) -> None:
-        """Know the policy of a session by its id for as long as the session has it."""
+        """Keep the policy of a session under its id as long as the session has it."""
         self._of_sessions[session_id] = policy
 
     def session_policy(self, session_id: str, directory: str) -> SessionPolicy:
-        """The policy of a session, or of one without settings of its own in `directory`. Raises SettingsError."""
+        """Return the policy of a session, or one of `directory` without settings.
+
+        Raises SettingsError.
+        """
         return self._of_sessions.get(session_id) or self.of_session(directory)
 
     def view(self, session_id: str | None, directory: str | None) -> tuple[Project, SessionPolicy | None]:
-        """Whose settings are meant: a session's, else those of a directory, else the daemon's. Raises SettingsError."""
+        """Return the project and policy of a session, a directory or the daemon.
+
+        Raises SettingsError.
+        """
         policy = None if session_id is None else self._of_sessions.get(session_id)
         if policy is not None:
             return policy.project, policy
         return self.own if directory is None else self.project(directory), None
 
     def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, PolicySnapshot]:
-        """The settings that hold for a session, else for a directory, else for the daemon. Raises SettingsError."""
+        """Return the project and settings of a session, a directory or the daemon.
+
+        Raises SettingsError.
+        """
         project, policy = self.view(session_id, directory)
         return project, project.now if policy is None else policy.snapshot()
 
     def broken(self) -> str:
-        """Why the files of some project in use could not be read by another daemon; empty when all could."""
+        """Return why another daemon could not read a project in use, or empty."""
         return next((project.error.message for project in self._all() if project.error is not None), "")
 
     def locations(self) -> tuple[SettingsLocations, ...]:
-        """Every file that matters to somebody now."""
+        """Return all files in use."""
         return tuple(project.locations for project in self._all())
 
     async def bring_up_to_date(self, directory: str | None) -> None:
-        """Read again what has changed since it was read, before an answer rests on it: for the project of a directory,
-        or the daemon's own settings. A project that is not known yet is read when it is asked for. Never raises."""
+        """Reread what has changed of a directory's project, or of the daemon's settings.
+
+        An unknown project is read when it is needed. Never raises.
+        """
         project = self.own if directory is None else self._projects.get(directory, self.own)
         self._take_over(project, await asyncio.to_thread(project.look) if project.slow else project.look())
 
     def look(self, directory: str) -> Awaitable[None] | None:
-        """The same, for what must not wait; only where files lie on a server there is something to be awaited."""
+        """Do the same without waiting; returns an awaitable only for files on a server."""
         project = self._projects.get(directory, self.own)
         if project.slow:
             return self.bring_up_to_date(directory)
@@ -514,15 +563,15 @@ class Policies:
         return [self.own, *self._projects.values()]
 
     def on_change(self, listener: Callable[[Reloaded], None]) -> None:
-        """Have `listener` called after each reload in which a policy was replaced."""
+        """Call `listener` after each reload that replaced a policy."""
         self._listeners.append(listener)
 
     def after_reload(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after each reload, also one that changed nothing."""
+        """Call `listener` after each reload."""
         self._after_reload.append(listener)
 
     def reload(self) -> Reloaded:
-        """Read everything again. Whoever is affected has been told when this returns."""
+        """Read everything again. The listeners have been called when this returns."""
         before = self.generation
         changed: dict[str, None] = {}
         problems: dict[Problem, None] = {}

@@ -1,5 +1,7 @@
-"""Questions to the policy, put to the same code that enforces it, with what the daemon knows added: whose policy is
-meant, whether a sandbox can be started here, who asks."""
+"""Policy queries, answered by the code that enforces the policy.
+
+The daemon adds whose policy is meant, whether a sandbox can start, and the caller.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
 
 class ExplainPath(Protocol):
-    """May a command that runs in `cwd` of a project read or write an absolute path? `session_id` tells whose temporary
-    directory is meant; None for no particular one. Raises PolicyError."""
+    """Decide whether a command in `cwd` may read or write an absolute path.
+
+    `session_id` selects the temporary directory; None for none in particular. Raises PolicyError.
+    """
 
     async def __call__(
         self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
@@ -36,15 +40,17 @@ class ExplainPath(Protocol):
 
 
 class ExplainSocket(Protocol):
-    """May a command that runs in `cwd` of a project connect to the Unix socket at an absolute path? Otherwise as
-    ExplainPath."""
+    """Decide whether a command may connect to the Unix socket at an absolute path.
+
+    Otherwise like ExplainPath.
+    """
 
     async def __call__(self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """`subject` is the target as the policy reads it; `sandboxed` is for commands only."""
+    """Decision with its target; `sandboxed` is for commands only."""
 
     subject: str
     decision: Decision
@@ -52,7 +58,10 @@ class Explained:
 
 
 class PolicyQueries:
-    """`environment` is the daemon's own: whether we are inside a container that is a sandbox itself ($IS_SANDBOX)."""
+    """Policy queries of a daemon.
+
+    `environment` is that of the daemon: $IS_SANDBOX is set in a container that is a sandbox itself.
+    """
 
     def __init__(
         self,
@@ -76,8 +85,10 @@ class PolicyQueries:
         self._own_addresses = OwnAddresses()
 
     def policy(self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES) -> Policy:
-        """That of the session, else of the directory's project, else the daemon's own. Raises CallerError
-        `session_unknown`, SettingsError."""
+        """Return the policy of the session, of the directory's project, or of the daemon.
+
+        Raises CallerError `session_unknown`, SettingsError.
+        """
         if session_id is not None:
             return self._sessions.get(session_id).policy_of(overrides)
         if directory is not None:
@@ -95,8 +106,10 @@ class PolicyQueries:
         search: str,
         unsandboxed: bool = False,
     ) -> tuple[CommandDecision, str | None]:
-        """What happens to a command line, and the PATH to run it with when it is excluded. `search` is the
-        PATH that the caller would run it with."""
+        """Decide a command line; return the PATH to run it with when it is excluded.
+
+        `search` is the PATH of the caller.
+        """
         policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable() if policy.enabled else ""
         paths = self._program_paths(policy, session_id, directory, search)
@@ -132,7 +145,7 @@ class PolicyQueries:
         uid: int,
         search: str,
     ) -> CommandDecision:
-        """How the command line runs when it is run through the sandbox."""
+        """Explain how a command line runs through the sandbox."""
         policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable()
         paths = self._program_paths(policy, session_id, directory, search)
@@ -152,8 +165,11 @@ class PolicyQueries:
     def _program_paths(
         self, policy: Policy, session_id: str | None, directory: str | None, search: str
     ) -> ProgramPaths:
-        """What commands can write is what `explain` says of the caller's place, and what the daemon knows beside: the
-        temporary directories, the directories of all sessions, what people have granted, what was opened before."""
+        """Return the lookup of programs, with all that commands can write.
+
+        That is the answer of `explain` for the caller's place, the temporary directories, the directories of all
+        sessions, the granted paths, and those opened before.
+        """
         project = directory if session_id is None else self._sessions.get(session_id).cwd
         cwd = directory or project
         sessions = self._sessions.all()
@@ -179,7 +195,7 @@ class PolicyQueries:
         return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value
 
     async def unavailable(self) -> str:
-        """Why no sandbox can be started here; empty when one can."""
+        """Return why no sandbox can start; empty when one can."""
         try:
             await self._backend.ready()
         except HostError as error:
@@ -187,7 +203,7 @@ class PolicyQueries:
         return ""
 
     def explain_host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
-        """`target` is a host with an optional port."""
+        """Explain the decision on a host with an optional port."""
         policy = self.policy(session_id, directory)
         return Explained(target, explain_host(policy, target, own=self._own_addresses()))
 
@@ -200,8 +216,10 @@ class PolicyQueries:
         *,
         write: bool,
     ) -> Explained:
-        """`target` is a path; a relative one is under the working directory. Raises CallerError `cwd_relative` when
-        that is not known, PolicyError."""
+        """Explain a path; a relative one is below the working directory.
+
+        Raises CallerError `cwd_relative` without a working directory, PolicyError.
+        """
         cwd, project, path = self._seen_from(target, session_id, directory)
         policy = self.policy(session_id, directory, overrides)
         return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))
@@ -209,22 +227,22 @@ class PolicyQueries:
     async def explain_socket(
         self, target: str, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES
     ) -> Explained:
-        """`target` is the path of a Unix socket, read as that of `explain_path`. Raises the same."""
+        """Explain a connection to the Unix socket at a path. Raises like `explain_path`."""
         cwd, project, path = self._seen_from(target, session_id, directory)
         policy = self.policy(session_id, directory, overrides)
         return Explained(path, await self._explain_socket(policy, cwd, project, session_id, path))
 
     def _seen_from(self, target: str, session_id: str | None, directory: str | None) -> tuple[str, str, str]:
-        """Working directory, project and absolute path."""
+        """Return working directory, project and absolute path."""
         project = directory if session_id is None else self._sessions.get(session_id).cwd
         cwd = directory or project
         if cwd is None or project is None:
             raise CallerError(
-                "cwd_relative", "a path is explained for a working directory", hint="send cwd or session_id"
+                "cwd_relative", "cannot explain a path without a working directory", hint="send cwd or session_id"
             )
         if target == "~" or target.startswith("~/"):
             target = self._policies.places.home + target[1:]
         path = posixpath.join(cwd, target)
-        if ".." not in path:  # with it, only the host knows what is meant
+        if ".." not in path:  # `..` after a symlink depends on the host
             path = posixpath.normpath(path)
         return cwd, project, path

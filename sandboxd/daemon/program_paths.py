@@ -1,4 +1,4 @@
-"""Where the names of programs lead, for commands that may run outside the sandbox."""
+"""Lookup of programs, for commands that may run outside the sandbox."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ MOST_ROUNDS = 16
 MOST_STEPS = 256
 MOST_ENTRIES = 128
 DEFAULT_SEARCH = "/usr/bin:/bin"
-"""For a command whose PATH has no directory left. An empty one would mean the working directory."""
+"""PATH without usable directories; an empty one means the working directory."""
 _Answer = TypeVar("_Answer")
 
 
 class ProgramPaths:
-    """Paths as seen from `cwd`, and names without a slash as `search` finds them, the PATH of the caller.
+    """Programs as the shell finds them from `cwd` with `search`, the caller's PATH.
 
-    `closed` are directories that commands can write, and `is_writable` says so of any other path; `earlier` tells the
-    real paths of those that commands could write at some time. What leads through one of them, or through /proc or
-    /dev, can be changed by a command, or has been."""
+    Commands can write the directories `closed`, and any other path for which `is_writable` says so. They could write
+    the real paths of `earlier` at some time. A path through one of these, or through /proc or /dev, may be changed by a
+    command.
+    """
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class ProgramPaths:
         self._known: dict[str, bool] = {}
 
     async def decide(self, decision: Callable[[Resolve], _Answer]) -> _Answer:
-        """Decide again until each name that the decision asks for is known, at most `MOST_ROUNDS` times."""
+        """Repeat a decision until all names are known, `MOST_ROUNDS` times at most."""
         known: dict[str, Lead] = {}
         for _ in range(MOST_ROUNDS):
             asked: list[str] = []
@@ -65,12 +66,15 @@ class ProgramPaths:
         return decision(lambda path: known.get(path, _UNKNOWN))
 
     async def search_path(self) -> str:
-        """PATH without what commands can change, and without entries that depend on the working directory."""
+        """Return PATH without entries that commands can change or that depend on `cwd`."""
         kept = [entry for entry in self._entries if entry.startswith("/") and not (await self._lead(entry)).why]
         return ":".join(kept) or DEFAULT_SEARCH
 
     async def _find(self, name: str) -> Lead:
-        """The program that the shell would run. A name that is found nowhere is a builtin, or cannot be run."""
+        """Return the program that the shell would run.
+
+        A name that is not found is a builtin, or cannot be run.
+        """
         for entry in self._entries:
             directory = entry if entry.startswith("/") else posixpath.join(self._cwd or "/", entry)
             path = posixpath.join(directory, name)
@@ -125,7 +129,7 @@ def _is_program(path: str) -> bool:
 
 
 def _follow(path: str) -> tuple[str | None, list[str]]:
-    """Where a path leads, and each name that it leads through, as the kernel goes (path_resolution(7))."""
+    """Return the real path and each name on the way, as in path_resolution(7)."""
     real, rest = "/", path.split("/")[::-1]
     steps: list[str] = ["/"]
     for _ in range(MOST_STEPS):

@@ -1,8 +1,8 @@
-"""Secrets out of what is kept: logs and the audit log. By key, and by pattern in any text.
+"""Removal of secrets from logs and the audit log, by key and by pattern.
 
-No pattern finds every secret; what is recognised is what people commonly put into commands and variables: passwords in
-addresses, Authorization values, `--token X`, `SECRET=X`, and tokens whose form gives them away. Every repetition is
-bounded: the text may be hostile.
+The patterns find what people commonly put into commands and variables: passwords in addresses, Authorization values,
+`--token X`, `SECRET=X`, and tokens of known forms. Other secrets remain. Every repetition is bounded, as the text may
+be hostile.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _DEEPEST = 6
 
 
 def redact_text(text: str) -> str:
-    """The text with everything that looks like a secret replaced."""
+    """Return the text with recognised secrets replaced."""
     return _SECRET_TEXT.sub(_keep_prefix, text)
 
 
 def redact(key: str, value: object, depth: int = 0) -> object:
-    """A value of a record, by its key and by patterns, at any depth, as something JSON can hold."""
+    """Redact a value by its key and by patterns, at any depth, and make it JSON."""
     if isinstance(value, str):
         return REDACTED if _SECRET_KEY.search(key) else redact_text(value)
     if value is None or isinstance(value, (bool, int, float)):

@@ -1,4 +1,4 @@
-"""How long the start took, phase by phase, for `status`: a slow start is looked into where it was slow."""
+"""Duration of the start, phase by phase, for `status`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Phase:
 
 
 class StartUp:
-    """`reached(name)` ends the phase of that name; the next one has begun with it."""
+    """Clock of the phases. `reached(name)` ends a phase and begins the next."""
 
     def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class StartUp:
 
     @classmethod
     def of_this_process(cls) -> StartUp:
-        """The first phase, `program`, is what came before: the interpreter, and our code being read."""
+        """Begin with a phase `program`: the start of the interpreter and the imports."""
         startup = cls(_process_start())
         startup.reached("program")
         return startup
@@ -44,8 +44,10 @@ class StartUp:
 
 
 def _process_start() -> float | None:
-    """When this process began, on the monotonic clock (proc(5), field 22 of stat: ticks since the machine's start,
-    which count while it sleeps). None where that is not known."""
+    """Return the start of this process on the monotonic clock; None where unknown.
+
+    proc(5), field 22 of stat, has ticks since the start of the host, which count during suspend.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

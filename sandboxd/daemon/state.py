@@ -1,4 +1,4 @@
-"""The running daemon as its methods see it: the parts, put together by `app`."""
+"""Running daemon as its methods see it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Step(Protocol):
-    """One step of the check: what was tried, whether it worked, what was seen, and the remedy when it did not."""
+    """Step of the check: name, result, detail, and the remedy of a failure."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +54,10 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """`ok` says that a sandbox can be started; a step that failed all the same is a layer that is missing."""
+    """Result of the check.
+
+    `ok` means that a sandbox can start. A failed step is then a missing layer.
+    """
 
     ok: bool
     steps: tuple[Step, ...]
@@ -63,7 +66,7 @@ class CheckReport:
 
 @dataclass(slots=True)
 class Daemon:
-    """One per process. Nothing here is replaced while it runs: what changes, changes inside the parts."""
+    """Parts of a daemon. They change inside and are not replaced."""
 
     socket: str
     policies: Policies
@@ -79,33 +82,33 @@ class Daemon:
     audit: AuditRecorder
     metrics: Metrics
     steps: Callable[[], Awaitable[Sequence[Step]]]
-    """Tries everything a sandbox needs on this host."""
+    """Try everything that a sandbox needs on this host."""
     layers: Callable[[], tuple[str, ...]]
-    """Those that a command wrapped now would get."""
+    """Return the layers of a command wrapped now."""
     stop: StopRequest
     warnings: tuple[str, ...] = ()
-    """What was not as it should be when the daemon started."""
+    """Problems at the start of the daemon."""
     machine_warnings: Callable[[], tuple[str, ...]] = tuple
-    """What is not as it should be with the back end now."""
+    """Present problems of the back end."""
     scan_warnings: Callable[[], tuple[str, ...]] = tuple
-    """Those of them about the look at files: a command tells of them when they have changed."""
+    """Those about scans; a command reports them when they have changed."""
     restarting: Restarting = field(kw_only=True)
     hand_over: Callable[[], Awaitable[Outgoing]] = field(kw_only=True, repr=False)
-    """Let go of everything, for the next daemon; then the only thing left to do is to end."""
+    """Release everything for the next daemon. Afterwards this one can only end."""
     news: SettingsNotices = field(default_factory=SettingsNotices)
     restarts: int = 0
     restarted: Restarted | None = None
-    """What came of the last of them."""
+    """Result of the last restart."""
     proxies: EnvironmentProxies = NO_PROXIES
-    """What the daemon's own proxy variables say."""
+    """Proxy variables of the daemon."""
     startup: StartUp = field(default_factory=StartUp)
-    """How long its start took."""
+    """Duration of the start."""
     activated: bool = False
-    """Whether a service manager made the socket, and listens when we do not."""
+    """True where a service manager owns the socket and starts the daemon."""
     started_at: float = field(default_factory=time.time)
 
     async def check(self) -> CheckReport:
-        """Whether a sandbox can be started, and what is missing."""
+        """Report whether a sandbox can start, and what is missing."""
         steps = tuple(await self.steps())
         try:
             await self.backend.ready()
@@ -114,16 +117,18 @@ class Daemon:
         return CheckReport(True, steps, self.actual_layers())
 
     def actual_layers(self) -> tuple[str, ...]:
-        """The layers of the back end, as far as the settings leave them in force."""
+        """Return the layers that the settings leave in force."""
         return actual_layers(self.policies.own.now.policy.network, self.layers())
 
     def egress(self) -> tuple[str, ...]:
-        """Who decides about connections, and through which proxy they go: a sentence each."""
+        """Describe which component decides on connections, and their proxy."""
         return describe_egress(self.policies.own.now.policy.network, self.proxies)
 
     async def bring_settings_up_to_date(self, session_id: str | None, cwd: str | None) -> None:
-        """Read the settings files again that have changed: those of a session's project, else of a directory's, else
-        the daemon's own. Whether there is such a session or directory is for others to tell."""
+        """Reread changed settings files of a session's project, a directory or the user.
+
+        Does nothing for an unknown session or directory.
+        """
         directory = None
         with contextlib.suppress(CallerError):
             if session_id is not None:
@@ -134,8 +139,10 @@ class Daemon:
         await self.policies.bring_up_to_date(directory)
 
     def directory(self, path: str) -> str:
-        """`path` as a working directory: absolute, without `.`, `..` and a trailing slash. Raises CallerError
-        `cwd_relative` or `cwd_missing`."""
+        """Return `path` as an absolute directory without `.`, `..` and trailing slash.
+
+        Raises CallerError `cwd_relative` or `cwd_missing`.
+        """
         if not path.startswith("/"):
             raise CallerError(
                 "cwd_relative", f"cwd is not an absolute path: {neutralise(path)}", hint="send an absolute path"
@@ -149,6 +156,6 @@ class Daemon:
             found = False
         if not found:
             raise CallerError(
-                "cwd_missing", f"there is no directory {neutralise(path)}", hint="make it, or name another one"
+                "cwd_missing", f"there is no directory {neutralise(path)}", hint="create it, or name another directory"
             )
         return path

@@ -1,4 +1,4 @@
-"""What a command would have needed: looks at the host for what `policy.explain.suggestions` has to know."""
+"""Settings that would have let a command pass, from violations and the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["Lesson", "learn_from"]
 
 
 async def learn_from(daemon: Daemon, wrap_id: str, violations: Sequence[Violation]) -> Lesson:
-    """The smallest settings that would have let a command pass. Raises CallerError `wrap_unknown`."""
+    """Return the smallest settings that would have let a command pass.
+
+    Raises CallerError `wrap_unknown`.
+    """
     command, _ = daemon.sessions.wrapped(wrap_id)
     paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
     context = await asyncio.to_thread(_look, paths, command)

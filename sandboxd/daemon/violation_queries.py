@@ -1,4 +1,4 @@
-"""What the violation methods see: the stores of all sessions, and who wants to hear of changes."""
+"""Queries about the violations of all sessions, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Cleared", "ViolationQueries", "ViolationSnapshot"]
 
 STRAGGLERS_S = 0.1
-"""How long an annotation waits for reports that are still under way."""
+"""Seconds that an annotation waits for late reports."""
 LONG_TEXT = 32 << 10
 
 Among = Callable[[str], bool]
-"""Whether the session of an id may be looked at."""
+"""Return whether the session of an id may be seen."""
 
 
 def _every(session_id: str) -> bool:
@@ -32,9 +32,11 @@ def _every(session_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ViolationSnapshot:
-    """`total` counts also what is not kept, `hidden` what nobody wants to see, `lost` that part of `total` that was not
-    recorded because a command made too many. `complete` says that nothing is missing between the cursor that was given
-    and `cursor`."""
+    """Kept violations up to a cursor.
+
+    `total` counts also those that are not kept, `hidden` those that settings ignore, `lost` those over the bounds of a
+    command. `complete` means that none is missing between the given cursor and `cursor`.
+    """
 
     violations: tuple[Violation, ...]
     total: int
@@ -44,14 +46,17 @@ class ViolationSnapshot:
     lost: int = 0
 
 
-async def _apart(text: str, work: Callable[[], str]) -> str:
-    """The result of work on a text that a command has written. A long one is none for the event loop."""
+async def _processed(text: str, work: Callable[[], str]) -> str:
+    """Return the result of `work` on a text; for a long one, a thread computes it."""
     return work() if len(text) < LONG_TEXT else await asyncio.to_thread(work)
 
 
 class ViolationQueries:
-    """`slow_reports`: the system's reports may come after the command has ended (macOS). `key` is that of an earlier
-    daemon, whose annotations can be told from others by it."""
+    """Violation queries of a daemon.
+
+    With `slow_reports` the system reports violations after the end of the command (macOS). `key` marks the annotations
+    of this daemon and of the earlier one.
+    """
 
     def __init__(
         self, feed: ViolationFeed, sessions: Sessions, *, slow_reports: bool, key: bytes | None = None
@@ -68,7 +73,10 @@ class ViolationQueries:
         since: str | None = None,
         among: Among = _every,
     ) -> ViolationSnapshot:
-        """What is kept, oldest first, after the cursor `since`. Raises CallerError `session_unknown`."""
+        """Return violations after the cursor `since`, oldest first.
+
+        Raises CallerError `session_unknown`.
+        """
         stores = self._stores(session_id, among)
         position = self._feed.position(since)
         found = [violation for store in stores for violation in store.list(command_id, position)]
@@ -84,7 +92,10 @@ class ViolationQueries:
         )
 
     def subscribe(self, subscriber: object, session_id: str | None, since: str | None, tell: Tell) -> ViolationSnapshot:
-        """The snapshot; from then on `tell` hears of each change. Raises CallerError `session_unknown`."""
+        """Return the snapshot, and report each later change to `tell`.
+
+        Raises CallerError `session_unknown`.
+        """
         snapshot = self.snapshot(session_id, None, since)
         self._feed.subscribe(subscriber, session_id, tell)
         return snapshot
@@ -97,27 +108,29 @@ class ViolationQueries:
         self._feed.unsubscribe(subscriber)
 
     def clear(self, session_id: str | None, among: Among = _every) -> int:
-        """Forget what is kept; how many. Raises CallerError `session_unknown`."""
+        """Delete violations; return their number. Raises CallerError `session_unknown`."""
         return sum(store.clear() for store in self._stores(session_id, among))
 
     async def annotate(
         self, command_id: str, text: str, session_id: str | None, among: Among = _every
     ) -> tuple[str, int]:
-        """The text with a block of what was blocked in the command, and how many that were."""
+        """Return the text with a block about the command's violations, and their number."""
         stores = self._stores(session_id, among)
         await self._settle(command_id, among)
         for command in self._sessions.commands_called(command_id, among):
             command.infer(text)
         found = [violation for store in stores for violation in store.list(command_id)]
         lost = sum(command.violations_lost for command in self._sessions.commands_called(command_id, among))
-        return await _apart(text, lambda: annotate(text, found, self.key, lost=lost)), len(found)
+        return await _processed(text, lambda: annotate(text, found, self.key, lost=lost)), len(found)
 
     async def strip(self, text: str) -> str:
-        return await _apart(text, lambda: strip(text, self.key))
+        return await _processed(text, lambda: strip(text, self.key))
 
     async def _settle(self, command_id: str, among: Among) -> None:
-        """A client sees its command's end before we do, and some reports come later than that. Nothing is waited for
-        when nothing can come any more."""
+        """Wait for late reports about a command.
+
+        A client may see the end of its command before the daemon does. There is no wait when no report can come.
+        """
         commands = self._sessions.commands_called(command_id, among)
         if self._slow_reports:
             since = [time.monotonic() - command.ended_at for command in commands if command.ended_at is not None]

@@ -1,8 +1,8 @@
-"""How many lines of the audit log commands and clients can cause: `BOUNDS`. What is over it is counted, and told.
+"""Bounds on the audit lines that commands and clients can cause.
 
-Lines of a command that are not written are counted by target, and told in one line when it ends. Those that belong to
-no command are told by the next line of their kind (`not_written`). The lines of a command's own life are all written,
-since no command runs without. Texts of commands are cut when there are many.
+Lines of a command over a bound are counted by target, and one line at its end reports the count. The next line of a
+kind reports those that belong to no command (`not_written`). The lines of a command's own life are always written,
+since no command runs without them. Over a bound, texts of commands are cut.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sandboxd.runtime.rate_bound import RateBound
 
 
 class Bound(NamedTuple):
-    """So many at once, and so many a second after that: of one command, where it has a bound of its own, and of all."""
+    """Lines at once and lines a second after that, of all commands and of one."""
 
     of_all: tuple[int, float]
     of_command: tuple[int, float] | None = None
     told_as: str = ""
-    """Kind of the line that tells of a command's others."""
+    """Kind of the line that reports a command's unwritten lines."""
     is_asked_before: bool = False
-    """Since the line costs much to make: see `is_over`."""
+    """True where the line is expensive to make: see `is_over`."""
 
 
 BOUNDS: Final = {
@@ -37,7 +37,7 @@ BOUNDS: Final = {
     "fallback": Bound((500, 1.0)),
 }
 WHOLE: Final = (1000, 5.0)
-"""Of lines with the whole text of a command."""
+"""Bound on lines with the whole text of a command."""
 LONGEST_COMMAND: Final = 4096
 CUT: Final = 200
 """Characters of such a text, and of one over the bound."""
@@ -46,24 +46,27 @@ COMMANDS_KNOWN = 4096
 
 
 class AuditBounds:
-    """One for each daemon."""
+    """Bounds of one daemon."""
 
     def __init__(self) -> None:
         self._all = {kind: RateBound(*bound.of_all) for kind, bound in BOUNDS.items()}
         self._whole = RateBound(*WHOLE)
         self._commands: dict[tuple[str, str], dict[str, _Lines]] = {}
-        """Those that run and have caused lines with a bound of their own."""
+        """Running commands that have caused lines with a bound for each command."""
 
     def is_over(self, kind: str) -> bool:
-        """Whether a line of this kind, which belongs to no command, is counted only. To be asked before it is made."""
+        """Return whether a line that belongs to no command is only counted.
+
+        The caller asks before it makes the line.
+        """
         return not self._all[kind].admits()
 
     def longest(self) -> int:
-        """Characters that a text of a command may have in the next line."""
+        """Return how many characters of a command the next line may hold."""
         return LONGEST_COMMAND if self._whole.admits() else CUT
 
     def admitted(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """The line as it is to be written; None when it is counted only."""
+        """Return the line to write; None when it is only counted."""
         bound = BOUNDS.get(record["kind"])
         if bound is None or record.get("outcome") == "answered":  # by a person
             return record
@@ -76,7 +79,7 @@ class AuditBounds:
         return {**record, "not_written": lost} if lost else record
 
     def ended(self, session_id: str, command_id: str) -> list[dict[str, Any]]:
-        """The lines that tell what was not written of a command."""
+        """Return the lines that report what was not written of a command."""
         found = self._commands.pop((session_id, command_id), {})
         return [
             {"kind": BOUNDS[kind].told_as, "count": lines.bound.lost, "targets": lines.most}
@@ -87,7 +90,7 @@ class AuditBounds:
     def _of_command(self, record: dict[str, Any], bound: Bound) -> _Lines:
         assert bound.of_command is not None
         lines = self._commands.setdefault((record["session_id"], record["command_id"]), {})
-        if len(self._commands) > COMMANDS_KNOWN:  # some have ended before something was said of them
+        if len(self._commands) > COMMANDS_KNOWN:  # some ended before they caused a line
             self._commands.pop(next(iter(self._commands)))
         if record["kind"] not in lines:
             lines[record["kind"]] = _Lines(RateBound(*bound.of_command))
@@ -95,7 +98,7 @@ class AuditBounds:
 
 
 class _Lines:
-    """Those of one kind that one command has caused."""
+    """Lines of one kind that one command has caused."""
 
     def __init__(self, bound: RateBound) -> None:
         self.bound = bound
@@ -113,5 +116,5 @@ class _Lines:
 
     @property
     def most(self) -> dict[str, int]:
-        """How many each of the targets had; the rest is in the count only."""
+        """Return the count of each of the most frequent targets."""
         return dict(self._counted.most_common(TARGETS_TOLD))

@@ -1,12 +1,11 @@
-"""The lines of an audit log: each a JSON object, each bound to the line before by a hash. Pure.
+"""Lines of an audit log: JSON objects, chained by hashes. Pure.
 
 A line is `{"seq":N,"time":…,"kind":…,…,"prev":"H","hash":"H"}` and a newline. `hash` is the SHA-256, in hexadecimal, of
-the bytes of the line before `,"hash":`; `prev` is the hash of the line before, of zeros for the first one ever. So no
-line can be changed, taken out or moved without every later one being written anew. The *head* (a small file beside the
-log) repeats number and hash of the newest line: without it nobody could tell that lines are missing at the end.
+the bytes of the line before `,"hash":`. `prev` is the hash of the line before, zeros for the first one ever. So a
+change, removal or move of a line shows unless every later line is written anew. The *head*, a small file beside the
+log, repeats number and hash of the newest line, so that missing lines at the end show too.
 
-What a chain cannot do: keep somebody who can write all these files from writing all of them anew. Who needs that copies
-the head to another machine from time to time.
+A program that can write all these files can write all of them anew. A copy of the head on another machine shows that.
 """
 
 from __future__ import annotations
@@ -29,7 +28,10 @@ _HEAD = re.compile(rb'\A\{"seq":(\d{1,15}),"hash":"([0-9a-f]{64})"\} *\n\Z')
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The place of a line in the chain: its number, from 1, and its hash. (0, GENESIS) is before the first."""
+    """Number of a line in the chain, from 1, and its hash.
+
+    (0, GENESIS) is before the first line.
+    """
 
     seq: int = 0
     hash: str = GENESIS
@@ -39,8 +41,10 @@ BEGINNING = Position()
 
 
 def encode_line(after: Position, record: Mapping[str, Any]) -> tuple[bytes, Position]:
-    """The line, with its newline, for a record that follows `after`, and its own place. `record` holds what JSON can
-    hold, and none of the keys `seq`, `prev` and `hash`."""
+    """Return the line for a record that follows `after`, and its place.
+
+    `record` holds JSON values without the keys `seq`, `prev` and `hash`.
+    """
     seq = after.seq + 1
     text = json.dumps({"seq": seq, **record, "prev": after.hash}, ensure_ascii=True, separators=(",", ":"))
     body = text[:-1].encode("ascii")
@@ -49,36 +53,36 @@ def encode_line(after: Position, record: Mapping[str, Any]) -> tuple[bytes, Posi
 
 
 def encode_head(position: Position) -> bytes:
-    """Always the same length, so that it can be written over in place."""
+    """Return the content of the head file; of constant length, to overwrite in place."""
     return f'{{"seq":{position.seq},"hash":"{position.hash}"}}'.encode("ascii").ljust(120) + b"\n"
 
 
 def decode_head(data: bytes) -> Position | None:
-    """None for what is no head."""
+    """Parse the head file; None when it is damaged."""
     found = _HEAD.match(data)
     return None if found is None else Position(int(found[1]), found[2].decode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is whole: its record, and its place as it says itself."""
+    """Whole line: its record, and the place that it states."""
 
     record: dict[str, Any]
     position: Position
     prev: str
     intact: bool
-    """Its hash fits its bytes."""
+    """True where its hash matches its bytes."""
 
 
 def decode_line(data: bytes) -> Line | None:
-    """A line without its newline; None for what is none."""
+    """Parse a line without its newline; None when it is not one."""
     tail = _TAIL.search(data[-90:])
     if tail is None or len(data) > LONGEST_LINE:
         return None
     body = data[: len(data) - len(tail[0])]
     try:
         record = json.loads(body + b"}")
-    except ValueError:  # also UnicodeDecodeError and RecursionError's kin: not ours
+    except ValueError:  # also UnicodeDecodeError
         return None
     except RecursionError:
         return None
@@ -94,7 +98,7 @@ def decode_line(data: bytes) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and where: the file, and the number of the line in it (0: the file as a whole)."""
+    """Fault at a line of a file; line 0 is the file as a whole."""
 
     file: str
     line: int
@@ -103,7 +107,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """`first` and `last` are the numbers of the lines that were found, 0 when there is none. `notes` are no faults."""
+    """Result of a verification.
+
+    `first` and `last` are the numbers of the first and last line found, 0 when there is none. `notes` are not faults.
+    """
 
     lines: int
     first: int
@@ -122,15 +129,17 @@ class _Reading:
     first: int = 0
     lines: int = 0
     kept: int | None = None
-    """How many older files there can be, as the newest `opened` says."""
+    """Number of older files that the newest `opened` line permits."""
     seen: dict[int, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def verify(files: Iterable[tuple[str, Iterable[bytes]]], head: bytes | None) -> Verification:
-    """Follow the chain through `files`, oldest first: each a name and its lines with their newlines. `head` is the
-    content of the head file, None when there is none."""
+    """Follow the chain through `files`, oldest first.
+
+    Each file is a name and its lines with newlines. `head` is the content of the head file, None when it is missing.
+    """
     state = _Reading()
     known = decode_head(head) if head is not None else None
     names: list[str] = []
@@ -156,7 +165,7 @@ def _follow(state: _Reading, name: str, number: int, data: bytes, known: Positio
         cut = known is not None and state.before is not None and known.seq > state.before.seq
         if cut or decode_line(data) is not None:
             fault("the line is cut off")
-        else:  # nothing says that it was ever whole
+        else:  # there is no sign that it was ever whole
             state.notes.append(f"{name}:{number}: an unfinished line, of a daemon that was killed while writing it")
         return
     line = decode_line(data[:-1])
@@ -190,7 +199,7 @@ def _follow(state: _Reading, name: str, number: int, data: bytes, known: Positio
 def _compare_head(state: _Reading, newest: str, last: int, known: Position | None, head: bytes | None) -> None:
     if head is None:
         if state.lines:
-            state.notes.append("without the head file nobody can tell whether lines are missing at the end")
+            state.notes.append("without the head file, missing lines at the end do not show")
     elif known is None:
         state.faults.append(Fault(newest, 0, "the head file is damaged"))
     elif known.seq > last:
@@ -198,7 +207,7 @@ def _compare_head(state: _Reading, newest: str, last: int, known: Position | Non
 
 
 def records(files: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[dict[str, Any]]:
-    """The records of all lines that can be read, oldest first, whether the chain holds or not."""
+    """Yield the records of all readable lines, oldest first, also of a broken chain."""
     for _, lines in files:
         for data in lines:
             line = decode_line(data.rstrip(b"\n"))
@@ -207,5 +216,5 @@ def records(files: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[dict[str, 
 
 
 def default_path(home: str) -> str:
-    """Where the log is when `audit.path` says nothing. The directory is the log's own."""
+    """Return the default of `audit.path`. Its directory holds nothing else."""
     return f"{home}/.local/state/sandboxd/audit/audit.jsonl"

@@ -1,11 +1,9 @@
-"""The files of an audit log: one is appended to, older ones have a number after their name, `.1` the youngest.
+"""Files of an audit log: the current one, and numbered older ones (`.1` newest).
 
-Promises:
-- a line that `append` has returned for is in the kernel's hands: the daemon may be killed. Against a power cut it is
-  synchronised to disk within a second (`sync`, called from a thread);
-- a line is never half written and then followed by another: what a killed daemon or a full disk has left of a line is
-  cut off, and the next line tells how much that was;
-- the files are 0600, in a directory of their own, 0700; a symbolic link, another owner or a second writer is refused.
+- A line that `append` has returned for survives the end of the daemon. It survives a power cut after at most a second
+  (`sync`, called from a thread).
+- The part of a line that a killed daemon or a full disk has left is cut off. The next line reports its length.
+- The files have mode 0600, and their directory 0700. A symbolic link, another owner or a second writer is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _RARE = re.compile(rb'"kind":"(violation|question|answer|control|settings|fallba
 
 
 def numbered(path: str, number: int) -> str:
-    """The name of an older file; number 0 is the log itself."""
+    """Return the name of an older file; number 0 is the current one."""
     return f"{path}.{number}" if number else path
 
 
@@ -49,11 +47,13 @@ def head_path(path: str) -> str:
 
 
 class AuditLog:
-    """Open from its making until `close`. `time` gives the time of a line, in ISO 8601. `after` is a place that the
-    chain is known to have reached: it goes on behind it, whatever is left of the files.
+    """Open audit log.
 
-    Raises HostError `audit_unavailable` when the log cannot be opened, `audit_directory` when its directory is not its
-    own, `audit_locked` when another daemon writes it."""
+    `time` returns the time of a line in ISO 8601. The chain continues behind `after`, even where files are lost.
+
+    Raises HostError `audit_unavailable` when the log cannot be opened, `audit_directory` when its directory is shared,
+    `audit_locked` when another daemon writes it.
+    """
 
     def __init__(
         self, path: str, max_bytes: int, keep: int, time: Callable[[], str], after: Position = BEGINNING
@@ -86,7 +86,10 @@ class AuditLog:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether what is written still goes into the files of these names: others may have moved or removed them."""
+        """Return whether the open files still have their names.
+
+        Another program may have moved or removed them.
+        """
         try:
             return all(
                 os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -96,22 +99,22 @@ class AuditLog:
             return False
 
     def append(self, record: Mapping[str, Any]) -> Position:
-        """Write one line; its place. Raises OSError, and then nothing has been written."""
+        """Write one line and return its place. An OSError means that nothing was written."""
         if self._size and self._size >= self._max_bytes:
             self._rotate()
-        elif not self._size:  # the disk was full at its beginning
+        elif not self._size:  # the disk was full when the file began
             self._begin()
         return self._write(record)
 
     def sync(self) -> None:
-        """Have the disk hold what was written. Takes its time: for a thread. Raises OSError."""
+        """Synchronise to disk. Blocks, so it runs in a thread. Raises OSError."""
         with contextlib.suppress(ValueError):
             os.fdatasync(self._file)
 
     def _write(self, record: Mapping[str, Any]) -> Position:
         line, position = encode_line(self.position, record)
         written = os.write(self._file, line)
-        if written != len(line):  # the disk is full: half a line must not stay
+        if written != len(line):  # the disk is full, and half a line must not remain
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
@@ -120,7 +123,7 @@ class AuditLog:
         return position
 
     def _resume(self, after: Position) -> tuple[Position, int]:
-        """Where the chain goes on, and how many bytes of an unfinished line were cut off."""
+        """Return the last place of the chain, and the length of a cut-off line."""
         size = os.fstat(self._file).st_size
         known = decode_head(os.pread(self._head, 200, 0)) or BEGINNING
         tail = _read_end(self.path, size)
@@ -144,7 +147,10 @@ class AuditLog:
         self._write(record)
 
     def _rotate(self) -> None:
-        """Nothing is moved before the new file is there: a full disk must not push the old ones out."""
+        """Begin a new file, and rename the others.
+
+        The new file is created first, so that a full disk does not push the old ones out.
+        """
         fresh = _open(f"{self.path}.new", _APPEND)
         os.ftruncate(fresh, 0)
         rare = self._rare_lines()
@@ -160,8 +166,11 @@ class AuditLog:
                 self._write(record)
 
     def _rare_lines(self) -> list[dict[str, Any]]:
-        """Those of the oldest file, which goes now, that go along: the newest, a quarter of a file at most. What was
-        refused takes half of that, so that it does not push out what people were asked."""
+        """Return rare lines of the oldest file, to be repeated in the new one.
+
+        They are the newest, a quarter of a file at most. Violations take half of that, so that they do not push out
+        questions and changes of settings.
+        """
         kept: dict[bool, deque[bytes]] = {True: deque(), False: deque()}
         size = {True: 0, False: 0}
         with contextlib.suppress(OSError), open(numbered(self.path, self._keep), "rb") as file:
@@ -181,8 +190,10 @@ class AuditLog:
 
 
 def prepare_directory(path: str) -> None:
-    """Make the directory of the log, or see that it can be ours alone: commands do not see it at all. Raises HostError
-    `audit_directory`, OSError."""
+    """Make the directory of the log, or check that it is private.
+
+    Commands do not see it at all. Raises HostError `audit_directory`, OSError.
+    """
     directory, name = os.path.split(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     state = os.stat(directory)
@@ -198,7 +209,7 @@ def prepare_directory(path: str) -> None:
         raise HostError(
             "audit_directory",
             f"the audit log cannot be kept in {directory}: it {problem}",
-            hint="let audit.path name a file in a directory of its own, for example ~/audit/audit.jsonl",
+            hint="set audit.path to a file in an empty directory, for example ~/audit/audit.jsonl",
             data={"path": path},
         )
 
@@ -208,7 +219,7 @@ def _open(path: str, flags: int) -> int:
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink != 1:
         os.close(descriptor)
-        raise OSError(errno.EPERM, "not a file of this user alone")
+        raise OSError(errno.EPERM, "not a private file of this user")
     if stat.S_IMODE(state.st_mode) != 0o600:
         os.fchmod(descriptor, 0o600)
     return descriptor
@@ -221,7 +232,7 @@ def _lock(descriptor: int, path: str) -> None:
         raise HostError(
             "audit_locked",
             f"another daemon writes the audit log {path}",
-            hint="end the other daemon, or give this one an audit.path of its own",
+            hint="end the other daemon, or set another audit.path for this one",
             data={"path": path},
         ) from None
 
@@ -230,7 +241,7 @@ def _unavailable(path: str, error: OSError) -> HostError:
     return HostError(
         "audit_unavailable",
         f"the audit log {path} cannot be written: {error.strerror or error}",
-        hint="make room or mend its permissions; audit.onFull: drop lets commands run without it",
+        hint="free disk space or correct its permissions; audit.onFull: drop lets commands run without it",
         data={"path": path},
     )
 

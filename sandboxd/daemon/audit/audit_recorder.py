@@ -1,9 +1,8 @@
-"""What goes into the audit log, and what happens when it cannot be written.
+"""Recorder of audit events, and the handling of a log that cannot be written.
 
-Everything that is told of (`runtime.events`) becomes one line, with secrets taken out by pattern. With `audit.onFull:
-block` no command is handed out whose line could not be written; with `drop` lines are counted instead, and the number
-is the first thing that the log says once it can be written again. Other lines than those of commands are counted in
-either case: a violation has happened, whether the disk is full or not.
+Each event of `runtime.events` becomes one line, without recognisable secrets. With `audit.onFull: block` no command is
+handed out whose line could not be written. With `drop` lines are counted, and the next line that can be written reports
+the number. Other lines than those of commands never block: a violation has happened even when the disk is full.
 """
 
 from __future__ import annotations
@@ -44,14 +43,19 @@ from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0
 _MORE_READ = 2048
-"""Characters beside: a secret must be seen whole, so the text is cut after that; but first roughly, since it may be two
-megabytes."""
+"""Characters beyond the limit in which secrets are searched.
+
+A secret must be seen whole, and a command may have two megabytes.
+"""
 _ASKED_BEFORE = {CommandDecided: "decision", RunRefused: "run_refused"}
 
 
 @dataclass(frozen=True, slots=True)
 class AuditState:
-    """For `status`. `lines` are those of this daemon, `lost` those that could not be written."""
+    """State for `status`.
+
+    `lines` counts those of this daemon, `lost` those that could not be written.
+    """
 
     enabled: bool
     path: str
@@ -62,7 +66,7 @@ class AuditState:
 
 
 class AuditRecorder:
-    """One per daemon. `policy` gives what the settings say now."""
+    """Audit recorder of a daemon. `policy` returns the present settings."""
 
     def __init__(self, policy: Callable[[], AuditPolicy], home: str, log: FilteringBoundLogger) -> None:
         self._policy = policy
@@ -71,12 +75,12 @@ class AuditRecorder:
         self._file: AuditLog | None = None
         self._opened_for: AuditPolicy | None = None
         self._reached = "", BEGINNING
-        """The file that was open last, and the last line in it."""
+        """Last open file, and its last line."""
         self._bounds = AuditBounds()
         self._lines = 0
         self._lost = 0
-        """Since the beginning; `_unsaid` of them the log does not know of yet."""
-        self._unsaid = 0
+        """Lines lost since the start; the log does not yet report `_unreported` of them."""
+        self._unreported = 0
         self._failure: HostError | None = None
         self._dirty: asyncio.TimerHandle | None = None
         self._syncing: asyncio.Task[None] | None = None
@@ -105,12 +109,15 @@ class AuditRecorder:
         return AuditState(policy.enabled, path, self._lines, self._lost, failure, policy.on_full == "block")
 
     def directories(self) -> tuple[str, ...]:
-        """What commands must not see."""
+        """Return the directories that commands must not see."""
         policy = self._policy()
         return (os.path.dirname(policy.path or self._default),) if policy.enabled else ()
 
     def guard(self, event: RunPrepared) -> None:
-        """Raises HostError when the line of this command cannot be written and the settings say `block`."""
+        """Write the line of a command.
+
+        Raises HostError when that fails and the settings say `block`.
+        """
         if not self._ready() and not self._policy().enabled:
             return
         self._note(self._record_of(event))
@@ -126,8 +133,8 @@ class AuditRecorder:
         if isinstance(event, RunPrepared) or (kind is not None and self._bounds.is_over(kind)):
             return
         if isinstance(event, RunEnded):
-            for told in self._bounds.ended(event.session_id, _text(event.command_id)):
-                self._note({"kind": told.pop("kind"), **_who(event), **told})
+            for line in self._bounds.ended(event.session_id, _text(event.command_id)):
+                self._note({"kind": line.pop("kind"), **_who(event), **line})
         self._note(self._record_of(event))
 
     def _record_of(self, event: Event) -> dict[str, Any] | None:
@@ -135,7 +142,7 @@ class AuditRecorder:
         return None if record is None else self._bounds.admitted(record)
 
     def _ready(self) -> bool:
-        """Have the right file open. What keeps it from being opened is kept as the failure."""
+        """Return whether the right file is open, opening it if needed. Keeps a failure."""
         policy = self._policy()
         if not policy.enabled:
             if self._file is not None:
@@ -165,28 +172,28 @@ class AuditRecorder:
         if record is None:
             return
         if self._file is not None and not self._file.is_in_place:
-            self._log.error("the audit log was moved or removed; another file goes on with it", path=self._file.path)
+            self._log.error("the audit log was moved or removed; it continues in a new file", path=self._file.path)
             self._close()
         if self._file is None and not self._ready():
             self._lost += 1
-            self._unsaid += 1
+            self._unreported += 1
             return
         assert self._file is not None
         try:
-            if self._unsaid:
-                self._file.append({"time": _now(), "kind": "lost", "lines": self._unsaid})
-                self._unsaid = 0
+            if self._unreported:
+                self._file.append({"time": _now(), "kind": "lost", "lines": self._unreported})
+                self._unreported = 0
                 self._lines += 1
             self._file.append({"time": _now(), **record})
         except OSError as error:
             self._lost += 1
-            self._unsaid += 1
+            self._unreported += 1
             reason = error.strerror or str(error)
             self._failed(
                 HostError(
                     "audit_unavailable",
                     f"the audit log {self._file.path} cannot be written: {reason}",
-                    hint="make room or mend its permissions; audit.onFull: drop lets commands run without it",
+                    hint="free disk space or correct its permissions; audit.onFull: drop lets commands run without it",
                     data={"path": self._file.path},
                 )
             )
@@ -211,7 +218,7 @@ class AuditRecorder:
             if self._file is not None:
                 self._file.sync()
         except OSError as error:
-            self._log.error("the audit log is not on disk", reason=error.strerror or str(error))
+            self._log.error("cannot synchronise the audit log to disk", reason=error.strerror or str(error))
 
     def _close(self) -> None:
         if self._file is not None:
@@ -221,8 +228,10 @@ class AuditRecorder:
 
 
 def record_of(event: Event, longest: int = LONGEST_COMMAND) -> dict[str, Any] | None:
-    """The line for an event, without its time; None for what belongs into figures only. Texts are redacted, and those
-    that came from inside neutralised. `longest` is how much of a command is kept."""
+    """Return the line of an event without its time; None for a counted event.
+
+    Texts are redacted, and those from inside a sandbox neutralised. `longest` limits the text of a command.
+    """
     match event:
         case RunPrepared():
             return {

@@ -1,9 +1,10 @@
-"""What a crash must not lose, kept by the service manager while the daemon runs (docs/restarts.md): the descriptors of
-each command that runs, and a memory file that says what they are. The memory file is shared with the manager, so what
-changes later is only written there.
+"""Crash store: state kept by the service manager while the daemon runs.
 
-A command is kept once it has run for a moment, and many at a time: most are over by then and cost nothing, and the
-start of a command never waits for the manager. An idle daemon does not wake up for this.
+It holds the descriptors of each running command, and a memory file that describes them (docs/restarts.md). The manager
+shares the memory file, so that later changes are only written there.
+
+A command is stored after it has run for a moment, and many at a time: most are over by then and cost nothing. The start
+of a command never waits for the manager, and an idle daemon does not wake up.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from sandboxd.handover.document import Outgoing
 from sandboxd.runtime.events import Event, RunEnded, RunStarted
 
 KEPT_AFTER_S: Final = 0.2
-"""How long a command runs before it is kept, and how late a change is written."""
+"""Seconds until a command is stored, and until a change is written."""
 AT_ONCE: Final = 16
-"""How many documents are written in one turn of the event loop."""
+"""Documents written in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashEntry:
-    """Something to be kept. `write` adds it to a document, False when it is over just now; `session_id` is the one in
-    which something may have changed it, empty when any may."""
+    """Crash entry.
+
+    `write` adds it to a document, and returns False when it has just ended. Events of `session_id` may change it, those
+    of all sessions when that is empty.
+    """
 
     key: str
     session_id: str
@@ -39,11 +43,11 @@ class CrashEntry:
 
 
 IsOldEnough = Callable[[str], bool]
-"""Whether a command (by its wrap_id) has run long enough."""
+"""Return whether a command (by its wrap_id) has run long enough."""
 
 
 class CrashStore:
-    """The crash entries of one daemon. Nothing is stored before `start` or after `close`."""
+    """Crash entries of a daemon. Nothing is stored before `start` or after `close`."""
 
     def __init__(self, store: Store, log: FilteringBoundLogger) -> None:
         self._store = store
@@ -54,17 +58,17 @@ class CrashStore:
         self._changed: set[str] = set()
         self._to_write: set[str] = set()
         self._left_out: dict[str, int] = {}
-        """What there was no room for, with the room it takes."""
+        """Entries without room, with the room that they take."""
         self._failure = ""
         self._capacity = -1
-        """-1: not known yet."""
+        """Number of descriptors that the store holds; -1: not known yet."""
         self._paused = True
         self._timer: asyncio.TimerHandle | None = None
         self._working: asyncio.Task[None] | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What would be lost, for `status`."""
+        """Return what a crash would lose, for `status`."""
         found = []
         if commands := self._left_out.keys() - {DAEMON}:
             found.append(
@@ -84,7 +88,7 @@ class CrashStore:
         self._begin()
 
     def listen(self, event: Event) -> None:
-        """Something has happened in the daemon."""
+        """Handle an event of the daemon."""
         if isinstance(event, RunStarted) and self._capacity:
             self._young[event.wrap_id] = asyncio.get_running_loop().time()
         elif isinstance(event, RunEnded):
@@ -93,26 +97,28 @@ class CrashStore:
         self.changed(getattr(event, "session_id", None) or "")
 
     def session(self, session_id: str, is_open: bool) -> None:
-        """There is another session, or one less."""
+        """Handle the opening or closing of a session."""
         if not is_open:
             self._over(session_id)
         self.changed(session_id)
 
     def _over(self, key: str) -> None:
-        """Nobody is to find it from now on, even if we are killed before it is removed."""
+        """Mark an entry as removed first, so that a crash cannot restore it."""
         if (entry := self._entries.get(key)) is not None:
             entry.clear()
 
     def changed(self, session_id: str) -> None:
-        """Something has changed in a session, or, when that is empty, anywhere."""
+        """Schedule the entries of a session, or all when that is empty."""
         if self._capacity == 0:  # there is no store
             return
         self._changed.add(session_id)
         self._schedule()
 
     def grants_revoked(self, session_id: str) -> None:
-        """Something that was granted in a session holds no more: that is written now. A daemon that is killed in the
-        next moment must not give it again."""
+        """Write the entry of a session at once after a grant was revoked.
+
+        A crash must not restore the grant.
+        """
         entry = self._entries.get(session_id)
         if entry is None:
             return
@@ -128,20 +134,20 @@ class CrashStore:
             self._timer = asyncio.get_running_loop().call_later(KEPT_AFTER_S, self._begin)
 
     def pause(self) -> None:
-        """Keep nothing more: what there is now goes another way. To be followed by `close`."""
+        """Store nothing more, because a hand-over follows. `close` has to follow."""
         self._paused = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self) -> None:
-        """Have everything removed from the store. Idempotent."""
+        """Remove everything from the store. Idempotent."""
         self.pause()
         while self._working is not None:
             await asyncio.wait([self._working])
         messages = [*self._removed(list(self._entries)), *map(removal, self._store.take_old())]
         if messages:
-            with contextlib.suppress(OSError):  # the manager going away is no reason to fail
+            with contextlib.suppress(OSError):  # the manager may be gone
                 await asyncio.to_thread(self._store.send, messages)
 
     def _begin(self) -> None:
@@ -161,11 +167,11 @@ class CrashStore:
                     await asyncio.to_thread(self._store.send, messages)
             self._failure = ""
         except OSError as error:
-            self._failure = f"the service manager does not take what is to be kept ({error.strerror or error})"
+            self._failure = f"the service manager does not accept crash entries ({error.strerror or error})"
             self._forget()
-        except Exception:  # our own fault: what runs goes on as if there were no store
-            self._log.exception("what runs could not be kept for a crash")
-            self._failure = "a fault of ours; the log has the details"
+        except Exception:  # an internal error must not end running commands
+            self._log.exception("cannot store crash entries")
+            self._failure = "internal error; see the log"
             self._forget()
         finally:
             self._working = None
@@ -173,10 +179,13 @@ class CrashStore:
                 self._schedule()
 
     def _collect(self, tried: set[str]) -> tuple[list[ManagerMessage], bool]:
-        """What to tell the manager now, and whether there is more to write; `tried` is what was written just before."""
+        """Return messages for the manager, and whether there are more entries to write.
+
+        `tried` are the entries of this round that were written.
+        """
         if self._capacity <= 0:
             return [removal(name) for name in self._store.take_old()], False
-        wanted = {one.key: one for one in self._wanted(self._ripen())}
+        wanted = {one.key: one for one in self._wanted(self._age())}
         if self._changed:
             changed, everything = {"", *self._changed}, "" in self._changed
             self._to_write.update(one.key for one in wanted.values() if everything or one.session_id in changed)
@@ -200,7 +209,7 @@ class CrashStore:
     def _room(self) -> int:
         return self._capacity - sum(one.size for one in self._entries.values())
 
-    def _ripen(self) -> IsOldEnough:
+    def _age(self) -> IsOldEnough:
         until = asyncio.get_running_loop().time() - KEPT_AFTER_S / 2
         for wrap_id in [wrap_id for wrap_id, since in self._young.items() if since <= until]:
             del self._young[wrap_id]
@@ -223,8 +232,8 @@ class CrashStore:
         self._left_out.pop(wanted.key, None)
         entry = self._entries[wanted.key] = _Entry(wanted.key, numbers)
         entry.write(outgoing.text())
-        # The memory file last: descriptors that nothing speaks of are closed, one that is missing loses the command.
-        # Duplicates, since a command may end, and its numbers be used again, before they are sent.
+        # The memory file goes last: unnamed descriptors are closed, but a missing one loses the command.
+        # Duplicates, since a command may end and its numbers be reused before they are sent.
         messages += [storing(name_of(wanted.key, number), os.dup(number)) for number in numbers]
         return [*messages, storing(name_of(wanted.key), os.dup(entry.memory))]
 
@@ -237,8 +246,10 @@ class CrashStore:
         return messages
 
     def _forget(self) -> None:
-        """It is not known what the manager has: all of it is removed, and what still runs stored again with the next
-        change."""
+        """Remove all after an error, as the state of the manager is unknown.
+
+        The next change stores the running commands again.
+        """
         left = tuple(name for entry in self._entries.values() for name in entry.names)
         self._removed(list(self._entries))
         self._store.old = (*self._store.old, *left)
@@ -246,7 +257,7 @@ class CrashStore:
 
 @dataclass(slots=True)
 class _Entry:
-    """One memory file, and the numbers of the descriptors that its document names."""
+    """Memory file, and the numbers of the descriptors that its document names."""
 
     key: str
     numbers: tuple[int, ...]

@@ -1,14 +1,12 @@
-"""The service manager's descriptor store: what is handed over when the manager restarts the daemon instead of the
-daemon executing itself (sd_pid_notify_with_fds(3), systemd.service(5) FileDescriptorStoreMax=).
+"""Descriptor store of the service manager, for a restart by the manager.
 
-Each descriptor goes there under a name of its own, and the document in a memory file beside them. The next daemon finds
-them behind the sockets of its units (sd_listen_fds_with_names(3)), takes what it can, and has the store emptied: what
-lies there would otherwise keep connections open that both sides have closed.
+See sd_pid_notify_with_fds(3), and FileDescriptorStoreMax= in systemd.service(5). Each descriptor is stored under its
+own name, and the document in a memory file beside them. The next daemon gets them after the sockets of its units
+(sd_listen_fds_with_names(3)), takes what it can, and empties the store: stored descriptors keep connections open that
+both sides have closed. Crash entries (`crash_store`) are stored under other names while the daemon runs.
 
-What a crash must not lose lies there while the daemon runs (`crash_store`), by other names.
-
-The manager asks with the same signal whether the service is to end or to come again. Which of both is in its list of
-jobs; only for a restart anything is kept.
+The manager sends the same signal for a stop and a restart. Its list of jobs tells them apart; only for a restart is
+anything stored.
 """
 
 from __future__ import annotations
@@ -34,18 +32,20 @@ FIRST = 3
 """SD_LISTEN_FDS_START."""
 STATE = "sandboxd-state"
 TAKEN_WITHIN_S = 10.0
-"""How long the manager may take to take everything; it kills us later than that."""
+"""Seconds that the manager may take, before it would kill the daemon."""
 ASKED_WITHIN_S = 5.0
 MOST_BYTES = 64 << 20
-"""Of a memory file. A thousand commands take less than one MiB."""
+"""Most bytes of a memory file. A thousand commands take less than one MiB."""
 _NAME = re.compile(r"sandboxd-(?:state|[0-9]{1,9})")
-"""Of what is handed over. `handover.crash_documents` has the others."""
+"""Names of handed-over descriptors; `handover.crash_documents` has the others."""
 _UNIT = re.compile(r"[^/]+\.service")
 
 
 def keep(address: str, outgoing: Outgoing) -> None:
-    """Give everything to the service manager at `address` ($NOTIFY_SOCKET), and return when it has it. Raises OSError.
-    Takes a while; to be called when nothing else is left to do."""
+    """Pass everything to the service manager at `address` ($NOTIFY_SOCKET).
+
+    Returns when the manager has it. Blocks, so it is the last act of a daemon. Raises OSError.
+    """
     state = os.memfd_create(STATE, os.MFD_CLOEXEC)
     try:
         with open(state, "wb", closefd=False) as file:
@@ -60,7 +60,7 @@ def keep(address: str, outgoing: Outgoing) -> None:
 
 
 def empty(address: str, names: tuple[str, ...]) -> None:
-    """Have these names removed. The manager going away is no reason to stop serving."""
+    """Remove these names from the store. The manager may be gone."""
     with contextlib.suppress(OSError), _connected(address) as manager:
         for name in names:
             manager.send(removal(name).text.encode())
@@ -87,7 +87,10 @@ def _send(manager: socket.socket, text: str, descriptor: int) -> None:
 
 
 def _await_taken(manager: socket.socket) -> None:
-    """sd_notify_barrier(3): the manager closes the pipe when it has seen all that was sent before."""
+    """Wait until the manager has seen all messages, sd_notify_barrier(3).
+
+    It then closes the pipe.
+    """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         _send(manager, "BARRIER=1", writer)
@@ -96,7 +99,7 @@ def _await_taken(manager: socket.socket) -> None:
         poll = select.poll()
         poll.register(reader, 0)
         if not poll.poll(TAKEN_WITHIN_S * 1000):
-            raise TimeoutError("the service manager does not take what is to be kept")
+            raise TimeoutError("the service manager does not accept descriptors")
     finally:
         os.close(reader)
         if writer >= 0:
@@ -104,17 +107,19 @@ def _await_taken(manager: socket.socket) -> None:
 
 
 def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None, tuple[str, ...]]:
-    """What the daemon before has put into the store, and the names to empty it by; None when there is nothing. The
-    variables then speak of what else was passed only. What cannot be read is closed. Raises nothing: a daemon without
-    its past is better than none."""
+    """Take the state in the store, and the names to empty the store by.
+
+    Afterwards the variables name only the other sockets. Unreadable descriptors are closed. Raises nothing: a daemon
+    without the earlier state is better than none.
+    """
     names = environment.get("LISTEN_FDNAMES", "").split(":")
     count = environment.get("LISTEN_FDS", "")
     if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or len(names) != int(count):
         return None, ()
-    stored = {FIRST + place: name for place, name in enumerate(names) if _is_ours(name)}
+    stored = {FIRST + place: name for place, name in enumerate(names) if _is_own(name)}
     if not stored:
         return None, ()
-    # The sockets of units come first. What lies among ours has been put into the store by another program.
+    # The sockets of units come first. Other names in between were stored by another program.
     others = names[: min(stored) - FIRST]
     environment["LISTEN_FDS"], environment["LISTEN_FDNAMES"] = str(len(others)), ":".join(others)
     for descriptor in range(min(stored), FIRST + len(names)):
@@ -125,12 +130,12 @@ def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None,
     return _read(stored), tuple(stored.values())
 
 
-def _is_ours(name: str) -> bool:
+def _is_own(name: str) -> bool:
     return _NAME.fullmatch(name) is not None or parse_name(name) is not None
 
 
 def _read(stored: Mapping[int, str]) -> Incoming | None:
-    """What was handed over, else what was kept for a crash."""
+    """Return the handed-over state, else the crash entries."""
     states = [descriptor for descriptor, name in stored.items() if name == STATE]
     incoming = None
     if len(states) == 1:
@@ -167,7 +172,7 @@ def _read_kept(stored: Mapping[int, str]) -> Incoming | None:
 
 
 def _content(memory: int) -> bytes:
-    """Raises OSError, also for what is too large to be a document."""
+    """Return the content of a memory file. Raises OSError, also for a large one."""
     size = os.fstat(memory).st_size
     if size > MOST_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -176,14 +181,17 @@ def _content(memory: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ManagerMessage:
-    """One message to the manager, with a descriptor of its own that is closed when it was sent; -1 for none."""
+    """Message to the manager.
+
+    Its descriptor is closed after sending; -1 for none.
+    """
 
     text: str
     descriptor: int = -1
 
 
 def storing(name: str, descriptor: int) -> ManagerMessage:
-    # FDPOLL=0: one whose other side has hung up stays too, or the document would name what is not there.
+    # FDPOLL=0 keeps descriptors whose peer has closed, or the document would name missing ones.
     return ManagerMessage(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", descriptor)
 
 
@@ -192,8 +200,11 @@ def removal(name: str) -> ManagerMessage:
 
 
 class Store:
-    """The store of a running daemon. `address` is $NOTIFY_SOCKET, `size` $FDSTORE (systemd 254 and newer say there how
-    much there is room for), `old` the names that lie there since an earlier daemon crashed."""
+    """Store of a running daemon.
+
+    `address` is $NOTIFY_SOCKET. `size` is $FDSTORE, the capacity (systemd 254 and newer). `old` are the names of an
+    earlier daemon that crashed.
+    """
 
     def __init__(self, address: str, size: str = "", old: tuple[str, ...] = ()) -> None:
         self._address = address
@@ -201,20 +212,23 @@ class Store:
         self.old = old
 
     def take_old(self) -> tuple[str, ...]:
-        """Those names, once; the memory files first, so that none ever names what is removed already."""
+        """Return the old names once.
+
+        Memory files come first, so that none names a removed descriptor.
+        """
         old, self.old = self.old, ()
         return tuple(sorted(old, key=lambda name: "." in name))
 
     async def capacity(self) -> int:
-        """How many descriptors it may hold; 0 when there is none, or nobody says."""
+        """Return the capacity; 0 when there is no store or it is unknown."""
         if self._size.isdecimal():
             return int(self._size)
         unit, _ = unit_of(_own_groups())
-        said = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
-        return int(said) if said.strip().isdecimal() else 0
+        answer = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
+        return int(answer) if answer.strip().isdecimal() else 0
 
     def send(self, messages: Sequence[ManagerMessage]) -> None:
-        """In this order; waits for the manager. Raises OSError."""
+        """Send messages in order; blocks on the manager. Raises OSError."""
         try:
             with _connected(self._address) as manager:
                 for message in messages:
@@ -229,13 +243,13 @@ class Store:
 
 
 async def restart_intended() -> bool:
-    """Whether the manager has asked this service to end so that it starts it again. False when that cannot be known."""
+    """Return whether the manager ends this service to restart it; False when unknown."""
     unit, _ = unit_of(_own_groups())
     return bool(unit) and names_restart(await _ask("list-jobs", "--plain", "--no-legend"), unit)
 
 
 async def _ask(*what: str) -> str:
-    """What systemctl(1) says of the manager that we belong to; empty when it cannot be asked."""
+    """Return the output of systemctl(1) of the daemon's manager; empty on failure."""
     _, user = unit_of(_own_groups())
     program = programs.find("systemctl").path
     if program is None:
@@ -252,16 +266,16 @@ async def _ask(*what: str) -> str:
         return ""
     try:
         async with asyncio.timeout(ASKED_WITHIN_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         return ""
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def names_restart(jobs: str, unit: str) -> bool:
-    """Whether there is a job of this kind in what `systemctl list-jobs` prints: number, unit, kind, state."""
+    """Return whether `systemctl list-jobs` (number, unit, kind, state) has a restart."""
     rows = (line.split() for line in jobs.splitlines())
     return any(row[1:3] in ([unit, "restart"], [unit, "try-restart"]) for row in rows)
 
@@ -271,8 +285,10 @@ def _own_groups() -> str:
 
 
 def unit_of(groups: str) -> tuple[str, bool]:
-    """The service that a process with these control groups belongs to (proc_pid_cgroup(5)), and whether it is that of a
-    user's manager."""
+    """Return the service of control groups, and whether a user's manager runs it.
+
+    The format is that of proc_pid_cgroup(5).
+    """
     path = groups.rpartition("::")[2].strip()
     name = path.rpartition("/")[2]
     return (name if _UNIT.fullmatch(name) else ""), "/user@" in path

@@ -1,10 +1,10 @@
-"""Executing ourselves anew, in place: the process, its children's parent and its descriptors stay, the program changes.
+"""Restart in place: the daemon executes its program again.
 
-Before anything is let go of, the program that would take over is tried in a child: the same command line, told by
-`$SANDBOXD_TRIAL` to go only as far as reading the settings, and then to say what it can read. A broken installation,
-settings that do not hold and a program that is too old or too new are found there, and the daemon goes on as it is.
+The process, its children and its descriptors stay, and the program changes. Before anything is released, a child tries
+the new program: the same command line, with `$SANDBOXD_TRIAL`, only reads the settings and prints what state it can
+read. So a broken installation, invalid settings and an incompatible version are found while the daemon runs.
 
-The state goes through a memory file, whose number is in `$SANDBOXD_HANDOVER` (memfd_create(2), execve(2)).
+The state passes through a memory file whose number is in `$SANDBOXD_HANDOVER` (memfd_create(2), execve(2)).
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ _LISTED = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """What came of the last restart. `cut` counts connections that could not be handed over, `lost` says in words what
-    else could not; `stall_s` is how long nobody was served. After a crash (`crashed`) nobody knows either."""
+    """Result of the last restart.
+
+    `cut` counts connections that could not be handed over, `lost` describes other losses, and `stall_s` is the time
+    without service. After a crash (`crashed`) `cut` and `stall_s` are unknown.
+    """
 
     from_version: str
     commands: int
@@ -48,7 +51,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProgram:
-    """How this daemon was started: what to execute again."""
+    """Command line and environment of this daemon, to execute again."""
 
     path: str
     arguments: tuple[str, ...]
@@ -56,12 +59,12 @@ class DaemonProgram:
 
     @classmethod
     def own(cls, environment: Mapping[str, str]) -> DaemonProgram:
-        """`environment` as it was at the start: later some of it is taken away."""
+        """Return the program of this process; needs the environment of the start."""
         kept = _without(environment, (*_LISTED, _TRIAL, HANDOVER))
         return cls(sys.executable, tuple(sys.orig_argv[1:]), kept)
 
     async def tried(self) -> str:
-        """The version of the program that would take over. Raises HostError `restart_failed` when it could not."""
+        """Try the program and return its version. Raises HostError `restart_failed`."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self.path,
@@ -75,9 +78,9 @@ class DaemonProgram:
             raise _failed(f"{self.path}: {error.strerror}") from error
         try:
             async with asyncio.timeout(TRIAL_S):
-                said, errors = await process.communicate()
+                output, errors = await process.communicate()
         except TimeoutError:
-            raise _failed(f"it said nothing within {TRIAL_S:g} s") from None
+            raise _failed(f"it printed nothing within {TRIAL_S:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
@@ -85,20 +88,23 @@ class DaemonProgram:
         if process.returncode:
             lines = errors.decode(errors="replace").strip().splitlines()
             raise _failed(lines[-1] if lines else f"status {process.returncode}")
-        return _judge(said)
+        return _judge(output)
 
     def execute(self, outgoing: Outgoing) -> None:
-        """Become that program. Does not return. Raises OSError, and then nothing has changed. Signals wait until
-        somebody handles them again (`lifecycle.signals_handled`), here or there."""
+        """Execute the program in place of this one. Does not return.
+
+        An OSError means that nothing has changed. Signals stay blocked until this program or the next handles them
+        (`lifecycle.signals_handled`).
+        """
         state = os.memfd_create("sandboxd-handover", os.MFD_CLOEXEC)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        _be_the_only_thread()
+        _await_single_thread()
         try:
             with open(state, "wb", closefd=False) as file:
                 file.write(outgoing.text())
             os.lseek(state, 0, os.SEEK_SET)
             if outgoing.ends_at_once():
-                # waits, too: one for the process would reach another thread, and end with that
+                # stays pending; a signal for the process could reach another thread, and end with it
                 signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             for descriptor in (state, *outgoing.descriptors):
                 os.set_inheritable(descriptor, True)
@@ -109,9 +115,11 @@ class DaemonProgram:
             os.close(state)
 
 
-def _be_the_only_thread() -> None:
-    """A signal that another thread takes is lost when this one becomes the next program. The threads of the event loop
-    have been waited for, but take a moment to be gone."""
+def _await_single_thread() -> None:
+    """Wait for the end of other threads, with which signals for them would be lost.
+
+    The event loop has joined its threads, but they take a moment to end.
+    """
     deadline = time.monotonic() + _THREADS_END_S
     with contextlib.suppress(FileNotFoundError):  # macOS
         while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
@@ -122,15 +130,15 @@ def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str
     return {name: value for name, value in environment.items() if name not in names}
 
 
-def _judge(said: bytes) -> str:
+def _judge(output: bytes) -> str:
     try:
-        answer = json.loads(said)
+        answer = json.loads(output)
         version = str(answer["version"])
         for kind, number in VERSIONS.items():
             if number not in answer["reads"].get(kind, ()):
                 raise _failed(f"version {version} does not read what this one ({__version__}) would hand over")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _failed("it gave no answer that makes sense") from error
+        raise _failed("its answer cannot be read") from error
     return version
 
 
@@ -143,18 +151,20 @@ def _failed(reason: str) -> HostError:
 
 
 def take_trial(environment: MutableMapping[str, str]) -> bool:
-    """Whether this process is to try only. Takes the variable away."""
+    """Return whether this process is a trial, and remove the variable."""
     return environment.pop(_TRIAL, "") != ""
 
 
 def answer_trial() -> str:
-    """What a program says of itself when it was tried."""
+    """Return the answer of a tried program."""
     return json.dumps({"version": __version__, "reads": {kind: sorted(found) for kind, found in READABLE.items()}})
 
 
 def take_handed_over(environment: MutableMapping[str, str]) -> Incoming | None:
-    """What the program that was executed before in this process has left; None at an ordinary start. Takes the variable
-    away. Raises HostError `handover_unreadable`."""
+    """Take the state of the earlier program; None at an ordinary start.
+
+    Removes the variable. Raises HostError `handover_unreadable`.
+    """
     number = environment.pop(HANDOVER, "")
     if not number.isascii() or not number.isdecimal():
         return None
@@ -170,8 +180,11 @@ def take_handed_over(environment: MutableMapping[str, str]) -> Incoming | None:
 
 
 class Restarting:
-    """The restart of one daemon. `supported` says whether its sandboxes can be handed over; `broken` why its settings
-    could not be read by another one."""
+    """Restart of one daemon.
+
+    `supported` is whether its sandboxes can be handed over. `broken` returns why another daemon could not read its
+    settings.
+    """
 
     def __init__(self, program: DaemonProgram | None, supported: bool, broken: Callable[[], str]) -> None:
         self._program = program
@@ -180,20 +193,23 @@ class Restarting:
         self._trial: asyncio.Task[str] | None = None
 
     async def prepared(self) -> str:
-        """The version of the program that would take over. Raises HostError `restart_unsupported`, `restart_failed`."""
+        """Return the version of the new program.
+
+        Raises HostError `restart_unsupported`, `restart_failed`.
+        """
         if self._program is None or not self.supported:
             raise HostError(
                 "restart_unsupported",
                 "this daemon cannot be restarted in place",
-                hint="end it with: sandboxd stop (its commands end too); the next command starts another one",
+                hint="run: sandboxd stop (its commands end too); the next command starts another daemon",
             )
         if reason := self._broken():
             raise HostError(
                 "restart_failed",
                 f"settings are broken, and only this process knows the last good ones: {reason}",
-                hint="mend the file (sandboxd settings lint), then restart",
+                hint="run: sandboxd settings lint, correct the file, then restart",
             )
-        if self._trial is None:  # else several asked at once, and one trial answers them
+        if self._trial is None:  # one trial answers concurrent requests
             self._trial = asyncio.get_running_loop().create_task(self._program.tried(), name="restart-trial")
             self._trial.add_done_callback(self._tried)
         return await asyncio.shield(self._trial)
@@ -201,4 +217,4 @@ class Restarting:
     def _tried(self, trial: asyncio.Task[str]) -> None:
         self._trial = None
         if not trial.cancelled():
-            trial.exception()  # whoever asked may be gone
+            trial.exception()  # the client may be gone

@@ -1,5 +1,7 @@
-"""Everything that is wrong or doubtful in settings files, also in those that no daemon reads. Needs no daemon: the
-moment when it matters most is when a broken file keeps one from starting."""
+"""Checks of settings files, also of those that no daemon reads.
+
+They need no daemon, since a broken file may keep it from starting.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """`files` are those that were looked at, `problems` in order of file and line."""
+    """Checked files, and their problems in order of file and line."""
 
     files: tuple[str, ...]
     problems: tuple[Problem, ...]
 
 
 def places_here(environment: Mapping[str, str], platform: str) -> SettingsPlaces:
-    """The places of whoever runs this process, as a daemon with this environment would have them."""
+    """Return the settings places of the user of this process, for this environment."""
     return SettingsPlaces(environment, environment.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir, platform)
 
 
 def lint_files(
     places: SettingsPlaces, directory: str | None, files: Sequence[str] | None = None, source: str | None = None
 ) -> Linted:
-    """Look at `files` (absolute paths) one by one, each as `source` or as what its path says it is; without `files` at
-    all that count in `directory`, together. Raises SettingsError when the environment names an impossible place."""
+    """Check `files` (absolute paths) one by one, as `source` or as the path implies.
+
+    Without `files`, all that apply in `directory` are checked together. Raises SettingsError for an invalid
+    environment.
+    """
     scope = places.scope(directory)
     if files is None:
         layers = read_layers(places.locations(directory), trust=places.trust)
@@ -62,12 +67,12 @@ def lint_files(
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a settings file, for editors."""
+    """Return the JSON Schema of a settings file, for editors."""
     return json_schema()
 
 
 def guess_source(path: str) -> Source:
-    """As what a settings file is meant, by its name and the directory it stands in."""
+    """Return the source that name and directory of a settings file imply."""
     directory, name = posixpath.split(path)
     if name == "managed-settings.json" or posixpath.basename(directory) == "managed-settings.d":
         return Source.MANAGED
@@ -75,8 +80,7 @@ def guess_source(path: str) -> Source:
 
 
 def _planted_programs(settings: Settings, scope: PathScope, opened: Collection[str]) -> Iterator[Problem]:
-    """Exclusions of programs that commands could write at some time (`opened`), and of a name for which PATH has a
-    program that they can write."""
+    """Yield exclusions of programs that commands can write, or could (`opened`)."""
     policy, _ = evaluate(settings, scope)
     for rule in policy.commands.excluded:
         head = head_of(rule.pattern)
@@ -110,7 +114,7 @@ def _lint(location: Location, home: str, scope: PathScope) -> Iterable[Problem]:
     if not os.path.lexists(location.path):
         at = Origin(location.source, "", location.path)
         return [error("settings_missing", "there is no such file", at, hint="check the path")]
-    # A file that is looked at before it is installed may belong to anybody: only its content is judged.
+    # A file may be checked before it is installed, under another owner: only its content counts.
     layer = read_layer(location, home)
     content = Layer(layer.source, layer.file, layer.values, _about_content(layer))
     if layer.source is Source.PROJECT:

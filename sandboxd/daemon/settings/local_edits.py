@@ -1,4 +1,4 @@
-"""Changes to the user's local settings: judged first, written so that nobody's work is lost, in force when answered."""
+"""Changes to local settings: checked, lossless, and in force when answered."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ __all__ = ["Change", "Changed", "change_of", "change_project", "change_settings"
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`written` is False when the file said so already. `keys` have another effective value than before; `warnings`
-    are sentences: a rule is dangerous or pointless, or a change has no effect and why."""
+    """Result of a change.
+
+    `written` is False when the file already had it. `keys` have another effective value than before. `warnings` are
+    sentences about a dangerous or pointless rule, or a change without effect.
+    """
 
     file: str
     written: bool
@@ -39,12 +42,12 @@ class Changed:
 
 
 def change_of(act: str, key: str, value: Any = None) -> Change:
-    """One change as a caller words it; `act` is one of set, unset, add, remove."""
+    """Return a change; `act` is one of set, unset, add, remove."""
     return Change(Act(act), key, value)
 
 
 def excluding(pattern: str, *, remove: bool = False) -> Change:
-    """The change that excludes commands from the sandbox, or takes that back."""
+    """Return the change that excludes commands from the sandbox, or its inverse."""
     return Change(Act.REMOVE if remove else Act.ADD, "sandbox.excludedCommands", pattern)
 
 
@@ -56,12 +59,12 @@ async def change_settings(
     *,
     confirmed: bool = False,
 ) -> Changed:
-    """Make all changes in the local settings file, or none. They are in force when this returns. `confirmed` says that
-    a person knows what a wide rule gives away.
+    """Make all changes in the local settings file, or none; they are then in force.
 
-    Raises CallerError (`confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
-    `settings_wrong_type`, `settings_other_source`, and
-    the slugs of rules that cannot be used), SettingsError when the file cannot be changed."""
+    `confirmed` means that the user knows what a wide rule gives away. Raises SettingsError when the file cannot be
+    changed, CallerError `confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
+    `settings_wrong_type`, `settings_other_source`, and the slugs of rules that cannot be used.
+    """
     project, _ = policies.snapshot(session_id, directory)
     file = project.locations.local_file
 
@@ -74,8 +77,11 @@ async def change_settings(
 async def change_project(
     policies: Policies, trusting: Trusting, changes: Sequence[Change], directory: str, *, confirmed: bool = False
 ) -> Changed:
-    """The same in the local settings of a project. They stay trusted, or become so when nothing in them widened before.
-    Raises the same, and `settings_is_link` for a directory of settings that a link leads to."""
+    """Make changes in the local settings of a project.
+
+    They stay trusted, or become so when nothing in the file widened before. Raises the same, and `settings_is_link` for
+    a directory of settings behind a link.
+    """
     directory, file = _project_file(directory)
     project, _ = policies.snapshot(None, directory)
     edited: list[tuple[str, str]] = []
@@ -89,7 +95,7 @@ async def change_project(
         places = policies.places
         written = await asyncio.to_thread(edit_file, file, edit, places.lock_directory, follow=False)
         if written:
-            before, after = edited[-1]  # the last is the one that counted
+            before, after = edited[-1]  # of repeated edits, the last was written
             await trusting.renew(directory, file, before.encode() or None, after.encode())
         return written
 
@@ -97,7 +103,7 @@ async def change_project(
 
 
 def _project_file(directory: str) -> tuple[str, str]:
-    """The real directory of a project, and its local settings."""
+    """Return the real directory of a project, and its local settings."""
     real = os.path.realpath(directory)
     return real, os.path.join(real, ".claude", "settings.local.json")
 
@@ -132,15 +138,15 @@ async def _change(
         raise _placed(fault, file) from fault
     policies.reload()
     if project.error is not None:
-        warnings.append(f"{project.error.message}; its last good content stays in force until that is mended")
+        warnings.append(f"{project.error.message}; its last good content stays in force until it is corrected")
     else:
-        warnings += (said for change in wanted for said in without_effect(project.now.settings, change, file))
+        warnings += (text for change in wanted for text in without_effect(project.now.settings, change, file))
     keys = changed_keys(before, project.now.settings)
     return Changed(file, written, project.now.policy.generation, keys, tuple(dict.fromkeys(warnings)))
 
 
 def _placed(fault: SettingsError, file: str) -> SettingsError:
-    """The error with the file in it. An edit works on text, and knows no more than the line."""
+    """Add the file to an error of an edit, which knows only the line."""
     if "file" in fault.data:
         return fault
     place = ":".join(str(part) for part in (file, fault.data.get("line"), fault.data.get("column")) if part)
@@ -150,18 +156,20 @@ def _placed(fault: SettingsError, file: str) -> SettingsError:
 
 def _check_source(key: str) -> None:
     sources = TABLE[key].sources
-    if Source.LOCAL not in sources and sources != {Source.MANAGED}:  # those are locked, and said to be
-        who = " or ".join(sorted(source.value for source in sources))
+    if Source.LOCAL not in sources and sources != {
+        Source.MANAGED
+    }:  # locked keys have another error
+        files = " or ".join(sorted(source.value for source in sources))
         raise CallerError(
             "settings_other_source",
-            f"{key} counts in {who} settings only, and changes are written to local settings",
+            f"{key} counts in {files} settings only, and changes are written to local settings",
             hint="write it into that file",
             data={"key": key},
         )
 
 
 def without_effect(settings: Settings, change: Change, file: str) -> Iterator[str]:
-    """Why a change that was made in `file` is not what holds now. Nothing when it is."""
+    """Yield why a change made in `file` has no effect; nothing when it has."""
     key = change.key
     for ignored in settings.ignored:
         if ignored.key == key and ignored.origin.file == file:

@@ -1,10 +1,8 @@
-"""Whether a settings file that somebody names (`--settings`, `$SANDBOXD_FLAG_SETTINGS`) is the person's own word.
+"""Doubts about named settings files (`--settings`, `$SANDBOXD_FLAG_SETTINGS`).
 
-It is not where a command could have written it. There it counts as a project's: it only tightens, until a person trusts
-its content.
-
-What daemons of this user have opened for commands is recorded. Marks of a project make a file doubtful as well, and
-never believed.
+A file that a command could have written counts as a project's: it only tightens until the user trusts its content. The
+directories that daemons of this user have opened for commands are recorded. A file below the marks of a project is
+doubtful too.
 """
 
 from __future__ import annotations
@@ -20,9 +18,11 @@ _MARKS = (".git", ".claude")
 
 
 def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collection[str] = ()) -> str:
-    """Why commands may have written the file at `path` (absolute); empty when nothing speaks for it. `opened` are
-    directories that commands may write, `earlier` the real paths of those that they could. The file is looked for where
-    links lead, and where each of them stands: who can write a link names another file."""
+    """Return why commands may have written the file at `path` (absolute), or empty.
+
+    Commands may write the directories `opened`, and could write the real paths `earlier`. Links on the way are checked
+    at their own places too: a program that can write a link names another file.
+    """
     roots = set(map(real_path, opened))
     found = resolve(path, NullNameRecorder())
     real, own_home = found.real, real_path(home)
@@ -45,7 +45,7 @@ def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collectio
 
 
 def literal_part(path: str) -> str:
-    """The directory in which everything lies that a rule with a pattern matches."""
+    """Return the directory that holds all matches of a pattern."""
     parts = path.split("/")
     at = next((at for at, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
     return "/".join(parts[:at]) or "/"

@@ -1,8 +1,8 @@
-"""Settings that change on disk become the policy in force, without a timer and without a missed change.
+"""Reload of settings that change on disk, without a timer or a missed change.
 
-The files to watch are set *before* they are read, so whatever happens after the reading is noticed. Where the system
-cannot watch (inotify is used up), the daemon works on and says so: the state of the files is compared before each
-command (`Policies.bring_up_to_date`), and `settings.reload` and SIGHUP read them.
+Watches are set *before* the files are read, so that a later change is noticed. Where the system cannot watch (inotify
+is used up), the daemon reports that: each command compares the state of the files (`Policies.bring_up_to_date`), and
+`settings.reload` and SIGHUP read them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sandboxd.settings.files.locations import Location, SettingsLocations
 from sandboxd.settings.files.watching import SettingsWatcher
 
 _MORE = 256
-"""Files that may be watched for nothing."""
+"""Number of files that may be watched without need."""
 RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
 
@@ -27,9 +27,11 @@ Watch = Callable[[Iterable[Location]], SettingsWatcher]
 
 
 class Reloading:
-    """Owns the task that follows the files. `failure` says why it does not, empty while it does. `retry_s` is how long
-    it waits before it tries again, twice as long each time; only a command makes it try, so that an idle daemon does
-    not wake up."""
+    """Owner of the task that follows the files.
+
+    `failure` is why it does not, empty while it does. It retries after `retry_s`, doubled each time. Only a command
+    causes a retry, so that an idle daemon does not wake up.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Reloading:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Reload on every change as long as the context lasts."""
+        """Reload on every change while the context lasts."""
         self._is_on = True
         try:
             await self._begin()
@@ -63,7 +65,7 @@ class Reloading:
             await self._end()
 
     async def come_back(self) -> None:
-        """Watch again where watching had failed, if it is time to try. Never raises."""
+        """Retry a failed watch when it is time. Never raises."""
         if not self.failure or not self._is_on or asyncio.get_running_loop().time() < self._retry_at:
             return
         if self._watcher is None or self._task is None or self._task.done():
@@ -77,13 +79,13 @@ class Reloading:
             self._go_on()
 
     async def _begin(self) -> None:
-        """Watch from the start. Two at once would each leave the other's watcher open, hence the time."""
+        """Begin to watch. The retry time prevents a second call, which would leak."""
         self._put_off()
         await self._end()
         async with contextlib.AsyncExitStack() as stack:
             try:
                 watcher = self._watch(_files(self._policies.locations()))
-                stack.push_async_exit(watcher)  # also where it has come to half of it
+                stack.push_async_exit(watcher)  # also after a failure in the middle
                 await watcher.__aenter__()
             except (HostError, OSError) as error:
                 self._give_up(error)
@@ -107,10 +109,10 @@ class Reloading:
         if self.failure:
             self._log.info("settings files are watched again")
         self.failure, self._retry_s = "", self._shortest_s
-        self.reload()  # what changed between the last reading and now
+        self.reload()  # for changes since the last read
 
     def reload(self) -> None:
-        """Read everything again; never raises."""
+        """Read everything again. Never raises."""
         try:
             self._policies.reload()
         except Exception:
@@ -126,10 +128,10 @@ class Reloading:
     def _include(self, locations: SettingsLocations) -> None:
         """Watch the files of one more project."""
         if self._watcher is None:
-            return  # it is being replaced, by one that is given all files
+            return  # its replacement gets all files
         try:
             self._watcher.include(locations.files)
-            if len(self._watcher) > self._most:  # those of projects that are over go now and then, not each time
+            if len(self._watcher) > self._most:  # removes those of closed projects, now and then
                 self._watcher.set_locations(_files((*self._policies.locations(), locations)))
                 self._most = 2 * len(self._watcher) + _MORE
         except (HostError, OSError) as error:

@@ -1,5 +1,7 @@
-"""What a command is told about the settings it runs under: each warning once for each change of its file, and what a
-caller's own overrides lack each time."""
+"""Warnings about settings for commands.
+
+A warning is reported once for each change of its file, one about a call's own overrides each time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 
 MOST_TOLD = 20
-"""Warnings of one command. A project may have sent thousands of entries that do not count."""
+"""Most warnings of one command; a project may have thousands of ignored entries."""
 REMEMBERED = 4096
 _PROJECTS_REMEMBERED = 1024
 
@@ -19,21 +21,21 @@ _Version = tuple[int, int, int] | None
 
 
 class SettingsNotices:
-    """Of one daemon: another one tells everything again."""
+    """Notices of one daemon. The next daemon reports everything again."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[tuple[str, _Version], None] = OrderedDict()
+        self._reported: OrderedDict[tuple[str, _Version], None] = OrderedDict()
         self._of_files: tuple[str, ...] = ()
         self._seen: OrderedDict[str | None, tuple[int, str, tuple[tuple[str, str], ...]]] = OrderedDict()
 
     def about_files(self, warnings: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that the last command was not told already."""
+        """Return those that the last command did not get."""
         news = tuple(text for text in warnings if text not in self._of_files)
         self._of_files = warnings
         return news
 
     def about(self, policy: SessionPolicy, overrides: Overrides = NO_OVERRIDES) -> tuple[str, ...]:
-        """What to tell with a command. Raises SettingsError when the overrides cannot hold."""
+        """Return the warnings for a command. Raises SettingsError for invalid overrides."""
         project = policy.project
         of_files = Overrides(variables=overrides.variables) if overrides.variables else NO_OVERRIDES
         state = project.now.policy.generation, str(project.error or ""), overrides.variables
@@ -43,14 +45,14 @@ class SettingsNotices:
             self._seen.move_to_end(project.directory)
             while len(self._seen) > _PROJECTS_REMEMBERED:
                 self._seen.popitem(last=False)
-            news += self._untold(project, policy.snapshot(of_files).policy.warnings)
+            news += self._unreported(project, policy.snapshot(of_files).policy.warnings)
         if overrides is not NO_OVERRIDES and overrides != of_files:
             known = set(policy.snapshot(of_files).policy.warnings)
             news += (text for text in policy.snapshot(overrides).policy.warnings if text not in known)
         return _bounded(news)
 
-    def _untold(self, project: Project, warnings: tuple[str, ...]) -> list[str]:
-        """`warnings` are those of the files, read with the caller's variables."""
+    def _unreported(self, project: Project, warnings: tuple[str, ...]) -> list[str]:
+        """Return those of `warnings` about files that were not yet reported."""
         files = {str(problem): problem.origin.file for problem in project.problems}
         broken = project.complaints[:1] if project.error is not None else ()
         versions: dict[str | None, _Version] = {}
@@ -59,18 +61,18 @@ class SettingsNotices:
             file = files.get(text)
             if file not in versions:
                 versions[file] = _version(file)
-            told = text, versions[file]
-            if told not in self._told:
+            notice = text, versions[file]
+            if notice not in self._reported:
                 news.append(text)
-            self._told[told] = None
-            self._told.move_to_end(told)
-        while len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+            self._reported[notice] = None
+            self._reported.move_to_end(notice)
+        while len(self._reported) > REMEMBERED:
+            self._reported.popitem(last=False)
         return news
 
 
 def _version(file: str | None) -> _Version:
-    """What differs after a file was changed."""
+    """Return a value that changes with a file."""
     try:
         state = os.stat(file) if file is not None else None
     except OSError:

@@ -1,4 +1,4 @@
-"""Who wants to know of changed settings, and what each of them has been told."""
+"""Subscriptions to settings, with the last state of each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from sandboxd.settings.problems import Problem
 
 Scope = tuple[str | None, str | None]
-"""Whose settings: those of a session (by id), of a project (by directory), or with neither the daemon's own."""
+"""Session id, directory of a project, or neither for the daemon's own settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsState:
-    """What holds. `changed` are the keys with another effective value than the last state that was told; `broken` is
-    why the files are not in force as they stand, with the place."""
+    """State of settings.
+
+    `changed` are the keys with another effective value than in the last reported state. `broken` is why the files are
+    not in force as they are, with the place.
+    """
 
     scope: Scope
     generation: int
@@ -32,20 +35,20 @@ class SettingsState:
 
 
 Tell = Callable[[Any, SettingsState], None]
-"""Called with the subscriber. Must not hold it: a subscription ends when its subscriber is gone."""
+"""Function that gets the subscriber, and must not keep it alive."""
 
 
 @dataclass(slots=True)
 class _Subscription:
     scope: Scope
     project: Project
-    """Held, so that its files stay watched."""
+    """Kept, so that its files stay watched."""
     session: SessionPolicy | None
     tell: Tell
     last: SettingsState | None = None
 
     def renewed(self) -> SettingsState:
-        """The state now, which counts as told from here on. Raises SettingsError when there never was one."""
+        """Return the present state, and count it as reported. Raises SettingsError."""
         error, last = self.project.error, self.last
         try:
             now: PolicySnapshot = self.project.now if self.session is None else self.session.snapshot()
@@ -66,7 +69,7 @@ class _Subscription:
 
 
 class SettingsSubscriptions:
-    """Tells each subscriber of each reload that changes something for it, exactly once."""
+    """Report of each reload that changes something for a subscriber, exactly once."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -74,8 +77,10 @@ class SettingsSubscriptions:
         policies.after_reload(self._reloaded)
 
     def add(self, subscriber: object, session_id: str | None, directory: str | None, tell: Tell) -> SettingsState:
-        """Subscribe; the result is the state that later changes count from. Twice for the same settings is once. Raises
-        SettingsError."""
+        """Subscribe, and return the state that later changes count from.
+
+        A second subscription to the same settings replaces the first. Raises SettingsError.
+        """
         project, session = self._policies.view(session_id, directory)
         scope = (session_id, directory)
         subscription = _Subscription(scope, project, session, tell)
@@ -84,15 +89,15 @@ class SettingsSubscriptions:
         return state
 
     def remove(self, subscriber: object) -> None:
-        """Tell this one nothing more."""
+        """End the subscriptions of a subscriber."""
         self._of.pop(subscriber, None)
 
     def scopes(self, subscriber: object) -> tuple[Scope, ...]:
-        """Whose settings this one hears of."""
+        """Return the scopes of a subscriber."""
         return tuple(self._of.get(subscriber, ()))
 
     def __len__(self) -> int:
-        """How many subscribers there are."""
+        """Return the number of subscribers."""
         return len(self._of)
 
     def _reloaded(self) -> None:

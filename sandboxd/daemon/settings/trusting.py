@@ -1,7 +1,7 @@
-"""What people trust of the settings files of projects: shown, recorded, forgotten, and asked when a content changes.
+"""Trust in settings files of projects: shown, recorded, removed and prompted.
 
-A record is of exactly the bytes that a person was shown: who asks for one sends the digests of what was shown, and the
-files are read anew and compared.
+A record covers exactly the bytes that the user saw. The client sends the digests of what it showed, and the files are
+read again and compared.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ if TYPE_CHECKING:
 __all__ = ["TRUST_KEY", "Shown", "ShownFile", "TrustedDirectory", "Trusting"]
 
 TRUST_KEY: Final = "settings.trust"
-"""The list that the suggestion of a question about trust names."""
+"""List that the suggestion of a trust prompt names."""
 ASKED_IN: Final = "projects"
-"""The id that such questions have in place of a session's: they outlive the command that made the change seen."""
+"""Session id of trust prompts, which outlive the command that caused them."""
 _MOST_SHOWN = 30
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFile:
-    """A file that there is. `state` is trusted, changed or untrusted; `changed` is the difference to what was trusted,
-    if anything was."""
+    """Existing file.
+
+    `state` is trusted, changed or untrusted. `changed` is the difference to the trusted content, if any.
+    """
 
     path: str
     name: str
@@ -68,8 +70,10 @@ class ShownFile:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The settings files of one directory, and all that they could widen. `forbidden` says that managed settings let
-    nobody trust them."""
+    """Settings files of one directory, and all that they could widen.
+
+    `forbidden` means that managed settings do not permit trust.
+    """
 
     directory: str
     files: tuple[ShownFile, ...]
@@ -82,7 +86,7 @@ class Shown:
 
 
 class Trusting:
-    """Trust in the files of projects: what RPC and questions do with the records of `policies`."""
+    """Trust methods and prompts on the records of `policies`."""
 
     def __init__(self, policies: Policies, log: FilteringBoundLogger) -> None:
         self._policies = policies
@@ -91,18 +95,21 @@ class Trusting:
         self._grants = Grants()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._writing = asyncio.Lock()
-        """Held while a record is made from the one before, in a worker thread."""
+        """Held while a worker thread makes a record from the one before."""
 
     @property
     def is_permitted(self) -> bool:
-        """Whether managed settings let people trust anything."""
+        """Return whether managed settings permit trust."""
         return trust_is_allowed(self._policies.own.latest.layers)
 
     def all(self) -> tuple[TrustedDirectory, ...]:
         return self._store.all()
 
     def show(self, path: str) -> Shown:
-        """The files of a project directory, or one settings file (absolute). Raises CallerError, SettingsError."""
+        """Return the files of a project directory, or one settings file (absolute path).
+
+        Raises CallerError, SettingsError.
+        """
         files: list[ShownFile] = []
         widens: list[Widening] = []
         locations = self._locations(path)
@@ -151,8 +158,10 @@ class Trusting:
         return ShownFile(location.path, name, content.sha256, state, changed, content)
 
     async def trust(self, path: str, digests: Mapping[str, str]) -> Shown:
-        """Record that a person trusts what was shown: `digests` has the SHA-256 of each file by its path. Raises
-        CallerError `trust_forbidden`, `trust_changed`, `trust_nothing`; SettingsError."""
+        """Record trust in what was shown; `digests` maps paths to SHA-256.
+
+        Raises CallerError `trust_forbidden`, `trust_changed`, `trust_nothing`; SettingsError.
+        """
         async with self._writing:
             directory = await asyncio.to_thread(self._trust, path, digests)
         self._log.info("settings files are trusted", directory=directory, files=list(digests))
@@ -164,13 +173,15 @@ class Trusting:
         self._check_permitted(shown.forbidden)
         if not shown.files:
             raise CallerError(
-                "trust_nothing", f"there are no settings files in {neutralise(shown.directory)}", hint="nothing to do"
+                "trust_nothing",
+                f"there are no settings files in {neutralise(shown.directory)}",
+                hint="name a directory with settings files, or one settings file",
             )
         if dict(digests) != shown.digests:
             raise CallerError(
                 "trust_changed",
                 f"the settings files in {neutralise(shown.directory)} are not what was shown",
-                hint=f"look at them again: sandboxd trust {neutralise(path)}",
+                hint=f"run: sandboxd trust {neutralise(path)}",
             )
         self._record(shown.directory, {file.name: file.content for file in shown.files})
         return shown.directory
@@ -180,12 +191,12 @@ class Trusting:
         if forbidden:
             raise CallerError(
                 "trust_forbidden",
-                "managed settings let nobody trust the settings of a project (sandbox.allowProjectTrust)",
-                hint="ask whoever administers this machine",
+                "managed settings do not permit trust in a project (sandbox.allowProjectTrust)",
+                hint="ask the administrator",
             )
 
     def _record(self, directory: str, files: Mapping[str, TrustedFile]) -> None:
-        """Beside what was trusted in that directory before, except the same kind of files that are gone."""
+        """Record files beside those trusted before, except gone ones of the same kind."""
         before = self._store.find(directory)
         in_project = any(name.startswith(".claude/") for name in files)
         kept = {
@@ -196,7 +207,7 @@ class Trusting:
         self._store.save(TrustedDirectory(directory, {**kept, **files}, time.time()))
 
     async def remove(self, path: str) -> bool:
-        """Forget what is trusted in a directory, which need not exist any more. Raises SettingsError."""
+        """Remove the trust in a directory, which may be gone. Raises SettingsError."""
         async with self._writing:
             removed = await asyncio.to_thread(self._remove, path)
         if removed:
@@ -219,8 +230,10 @@ class Trusting:
         return True
 
     async def renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
-        """Trust what was just written into a project's file for a person, where nothing came along with it that no
-        person has trusted: `before` was trusted, widened nothing, or was not there."""
+        """Trust what was just written into a project's file for the user.
+
+        The content before must have been trusted, without widening, or absent.
+        """
         async with self._writing:
             return await asyncio.to_thread(self._renew, project, file, before, after)
 
@@ -242,7 +255,7 @@ class Trusting:
     # questions
 
     def notice(self, project: Project, session: SandboxSession, prompts: Prompts) -> None:
-        """Ask people about a content that has changed, once; the command does not wait for the answer."""
+        """Prompt once for a changed content. The command does not wait for the answer."""
         directory = project.directory
         if (
             directory is None
@@ -262,28 +275,31 @@ class Trusting:
             question = None if shown.forbidden or not shown.widens else question_of(shown)
             if question is not None:
                 await prompts.ask(ASKED_IN, self._grants, question, f"{REQUEST_PREFIX}{secrets.token_hex(8)}")
-        except DaemonError as error:  # what is broken or gone by now is told where the settings are read
-            self._log.warning("a changed project cannot be asked about", directory=directory, why=error.message)
+        except DaemonError as error:  # reading the settings reports broken and missing files
+            self._log.warning("cannot prompt for a changed project", directory=directory, why=error.message)
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is open, or about to be put."""
+        """Return whether a prompt is open or due."""
         return bool(self._asking)
 
     def close(self) -> None:
-        """The daemon ends: nobody is asked any more."""
+        """Cancel the prompts at the end of the daemon."""
         for task in self._asking.values():
             task.cancel()
 
     async def answered(self, directory: str, rule: str) -> tuple[str, ...]:
-        """A person has said yes to a question: trust exactly the content that it showed. Raises as `trust`."""
+        """Trust exactly the content that an accepted prompt showed. Raises like `trust`."""
         await self.trust(directory, json.loads(rule))
         return ()
 
 
 def question_of(shown: Shown) -> Question | None:
-    """May the changed files of this project widen? The suggestion holds what a yes is for. None where the question
-    could not show all that a yes would open: then it takes `sandboxd trust`."""
+    """Return the prompt for the changed files of a project.
+
+    The suggestion holds the digests to trust. Returns None where the prompt could not show everything: that takes
+    `sandboxd trust`.
+    """
     digests = json.dumps(shown.digests, sort_keys=True)
     lines = [line for file in shown.files for line in file.changed]
     widens = [f"widens {one.key}: {json.dumps(one.value, ensure_ascii=False)} ({one.origin})" for one in shown.widens]
