@@ -1,4 +1,4 @@
-"""How much of a sandbox's network this machine lets us capture, and the programs that do it.
+"""The capture of connections: what the machine supports, and the programs for it.
 
 | Reach | Needs | Programs that ignore the proxy variables |
 | --- | --- | --- |
@@ -6,8 +6,8 @@
 | `LISTED_PORTS` | entering the sandbox's network namespace | the same on 22, 80, 443 and the ports that rules name |
 | none | | have no network |
 
-What a machine has is found out once, on a real sandbox (`capture_probe.py`). From then on it is promised, and a sandbox
-in which it cannot be set up does not start.
+The ability is probed once, on a real sandbox (`capture_probe.py`). From then on it is promised: a sandbox where it
+cannot be set up does not start.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _TRANSPARENT: dict[Family, SocketOption] = {Family.V4: (0, 19, 1), Family.V6: (4
 _TELL_DESTINATION: dict[Family, SocketOption] = {Family.V4: (0, 8, 1), Family.V6: (41, 49, 1)}
 _ONLY_V6: SocketOption = (41, 26, 1)
 _REUSE_ADDRESS: SocketOption = (1, 2, 1)
-"""The accepted ones are bound to the ports of their destinations, and must not keep a program from listening there."""
+"""Accepted sockets are bound to the ports of their destinations, and must not keep programs from listening there."""
 
 
 class Reach(enum.Enum):
-    """The value is the layer's name."""
+    """The extent of the capture; the value is the layer's name."""
 
     EVERY_PORT = "network-capture"
     LISTED_PORTS = "network-capture-ports"
@@ -58,7 +58,7 @@ class Reach(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What this machine can do; `reason` says why not more."""
+    """The capture that this machine supports; `reason` explains why not more."""
 
     reach: Reach | None
     families: tuple[Family, ...] = ()
@@ -77,11 +77,11 @@ class Ability:
         return (text,)
 
 
-NOTHING = Ability(None, reason="it has not been tried")
+NOTHING = Ability(None, reason="not probed yet")
 
 
 def listed_ports(plan: NetworkPlan, families: Sequence[Family]) -> tuple[int, ...]:
-    """The ports with a listener of their own where not all are captured; as many as there is room for."""
+    """Return the ports with separate listeners where not all are captured."""
     room = MAX_SOCKETS // len(families) - 2
     wanted = dict.fromkeys(plan.ports)
     for first, last in plan.local_ports:
@@ -95,9 +95,11 @@ def _shown(ports: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Steps with the meaning of the sockets that they open: the first `captured` accept connections, then come the DNS
-    sockets, a datagram and a stream one for each family. `routes` need the loopback to be up, which bubblewrap sees to;
-    the `rest` does not."""
+    """Steps, with the meaning of the sockets that they open.
+
+    The first `captured` sockets accept connections. Then come the DNS sockets, a datagram and a stream one for each
+    family. `routes` needs the loopback interface up, which bubblewrap does; the `rest` does not.
+    """
 
     routes: Step
     rest: tuple[Step, ...]
@@ -108,7 +110,7 @@ class Capture:
         return self.routes, *self.rest
 
     def begin(self, worker: NamespaceWorker, namespace: int) -> asyncio.Future[list[socket.socket]]:
-        """Sent off at once. See `NamespaceWorker.start`."""
+        """Start the steps at once; see `NamespaceWorker.start`."""
         return worker.start(namespace, NamespaceProgram.of(self.steps))
 
     def hand_over(self, sockets: list[socket.socket], listeners: Listeners) -> None:
@@ -119,7 +121,7 @@ class Capture:
 
 @lru_cache(maxsize=64)
 def capture_for(ability: Ability, plan: NetworkPlan) -> Capture | None:
-    """None where nothing is captured."""
+    """Return the capture for a plan, None where nothing is captured."""
     if ability.reach is None or not plan.transparent:
         return None
     routes = Configure(netlink.everything_is_local(ability.families), "make all addresses local")

@@ -1,8 +1,8 @@
-"""Finding out what can be captured on this machine: on a sandbox like all others, from beginning to end.
+"""The probe of what can be captured on this machine, with a real sandbox.
 
-A minimal sandbox is launched over the bridge; when it waits for GO, the programs are tried in its network namespace,
-the best first. Only a sandbox tells: whether the user namespace of one can be entered depends on who may make one, and
-a kernel module for the rules is loaded, or is not, when it is first asked for.
+A minimal sandbox is launched over the bridge. While it waits for GO, the programs are tried in its network namespace,
+the best first. No simpler test is reliable: entering its user namespace depends on the system's rules, and a kernel
+module for the packet rules loads, or does not, at first use.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sandboxd.policy.violation import DenialEvent
 PATIENCE_S = 20.0
 _BOTH = (Family.V4, Family.V6)
 ATTEMPTS = tuple(Ability(reach, families) for reach in Reach for families in (_BOTH, _BOTH[:1]))
-"""In this order: a machine without IPv6 has none inside either."""
+"""In order of preference. A machine without IPv6 has none inside either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`is_final`: what was found holds until the daemon ends; otherwise it was not possible to find out."""
+    """The result; `is_final` unless the probe itself failed."""
 
     ability: Ability
     is_final: bool
@@ -39,7 +39,10 @@ class Probed:
 async def probe_capture(
     bridge: Bridge, worker: NamespaceWorker, ticket: str, argv: Sequence[str], configuration: LaunchConfiguration
 ) -> Probed:
-    """`argv` launches a minimal sandbox by this ticket; `configuration` is for its helper, with Flags.WAIT."""
+    """Probe with a minimal sandbox.
+
+    `argv` launches it by this ticket; `configuration` is for its helper, with Flags.WAIT.
+    """
     found: list[Ability] = []
     observer = _ProbeObserver()
     handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, found)))
@@ -49,7 +52,7 @@ async def probe_capture(
         )
     except OSError as error:
         handle.cancel()
-        return Probed(Ability(None, reason=f"no sandbox could be started: {error.strerror}"), is_final=False)
+        return Probed(Ability(None, reason=f"cannot start a sandbox: {error.strerror}"), is_final=False)
     try:
         async with asyncio.timeout(PATIENCE_S):
             await process.wait()
@@ -65,11 +68,11 @@ async def probe_capture(
     if found:
         return Probed(found[0], is_final=True)
     reason = observer.reason or f"the sandbox ended with status {process.returncode}"
-    return Probed(Ability(None, reason=f"it could not be tried: {reason}"), is_final=False)
+    return Probed(Ability(None, reason=f"cannot probe the capture: {reason}"), is_final=False)
 
 
 class _Trial:
-    """The preparation of that sandbox."""
+    """The set-up of the probe's sandbox."""
 
     def __init__(self, worker: NamespaceWorker, found: list[Ability]) -> None:
         self._worker = worker

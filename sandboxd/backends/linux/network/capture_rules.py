@@ -1,20 +1,20 @@
 """The packet rules of a sandbox's network namespace, as data. Pure.
 
-With every address local, each packet comes back in by lo, unchanged: a connection finds whoever listens at that address
-and port. These rules give every TCP connection to one listener instead, whatever its destination; the accepted socket
-then has that destination as its own address. There is no address translation and no connection tracking: nothing that
-could run full, and getpeername(2) shows what was dialled.
+With every address local, each packet re-enters by lo unchanged, and a connection reaches any listener at that address
+and port. These rules instead give every TCP connection to one listener, whatever its destination. The accepted socket
+then has the destination as its local address. There is no address translation and no connection tracking, so no table
+can fill up, and getpeername(2) returns the dialled address.
 
-| Chain | What | Rule |
+| Chain | Packets | Rule |
 | --- | --- | --- |
-| in | other than TCP | as it is |
-| in | TCP to 127.0.0.1 or ::1, on a local port that is allowed | to whoever listens inside, else to the listener |
-| in | other TCP to loopback, to the sandbox's own address, and to port 53 (the responder) | as it is |
-| in | other TCP | to the listener |
-| out | TCP; anything to loopback or the own address; UDP from or to port 53 | as it is |
-| out | all else: UDP, ICMP, what else there may be | refused; the sender has its error at once |
+| in | other than TCP | unchanged |
+| in | TCP to 127.0.0.1 or ::1, on an allowed local port | to a listener inside, else to the daemon's listener |
+| in | other TCP to loopback, to the sandbox's own address, and to port 53 (the responder) | unchanged |
+| in | other TCP | to the daemon's listener |
+| out | TCP; anything to loopback or the own address; UDP from or to port 53 | unchanged |
+| out | all else: UDP, ICMP and others | refused, with an immediate error |
 
-None of this protects the host: there is no way out of the namespace. It decides which error a program sees.
+None of this protects the host, since no route leaves the namespace. It decides which error a program gets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
 
 LISTENER_PORT = 1
-"""Where the listener for captured connections is bound, at the loopback address. Below 1024, so that nobody inside
-could have wanted it."""
+"""Port of the daemon's listener at the loopback address. Below 1024, where programs inside cannot bind."""
 
 DNS_PORT = 53
 _TCP, _UDP = b"\x06", b"\x11"
@@ -40,7 +39,7 @@ LOOPBACK: dict[Family, IPAddress] = {Family.V4: IPv4Address("127.0.0.1"), Family
 
 
 def tables(families: Sequence[Family], local_ports: Sequence[tuple[int, int]]) -> tuple[Table, ...]:
-    """`local_ports` are ranges, ends included."""
+    """Return the rules; `local_ports` are inclusive ranges."""
     return tuple(_table(family, local_ports) for family in families)
 
 

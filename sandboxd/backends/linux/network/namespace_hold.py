@@ -1,4 +1,4 @@
-"""The network of a running sandbox, from outside: what the daemon connects to and looks at in it."""
+"""The sandbox network: sockets in a running sandbox's network namespace."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 
 _REUSE_ADDRESS = (1, 2, 1)
 AT_ONCE = 2
-"""Requests of one sandbox: each forks a process, which is to be there for the launches of others as well."""
+"""Concurrent requests of one sandbox. Each forks a process that launches of other sandboxes need too."""
 
 
 class NamespaceHold:
-    """A sandbox's network namespace, kept open to open further sockets in it. Owns the descriptor `namespace`."""
+    """A sandbox's network namespace, kept open for further sockets in it.
+
+    Owns the descriptor `namespace`.
+    """
 
     def __init__(self, worker: NamespaceWorker, namespace: int) -> None:
         self._worker = worker
@@ -39,8 +42,10 @@ class NamespaceHold:
         return self._namespace
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
-        """A connected, non-blocking TCP socket, as if a program inside had made it. Raises OSError; NamespaceError when
-        it never came to that."""
+        """Return a connected, non-blocking TCP socket, as if made inside.
+
+        Raises OSError from connect(), NamespaceError for failures before it.
+        """
         step = OpenSocket(STREAM, address, port, SocketUse.CONNECT)
         try:
             sock = await self._open(step)
@@ -56,7 +61,10 @@ class NamespaceHold:
         return sock
 
     async def is_listening(self, address: IPAddress, port: int) -> bool:
-        """Found out by binding a socket there, which a listener forbids and a mere connection does not."""
+        """Return whether a server listens there.
+
+        The test binds a socket there, which only a listener prevents, and not a mere connection.
+        """
         step = OpenSocket(STREAM, address, port, SocketUse.BIND, options=(_REUSE_ADDRESS,))
         try:
             sock = await self._open(step)
@@ -68,10 +76,11 @@ class NamespaceHold:
         return False
 
     async def is_bound(self, file: SocketFile) -> bool:
-        """Tell whether a socket that was made inside is bound to this file.
+        """Return whether a socket made inside is bound to this file.
 
-        The kernel tells 32 bits of the inode, and of some file systems (btrfs) another device than stat(2). Then the
-        answer is no. Raises OSError, NamespaceError."""
+        Raises OSError, NamespaceError. The kernel reports 32 bits of the inode, and on some file systems (btrfs)
+        another device than stat(2). Then the result is False.
+        """
         with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
             return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 
@@ -93,7 +102,7 @@ class NamespaceHold:
 
 
 async def _connected(sock: socket.socket) -> None:
-    """Wait until a connect() that was begun has ended. Raises OSError."""
+    """Wait until a pending connect() ends. Raises OSError."""
     loop = asyncio.get_running_loop()
     writable: asyncio.Future[None] = loop.create_future()
     number = sock.fileno()

@@ -1,7 +1,7 @@
-"""What is to be done in the network namespace of a sandbox, as steps and as bytes. Pure; docs/helper.md describes them.
+"""Namespace programs: steps in the namespaces of a sandbox, and their encoding.
 
-A program goes to `apply-seccomp namespaces` (see `namespace_worker.py`), which does the steps in order and stops at the
-first that fails. The answer names that step by its number. Sockets come back in the order of their steps.
+docs/helper.md describes the format. `apply-seccomp namespaces` (see `namespace_worker.py`) runs the steps in order and
+stops at the first failure. The answer has the number of that step. Sockets come back in the order of their steps. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAM, DATAGRAM = 1, 2
 _NETLINK_FAMILY, _RAW = 16, 3  # AF_NETLINK, SOCK_RAW
 
 SocketOption = tuple[int, int, int]
-"""Level, name and value, as setsockopt(2) has them; the value is an int."""
+"""Level, name and int value for setsockopt(2)."""
 
 _HEAD = struct.Struct("=II")
 _NETLINK = struct.Struct("=II")
@@ -35,7 +35,7 @@ ANSWER_SIZE = _ANSWER.size
 
 
 class SocketUse(IntEnum):
-    """What becomes of a new socket: bound, bound and listening, or connected (or about to be: it does not block)."""
+    """The operation on a new socket. CONNECT does not block, so it may be pending."""
 
     BIND = 0
     LISTEN = 1
@@ -44,7 +44,10 @@ class SocketUse(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Send these netlink messages; each has to be acknowledged. `purpose` is for the message when one is refused."""
+    """A step that sends netlink messages, each of which must be acknowledged.
+
+    `purpose` is for the error when one is refused.
+    """
 
     batch: Batch
     purpose: str
@@ -55,7 +58,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class OpenSocket:
-    """A socket of the namespace, non-blocking. `options` are set first."""
+    """A step that opens a non-blocking socket; `options` are set first."""
 
     kind: int
     address: IPAddress
@@ -82,7 +85,7 @@ class OpenSocket:
 
 @dataclass(frozen=True, slots=True)
 class OpenNetlink:
-    """A netlink socket of the namespace, non-blocking, to ask about it."""
+    """A step that opens a non-blocking netlink socket."""
 
     protocol: int
     purpose = "open a netlink socket"
@@ -93,23 +96,23 @@ class OpenNetlink:
 
 
 class MountMethod(IntEnum):
-    """What is mounted on a path."""
+    """The source of a late mount."""
 
     SAME = 0
-    """What is there."""
+    """The existing file or directory."""
     READ_ONLY = 1
-    """What is there, read-only."""
+    """The existing file or directory, read-only."""
     READ_ONLY_IF_THERE = 2
-    """The same, and nothing where the path does not exist."""
+    """READ_ONLY, or no mount where the path does not exist."""
     LINK = 3
-    """The symlink that stands there."""
+    """The existing symlink."""
     COPY = 4
-    """What is mounted at the source."""
+    """The mount at the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateMount:
-    """One mount in the mount namespace of the sandbox. `source` is that of a COPY."""
+    """One mount in the sandbox's mount namespace; `source` is for COPY."""
 
     how: MountMethod
     target: str
@@ -126,7 +129,10 @@ class LateMount:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The last step of a program of which the rest follows later (`NamespaceWorker.stay`), with the mounts."""
+    """The last step of a program whose rest follows later, with the mounts.
+
+    See `NamespaceWorker.stay`.
+    """
 
     purpose = "wait for the rest of the program"
 
@@ -144,14 +150,14 @@ def _step(kind: int, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceProgram:
-    """Steps, and their bytes. Raises InternalError for more than the other side takes."""
+    """Steps, and their bytes. Raises InternalError beyond the helper's limits."""
 
     steps: tuple[Step, ...]
     encoded: bytes
     sockets: int
     has_mounts: bool = False
     stays: bool = False
-    """More follows."""
+    """Whether a rest follows."""
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> NamespaceProgram:
@@ -163,12 +169,12 @@ class NamespaceProgram:
         return cls(tuple(steps), encoded, sockets, has_mounts, isinstance(steps[-1], Continuation))
 
     def step(self, stage: int) -> Step | None:
-        """The step of this stage of an answer."""
+        """Return the step of this stage of an answer."""
         number = stage - FIRST_STEP
         return self.steps[number] if 0 <= number < len(self.steps) else None
 
     def describe(self, stage: int) -> str:
-        """What failed at this stage of an answer."""
+        """Describe the failure at this stage of an answer."""
         if (step := self.step(stage)) is not None:
             return f"cannot {step.purpose}"
         return STAGES.get(stage, f"an unknown stage ({stage}) failed")
@@ -177,25 +183,25 @@ class NamespaceProgram:
 COMPLETE = 0
 FIRST_STEP = 16
 STAGES = {
-    1: "cannot start a process for it",
-    2: "cannot find the user namespace that owns it",
-    3: "cannot enter the user namespace that owns it",
-    4: "cannot enter it",
-    5: "the helper does not understand the program: it may be of another version",
-    6: "cannot enter its mount namespace",
+    1: "cannot start a process for the namespace program",
+    2: "cannot find the user namespace of the sandbox",
+    3: "cannot enter the user namespace of the sandbox",
+    4: "cannot enter the network namespace of the sandbox",
+    5: "the helper does not support the namespace program: it may be of another version",
+    6: "cannot enter the mount namespace of the sandbox",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """`stage` COMPLETE, or where it failed; `errno` why."""
+    """The answer: `stage` COMPLETE, or that of the failure, with its `errno`."""
 
     stage: int
     errno: int
 
     @classmethod
     def decode(cls, data: bytes) -> ProgramResult:
-        """ValueError when it is not whole."""
+        """Decode an answer. Raises ValueError when it is incomplete."""
         try:
             return cls(*_ANSWER.unpack(data))
         except struct.error:

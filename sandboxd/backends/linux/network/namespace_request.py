@@ -1,4 +1,4 @@
-"""One program on its way to somebody who does it in the namespaces of a sandbox, and its answer on the way back."""
+"""One namespace program on its way to the helper, and its answer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from sandboxd.backends.linux.network.namespace_program import (
 from sandboxd.errors import LaunchError
 
 ANSWER_WITHIN_S = 15.0
-"""A fork gives itself 10 s."""
+"""The fork's own limit is 10 s."""
 
 _ANCILLARY = socket.CMSG_SPACE(MAX_SOCKETS * array.array("i").itemsize)
 
 
 class NamespaceError(LaunchError):
-    """Something could not be done in a sandbox's namespaces: in that of its network, or with `mount` in that of its
-    mounts. `number` is the error number, 0 without one."""
+    """A failure in a sandbox's network namespace, or in its mounts with `mount`.
+
+    `number` is the error number, 0 without one.
+    """
 
     def __init__(self, message: str, number: int = 0, *, mount: bool = False) -> None:
         why = f": {os.strerror(number)}" if number else ""
@@ -36,18 +38,18 @@ class NamespaceError(LaunchError):
 
 _NETWORK_FAILED = (
     "network_not_set_up",
-    "the network of the sandbox could not be set up",
-    "sandboxd check says what this machine lacks; sandbox.network.transparent: false does without",
+    "cannot set up the network of the sandbox",
+    "run sandboxd check for the missing parts, or set sandbox.network.transparent to false",
 )
 _MOUNT_FAILED = (
     "mount_failed",
-    "the files of the sandbox could not be arranged",
-    "try again; if it stays, remove what stands at that path",
+    "cannot mount the files of the sandbox",
+    "try again; if the error stays, remove the file at that path",
 )
 
 
 class NamespaceRequest:
-    """Owns the descriptors that go out with it until they have gone, and the end that the answer comes to."""
+    """Owner of a request's descriptors until they are sent, and of its answer."""
 
     def __init__(self, program: NamespaceProgram, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[list[socket.socket]] = loop.create_future()
@@ -56,20 +58,20 @@ class NamespaceRequest:
         self._rest_program = program
         self._loop = loop
         self._namespace = self._mounts = -1
-        self._theirs: socket.socket | None = None
+        self._far: socket.socket | None = None
         self._answers: socket.socket | None = None
         self._timeout: asyncio.TimerHandle | None = None
 
     def attach(self, namespace: int, mounts: int | None) -> None:
-        """Raises OSError."""
-        self._answers, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Duplicate the namespaces, and open the answer's socket. Raises OSError."""
+        self._answers, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.setblocking(False)
         self._await(self.future)
         self._namespace = os.dup(namespace)
         self._mounts = -1 if mounts is None else os.dup(mounts)
 
     def _await(self, future: asyncio.Future[list[socket.socket]]) -> None:
-        """Answers are for this one from now on."""
+        """Take the next answer for this future."""
         assert self._answers is not None
         self._loop.add_reader(self._answers.fileno(), self._answered)
         self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
@@ -78,13 +80,13 @@ class NamespaceRequest:
     def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
         rest: asyncio.Future[list[socket.socket]] = self._loop.create_future()
         if self._answers is None or not self._program.stays:
-            rest.set_exception(NamespaceError("the process that was to do it has gone"))
+            rest.set_exception(NamespaceError("the waiting helper process has ended"))
             return rest
         try:
             rights = array.array("i", [mounts])
             self._answers.sendmsg([program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
-            rest.set_exception(NamespaceError("the process that was to do it has gone", error.errno or 0))
+            rest.set_exception(NamespaceError("the waiting helper process has ended", error.errno or 0))
             return rest
         self._rest_program, self._rest = program, rest
         if self.future.done():
@@ -92,7 +94,7 @@ class NamespaceRequest:
         return rest
 
     def _go_on(self) -> None:
-        """The first part is done, the rest has been sent."""
+        """Switch to the rest, after the first part is done and the rest sent."""
         assert self._rest is not None
         if self._timeout is not None:
             self._timeout.cancel()
@@ -104,10 +106,10 @@ class NamespaceRequest:
         self._close()
 
     def send(self, requests: socket.socket) -> None:
-        """Raises OSError; then it can be tried again."""
-        if self._theirs is None:  # given up meanwhile
+        """Send the request. After an OSError it can be sent again."""
+        if self._far is None:  # given up meanwhile
             return
-        rights = array.array("i", [self._namespace, self._theirs.fileno()])
+        rights = array.array("i", [self._namespace, self._far.fileno()])
         if self._mounts >= 0:
             rights.append(self._mounts)
         requests.sendmsg([self._program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -127,7 +129,7 @@ class NamespaceRequest:
             for _, _, payload in ancillary:
                 sockets += [socket.socket(fileno=number) for number in array.array("i", payload)]
             if not data:
-                self.fail("the process that did it has died")
+                self.fail("the helper process died")
                 return
             answer = ProgramResult.decode(data)
         except BlockingIOError:
@@ -141,11 +143,11 @@ class NamespaceRequest:
         for one in sockets:
             one.close()
         mount = isinstance(self._program.step(answer.stage), LateMount)
-        what = self._program.describe(answer.stage) if answer.stage else "sockets are missing"
+        what = self._program.describe(answer.stage) if answer.stage else "the answer lacks sockets"
         self.fail(what, answer.errno, mount=mount)
 
     def _done(self, future: asyncio.Future[list[socket.socket]]) -> None:
-        if future is not self.future:  # the rest is under way already
+        if future is not self.future:  # the rest is already under way
             return
         if self._timeout is not None:
             self._timeout.cancel()
@@ -169,6 +171,6 @@ class NamespaceRequest:
         for descriptor in filter(lambda number: number >= 0, (self._namespace, self._mounts)):
             os.close(descriptor)
         self._namespace = self._mounts = -1
-        if self._theirs is not None:
-            self._theirs.close()
-            self._theirs = None
+        if self._far is not None:
+            self._far.close()
+            self._far = None

@@ -1,9 +1,8 @@
-"""The daemon's hands in the network namespaces of its sandboxes.
+"""The process that runs namespace programs for the daemon.
 
-`NamespaceWorker` owns a process `apply-seccomp namespaces`, which lives as long as the worker and is replaced when it
-dies. A request is a program (`namespace_program.py`), the namespace, and one end of a socket pair for the answer; the
-other side forks for each, so requests neither wait for nor hurt each other. An end without an answer means that the
-fork died.
+`NamespaceWorker` owns a process `apply-seccomp namespaces`, and replaces it when it dies. A request is a program
+(`namespace_program.py`), the namespace, and one end of a socket pair for the answer. The process forks for each
+request, so requests neither wait for nor affect each other. End of file without an answer means that the fork died.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ from sandboxd.backends.linux.network.namespace_request import NamespaceRequest
 
 
 class NamespaceWorker:
-    """`helper` is the path of apply-seccomp. `log(event, **values)` hears when the process had to be replaced."""
+    """Owner of the process; `helper` is the path of apply-seccomp.
+
+    `log(event, **values)` receives each replacement of the process.
+    """
 
     def __init__(self, helper: str, log: Callable[..., None]) -> None:
         self._helper = helper
@@ -34,25 +36,25 @@ class NamespaceWorker:
 
     def open(self) -> None:
         """Start the process, which takes a millisecond. Raises OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            ours.setblocking(False)
+            near.setblocking(False)
             self._process = subprocess.Popen(
                 [self._helper, "namespaces"],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
+                stdin=far.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
             )  # fmt: skip
         except OSError:
-            ours.close()
+            near.close()
             raise
         finally:
-            theirs.close()
-        self._requests = ours
+            far.close()
+        self._requests = near
         pidfd = os.pidfd_open(self._process.pid)
         self._ended.clear()
         self._loop.add_reader(pidfd, self._process_ended, self._process, pidfd)
 
     async def aclose(self) -> None:
-        """End the process. Whoever waits for an answer gets NamespaceError."""
+        """End the process. Pending requests fail with NamespaceError."""
         self._closed = True
         self._hang_up()
         if self._process is not None:
@@ -65,9 +67,11 @@ class NamespaceWorker:
     def start(
         self, namespace: int, program: NamespaceProgram, mounts: int | None = None
     ) -> asyncio.Future[list[socket.socket]]:
-        """Send a program off; the sockets that it opened, owned by whoever awaits them. The future raises
-        NamespaceError. Cancelling it is safe at any time. `namespace` is only borrowed for the duration of the call,
-        and so is `mounts`, the mount namespace that goes with it, for programs that have mounts."""
+        """Start a program; the future returns the opened sockets.
+
+        The caller owns them. The future raises NamespaceError, and can be cancelled at any time. `namespace` is
+        borrowed during the call only, and so is `mounts`, the mount namespace for programs with mounts.
+        """
         request = NamespaceRequest(program, self._loop)
         self._begin(request, namespace, mounts)
         return request.future
@@ -81,14 +85,17 @@ class NamespaceWorker:
             if self._requests is None:
                 self.open()
         except OSError as error:
-            request.fail("the helper cannot be started", error.errno or 0)
+            request.fail("cannot start the helper", error.errno or 0)
             return
         self._waiting.append(request)
         if len(self._waiting) == 1:
             self._send_waiting()
 
     def stay(self, namespace: int, program: NamespaceProgram) -> WaitingProgram:
-        """The same with a program that ends in `More`: whoever did it stays there for the rest. To be closed."""
+        """Start a program that ends in `Continuation`, whose process waits for the rest.
+
+        The result must be closed.
+        """
         request = NamespaceRequest(program, self._loop)
         self._begin(request, namespace, None)
         return WaitingProgram(request)
@@ -96,7 +103,7 @@ class NamespaceWorker:
     async def perform(
         self, namespace: int, program: NamespaceProgram, mounts: int | None = None
     ) -> list[socket.socket]:
-        """The same, waited for."""
+        """Run a program, and return its sockets."""
         return await self.start(namespace, program, mounts)
 
     def _send_waiting(self) -> None:
@@ -105,7 +112,7 @@ class NamespaceWorker:
                 try:
                     self.open()
                 except OSError as error:
-                    self._fail_waiting("the helper cannot be started", error.errno or 0)
+                    self._fail_waiting("cannot start the helper", error.errno or 0)
                     return
             assert self._requests is not None
             try:
@@ -113,7 +120,7 @@ class NamespaceWorker:
             except BlockingIOError:
                 self._loop.add_writer(self._requests.fileno(), self._send_waiting)
                 return
-            except OSError:  # it has died: the next one takes over what was not sent
+            except OSError:  # the process died: its successor gets the unsent requests
                 self._log("namespace_worker_died")
                 self._hang_up()
                 continue
@@ -122,7 +129,7 @@ class NamespaceWorker:
             self._loop.remove_writer(self._requests.fileno())
 
     def _process_ended(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
-        """May be told of one that has been replaced already."""
+        """Reap the process, which may have been replaced already."""
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         process.wait()
@@ -144,8 +151,10 @@ class NamespaceWorker:
 
 
 class WaitingProgram:
-    """Somebody in the namespaces of a sandbox who has been given a program, and waits there for the rest of it: nothing
-    has to be entered any more."""
+    """A program whose process waits in the sandbox's namespaces for the rest.
+
+    Nothing has to be entered any more when the rest arrives.
+    """
 
     def __init__(self, request: NamespaceRequest) -> None:
         self._request = request
@@ -153,27 +162,30 @@ class WaitingProgram:
         self._are_taken = False
 
     async def opened(self) -> list[socket.socket]:
-        """The sockets of the first part. Raises NamespaceError."""
+        """Return the sockets of the first part. Raises NamespaceError."""
         sockets = await self._opened
         self._are_taken = True
         return sockets
 
     @property
     def is_done(self) -> bool:
-        """Whether it is known what became of the first part."""
+        """Return whether the outcome of the first part is known."""
         return self._opened.done()
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is known that nothing comes of it."""
+        """Return whether the first part has failed."""
         return self.is_done and (self._opened.cancelled() or self._opened.exception() is not None)
 
     def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
-        """Send the rest off, at any time. As `NamespaceWorker.start`; cancelled when the first part fails."""
+        """Send the rest, at any time; see `NamespaceWorker.start`.
+
+        Cancelled when the first part fails.
+        """
         return self._request.finish(program, mounts)
 
     def close(self) -> None:
-        """Give up what is not done yet; whoever waits for it is cancelled. Sockets that nobody has taken are closed."""
+        """Cancel unfinished parts, and close the sockets that were not taken."""
         if self.is_done and not self.has_failed and not self._are_taken:
             for one in self._opened.result():
                 one.close()

@@ -1,7 +1,7 @@
-"""Messages that configure the kernel's network (netlink(7), rtnetlink(7), linux/netfilter/nf_tables.h) as bytes. Pure.
+"""Netlink messages that configure the kernel's network, as bytes. Pure.
 
-A `Batch` is what is sent in one piece to one netlink protocol, with the number of acknowledgements that come back: each
-message asks for one. The rule set of a sandbox is written with this in `capture_rules.py`.
+Sources: netlink(7), rtnetlink(7), linux/netfilter/nf_tables.h. A `Batch` is sent in one piece to one netlink protocol,
+with the number of expected acknowledgements: each message requests one. `capture_rules.py` has the rule set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEWADDR, _NEWROUTE = 20, 24
 _SOCK_DIAG_BY_FAMILY, _DUMP = 20, 0x300
 _ERROR, _DONE = 2, 3
 _NO_DETECTION = 0x02
-"""IFA_F_NODAD: usable at once, there is nobody else who could have it."""
+"""IFA_F_NODAD: usable at once, since no other host can have the address."""
 _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
 _NFTABLES = 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -35,7 +35,7 @@ _NEWTABLE, _NEWCHAIN, _NEWRULE = (_NFTABLES << 8 | number for number in (0, 3, 6
 
 
 class Family(IntEnum):
-    """The numbers of AF_INET and AF_INET6, which are those of NFPROTO_IPV4 and NFPROTO_IPV6."""
+    """AF_INET and AF_INET6, with the same numbers as NFPROTO_IPV4 and NFPROTO_IPV6."""
 
     V4 = 2
     V6 = 10
@@ -52,7 +52,7 @@ class Batch:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """A struct nlattr with its value, padded."""
+    """Encode a struct nlattr with its value, padded."""
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
@@ -65,12 +65,12 @@ def text(kind: int, value: str) -> bytes:
 
 
 def number(kind: int, value: int) -> bytes:
-    """32 bits in network order, as all of nf_tables has them."""
+    """Encode 32 bits in network order, as in all of nf_tables."""
     return attribute(kind, struct.pack(">I", value))
 
 
 def message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
-    """A struct nlmsghdr with its payload."""
+    """Encode a struct nlmsghdr with its payload."""
     data = struct.pack("=IHHII", 16 + len(payload), kind, flags, sequence, 0) + payload
     return data + bytes(-len(data) % 4)
 
@@ -79,9 +79,11 @@ def message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
 
 
 def everything_is_local(families: Sequence[Family]) -> Batch:
-    """Routes that make every address one of this namespace: a connection to it arrives at a socket in here. What leaves
-    without an address of its own comes from the loopback address. lo gets an address as well that does not look like
-    its own, see `OWN_V4`. Works again on what it has done."""
+    """Return routes that make every address local to the namespace.
+
+    A connection to any address then reaches a socket inside. Packets without a source address get the loopback address.
+    lo also gets an address that does not look like loopback, see `OWN_V4`. Can be applied repeatedly.
+    """
     messages = [make(family) for family in families for make in (_local_route, _own_address)]
     return Batch(NETLINK_ROUTE, b"".join(messages), len(messages))
 
@@ -105,23 +107,24 @@ def _own_address(family: Family) -> bytes:
 
 
 def bound_unix_sockets() -> bytes:
-    """Ask a NETLINK_SOCK_DIAG socket for the bound Unix sockets of its namespace.
+    """Return the query for a namespace's bound Unix sockets, on NETLINK_SOCK_DIAG.
 
-    Those that listen are among them. Names and files are asked for (linux/unix_diag.h)."""
+    Listening sockets are included. The query covers names and files (linux/unix_diag.h).
+    """
     not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
     body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
     return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
 
 
 UnixFile = tuple[int, int]
-"""Device and inode of a socket, both as the kernel has them in 32 bits."""
+"""Device and inode of a socket, each in the kernel's 32 bits."""
 
 
 def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
-    """Read one part of the answer.
+    """Parse one part of the answer: bound names by file, and whether it was the last.
 
-    The file of each socket with the name that its server gave to bind(2), and whether that was the last part. Raises
-    OSError, and struct.error for what is no such answer."""
+    Raises OSError, and struct.error for a malformed answer.
+    """
     found: dict[UnixFile, str] = {}
     at = 0
     while at < len(answer):
@@ -129,7 +132,7 @@ def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
         if kind in (_ERROR, _DONE):
             (number,) = struct.unpack_from("=i", answer, at + 16)
             if number:
-                raise OSError(-number, "the kernel does not list Unix sockets")
+                raise OSError(-number, "cannot list Unix sockets")
             return found, True
         inner, end = at + 32, at + length  # behind struct nlmsghdr and struct unix_diag_msg
         name, file = "", None
@@ -163,38 +166,40 @@ def _value(kind: int, data: bytes) -> bytes:
 
 
 def compare(data: bytes, *, equal: bool = True) -> Expression:
-    """Goes on when what was loaded is (not) this."""
+    """Continue when the loaded bytes are (not) equal to these."""
     return _expression("cmp", number(1, _FIRST), number(2, 0 if equal else 1), _value(3, data))
 
 
 def between(first: bytes, last: bytes) -> Expression:
-    """Goes on when what was loaded lies in this range, ends included, in network order."""
+    """Continue when the loaded bytes are in this inclusive range, in network order."""
     return _expression("range", number(1, _FIRST), number(2, 0), _value(3, first), _value(4, last))
 
 
 def load_protocol() -> Expression:
-    """The transport protocol, one byte."""
+    """Load the transport protocol, one byte."""
     return _expression("meta", number(2, 16), number(1, _FIRST))
 
 
 def load_network(offset: int, length: int) -> Expression:
-    """Bytes of the network header."""
+    """Load bytes of the network header."""
     return _expression("payload", number(1, _FIRST), number(2, 1), number(3, offset), number(4, length))
 
 
 def load_transport(offset: int, length: int) -> Expression:
-    """Bytes of the transport header."""
+    """Load bytes of the transport header."""
     return _expression("payload", number(1, _FIRST), number(2, 2), number(3, offset), number(4, length))
 
 
 def load_is_transparent() -> Expression:
-    """Of the socket that the packet would be given to, one byte: whether it has IP_TRANSPARENT. Goes on only when there
-    is such a socket."""
+    """Load whether the packet's socket has IP_TRANSPARENT, one byte.
+
+    Continues only when there is such a socket.
+    """
     return _expression("socket", number(1, 0), number(2, _FIRST))
 
 
 def give_to(family: Family, address: bytes, port: int) -> tuple[Expression, ...]:
-    """Give the packet to the transparent socket that is bound there, unchanged (nf_tables `tproxy`)."""
+    """Pass the packet unchanged to the transparent socket bound there (`tproxy`)."""
     return (
         _expression("immediate", number(1, _FIRST), _value(2, address)),
         _expression("immediate", number(1, _SECOND), _value(2, struct.pack(">H", port))),
@@ -211,7 +216,7 @@ def jump(chain: str) -> Expression:
 
 
 def reject(family: Family) -> Expression:
-    """Port unreachable: the sender has its error at once."""
+    """Reject as port unreachable, so that the sender gets an immediate error."""
     code = 3 if family is Family.V4 else 4
     return _expression("reject", number(1, 0), attribute(2, bytes([code])))
 
@@ -223,7 +228,7 @@ Rule = tuple[Expression, ...]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Rules in order. `hook` (NF_INET_…) and `priority` for one that the kernel enters by itself."""
+    """Rules in order. `hook` (NF_INET_…) and `priority` are those of a base chain."""
 
     name: str
     rules: tuple[Rule, ...]
@@ -236,11 +241,11 @@ class Table:
     name: str
     family: Family
     chains: tuple[Chain, ...]
-    """Whoever is jumped to comes first."""
+    """Jump targets come first."""
 
 
 def new_tables(tables: Sequence[Table]) -> Batch:
-    """All of it or nothing."""
+    """Return a batch that makes all tables or none."""
     made = [one for table in tables for one in _table(table)]
     begin, end = (message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
     return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, len(made))

@@ -1,7 +1,7 @@
-"""The Unix sockets of a network namespace as the kernel lists them (unix_diag).
+"""The Unix sockets of a network namespace, as listed by the kernel (unix_diag).
 
-It knows their files, and the names by which they were bound. No program can change these afterwards: a link or a rename
-moves the file, and not the name.
+The list has their files and bound names. Programs cannot change these names afterwards: a link or a rename moves the
+file only.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from sandboxd.backends.linux.network.netlink import NETLINK_SOCK_DIAG, UnixFile,
 from sandboxd.plan.host_facts import SocketFile, SocketsAtStart
 
 PART, MOST_PARTS = 1 << 16, 1000
-"""Bytes that are read at a time, and how often. A part holds some hundred sockets."""
+"""Bytes per read, and the limit of reads. A part holds some hundred sockets."""
 
 
 def file_of(file: SocketFile) -> UnixFile:
     """Convert to the kernel's form.
 
-    An inode that takes more than 32 bits is equal to none there."""
+    An inode beyond 32 bits matches none there.
+    """
     major, minor = file.device
     return major << 20 | minor, file.inode
 
 
 def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
-    """List the bound sockets in the namespace of a NETLINK_SOCK_DIAG socket.
+    """List the bound sockets in the namespace of a NETLINK_SOCK_DIAG socket, by file.
 
-    With each file comes its name. The kernel has each part of its answer there before it is read. Raises OSError."""
+    The kernel has each part of its answer ready before it is read. Raises OSError.
+    """
     found: dict[UnixFile, str] = {}
     sock.send(bound_unix_sockets())
     for _ in range(MOST_PARTS):
@@ -40,9 +42,7 @@ def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
 
 
 def with_names(sockets: SocketsAtStart) -> SocketsAtStart:
-    """Add the names by which the sockets of this namespace were bound.
-
-    Where the kernel does not tell, there are none."""
+    """Add the bound names of this namespace's sockets; none if the kernel fails."""
     if not sockets.found:
         return sockets
     with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as sock:

@@ -72,7 +72,7 @@ async def test_whoever_stays_does_the_rest_in_the_same_place(worker: NamespaceWo
     mounts = os.open("/proc/self/ns/net", os.O_RDONLY)  # not one of mounts: entering it fails, and is named
     stay = worker.stay(namespace, NamespaceProgram.of((listen(81), Continuation())))
     (sock,) = await stay.opened()
-    with pytest.raises(NamespaceError, match="cannot enter its mount namespace"):
+    with pytest.raises(NamespaceError, match="cannot enter the mount namespace"):
         await stay.finish(NamespaceProgram.of((listen(82),)), mounts)
     # sent before the first part is done; given up before it is done; failed in the first part
     early = worker.stay(namespace, NamespaceProgram.of((listen(83), Continuation())))
@@ -82,12 +82,12 @@ async def test_whoever_stays_does_the_rest_in_the_same_place(worker: NamespaceWo
     )
     given_up.close()
     others = await early.opened()
-    with pytest.raises(NamespaceError, match="cannot enter its mount namespace"):
+    with pytest.raises(NamespaceError, match="cannot enter the mount namespace"):
         await rest
     with pytest.raises(NamespaceError, match="Address already in use"):
         await failing.opened()
     assert failing.has_failed and not early.has_failed
-    with pytest.raises(NamespaceError, match="has gone"):
+    with pytest.raises(NamespaceError, match="has ended"):
         await failing.finish(NamespaceProgram.of((listen(86),)), mounts)
     unwanted = worker.stay(namespace, NamespaceProgram.of((listen(87), Continuation())))
     await wait_until_async(lambda: unwanted.is_done, "it has opened its socket")
@@ -112,7 +112,7 @@ async def test_a_refused_netlink_message_is_an_error(worker: NamespaceWorker, na
 async def test_the_network_of_the_host_is_out_of_reach(worker: NamespaceWorker) -> None:
     host = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        with pytest.raises(NamespaceError, match="user namespace that owns it"):
+        with pytest.raises(NamespaceError, match="cannot enter the user namespace"):
             await worker.perform(host, NamespaceProgram.of((listen(81),)))
         with open("/proc/self/stat", "rb") as no_namespace, pytest.raises(NamespaceError, match="cannot find"):
             await worker.perform(no_namespace.fileno(), NamespaceProgram.of((listen(81),)))
