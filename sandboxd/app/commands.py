@@ -113,7 +113,7 @@ def make_proxies_of(
             own_addresses=own_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
-            somebody_to_ask=lambda: prompts.subscribers > 0,
+            can_ask=lambda: prompts.subscribers > 0,
             measured=metrics.gate,
         )
 
@@ -140,8 +140,8 @@ def make_proxies_of(
             command.wrap_id,
             room=room,
             parents=parents,
-            own_http=lambda: policy().network.http_proxy_port,
-            own_socks=lambda: policy().network.socks_proxy_port,
+            user_http=lambda: policy().network.http_proxy_port,
+            user_socks=lambda: policy().network.socks_proxy_port,
             opened=opened,
             closed=closed,
         )

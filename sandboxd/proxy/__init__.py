@@ -1,1 +1,4 @@
-"""The filtering proxies: one gate, two protocols, one way out. `server.ProxyServer` is the door, `gate` the meaning."""
+"""The filtering proxies.
+
+`server.ProxyServer` accepts, `gate` decides, `outbound` opens connections.
+"""

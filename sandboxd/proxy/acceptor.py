@@ -1,5 +1,7 @@
-"""One listening socket of a command's proxies: accepts as long as there is room for more connections, and waits where
-there is none, or no descriptor."""
+"""One listening socket of a command's proxies.
+
+It accepts while there is room for more connections and a free descriptor, and waits otherwise.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ Serve = Callable[[Stream, Outbound, ProxyLimits], Awaitable[None]]
 
 ACCEPTS_AT_ONCE: Final = 64
 _BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
-"""What accept() says about the listener itself. Everything else in accept(2) is about one connection or passes."""
+"""Errors of accept(2) about the listener itself. All others concern one connection, or pass."""
 
 log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """What an acceptor needs to know of those whose connections it accepts. `is_crowded_out`: it is what others have
-    that leaves no room, and they do not say when there is some again, so look again after `retry_s`."""
+    """The owner of the accepted connections.
+
+    `is_crowded_out`: connections of other commands leave no room. Nothing reports when there is room again, so the
+    acceptor looks again after `retry_s`.
+    """
 
     @property
     def is_full(self) -> bool: ...
@@ -48,14 +53,17 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProxyListenerRecord:
-    """`protocol` is how its connections are served."""
+    """A listener in the hand-over document, with the protocol it serves."""
 
     protocol: str
     socket: Descriptor
 
 
 class Acceptor:
-    """One listener on the event loop, owned by it. `server` gets what comes in, to be served by `serve`."""
+    """One listener on the event loop, which it owns.
+
+    `server` receives each connection, to be served by `serve`.
+    """
 
     def __init__(self, server: Server, listener: socket.socket, protocol: str, serve: Serve) -> None:
         self._server = server
@@ -93,7 +101,7 @@ class Acceptor:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the listener turned out to be none any more: nothing comes in by it, and nobody can go on with it."""
+        """Return whether the listener was closed after an error."""
         return self._listener.fileno() < 0
 
     @property
@@ -101,7 +109,7 @@ class Acceptor:
         return ProxyListenerRecord(self._protocol, Descriptor(self._listener.fileno()))
 
     def hand_over(self) -> ProxyListenerRecord:
-        """After `close`, with the socket still listening."""
+        """Release the socket, still listening; call it after `close`."""
         return ProxyListenerRecord(self._protocol, Descriptor(self._listener.detach()))
 
     def _pause(self) -> None:
@@ -132,14 +140,16 @@ class Acceptor:
             self._server.accepted(sock, self._protocol, self._serve)
 
     def _failed(self, error: OSError) -> None:
-        """Out of descriptors, mostly: what is open goes on, what comes waits in the backlog, we try again in a
-        moment."""
+        """Pause: mostly the daemon is out of descriptors.
+
+        Open connections go on, new ones wait in the backlog until the next attempt.
+        """
         self._pause()
         if error.errno in _BROKEN:
-            log.error("proxy listener %s failed: %s", self._protocol, error.strerror)
+            log.error("cannot accept on the %s listener, closing it: %s", self._protocol, error.strerror)
             self.close()
             return
-        log.warning("proxy listener %s waits: %s", self._protocol, error.strerror)
+        log.warning("cannot accept on the %s listener, trying again later: %s", self._protocol, error.strerror)
         self._retry = self._loop.call_later(self._server.retry_s, self._try_again)
 
     def _try_again(self) -> None:

@@ -1,7 +1,7 @@
-"""Names to addresses, and addresses to connected sockets. The only file of the proxies that goes outward.
+"""Name resolution and outgoing connections of the proxies.
 
-The gate resolves once, checks every answer, and hands the surviving addresses to the dialer, which never sees a name:
-what was checked is what is dialled.
+No other module of the proxies connects outward. The gate resolves once, checks every answer and passes the surviving
+addresses to the dialer. The dialer never sees a name, so the addresses it dials are the checked ones.
 """
 
 from __future__ import annotations
@@ -24,30 +24,35 @@ from sandboxd.proxy.streams.stream import hurry, keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
 ATTEMPT_DELAY_S: Final = 0.25
-"""RFC 8305, section 5: how long one attempt may keep the next address waiting."""
+"""The time one attempt may delay the next address (RFC 8305, section 5)."""
 ATTEMPTS_AT_ONCE: Final = 4
-"""Then the oldest makes way. Whoever runs a name server could make one connection cost sixteen descriptors."""
+"""Beyond it the oldest attempt ends, so that a hostile name server cannot cost sixteen descriptors a connection."""
 
 
 class DialError(HostError):
-    """The way out failed, and policy had nothing to do with it. Slugs: `dns_failed`, `dns_timeout`, `unreachable`,
-    `connection_refused`, `connect_timeout`, `connection_lost`, `out_of_descriptors`, `connect_failed`."""
+    """A connection failed for a reason other than policy.
+
+    Slugs: `dns_failed`, `dns_timeout`, `unreachable`, `connection_refused`, `connect_timeout`, `connection_lost`,
+    `out_of_descriptors`, `connect_failed`.
+    """
 
 
 class Resolver(Protocol):
     async def resolve(self, host: str) -> Sequence[IPAddress]:
-        """The addresses of a canonical name, best first. Raises DialError."""
+        """Return the addresses of a canonical name, best first. Raises DialError."""
         ...
 
 
 Connector = Callable[[IPAddress, int], Awaitable[socket.socket]]
-"""A connected, non-blocking socket. Raises OSError. Cancelling it leaves nothing open."""
+"""Returns a connected, non-blocking socket. Raises OSError. Cancelling it leaves nothing open."""
 
 
 class SystemResolver:
-    """getaddrinfo(3), each call in a thread of its own: a look-up cannot be cancelled, and a thread that hangs in one
-    must hold up neither the event loop nor the end of the daemon. `lookups` bounds the threads, `each` those of one
-    share."""
+    """getaddrinfo(3), each call in its own thread.
+
+    A look-up cannot be cancelled, and a hanging thread must delay neither the event loop nor the daemon's end.
+    `lookups` bounds all threads, `each` those of one share.
+    """
 
     def __init__(self, limits: ProxyLimits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
         self._timeout = limits.resolve_s
@@ -55,8 +60,11 @@ class SystemResolver:
         self._each = each
 
     def share(self) -> Resolver:
-        """The same for one command. A look-up that nobody waits for any more counts until its thread has ended: whoever
-        runs a name server that does not answer must not take all of them from everybody."""
+        """Return a resolver for one command, with a bounded part of the threads.
+
+        A cancelled look-up counts until its thread ends. So a name server that never answers blocks its own command
+        only.
+        """
         return _Share(self, asyncio.Semaphore(self._each))
 
     async def resolve(self, host: str, own: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
@@ -67,12 +75,12 @@ class SystemResolver:
                     await slots.acquire()
                     taken.append(slots)
                 look_up = self._look_up(host, tuple(taken))
-                taken.clear()  # its thread gives them back
+                taken.clear()  # the thread of the look-up releases them
                 found = await look_up
         except TimeoutError:
-            raise DialError("dns_timeout", f"no answer from the name service for {host}") from None
+            raise DialError("dns_timeout", f"cannot resolve {host}: no answer from the name service") from None
         except OSError as error:
-            raise DialError("dns_failed", f"{host} does not resolve: {error.strerror or error}") from error
+            raise DialError("dns_failed", f"cannot resolve {host}: {error.strerror or error}") from error
         finally:
             for slots in taken:
                 slots.release()
@@ -95,7 +103,7 @@ class SystemResolver:
                 found = _getaddrinfo(host)
             except OSError as error:
                 failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(finish, found, failure)
 
         try:
@@ -115,17 +123,19 @@ class _Share:
 
 
 def _getaddrinfo(host: str) -> Sequence[IPAddress]:
-    """As bytes, so that Python's own IDNA codec has no part in it."""
+    """Resolve the name as bytes, so that Python's IDNA codec is not involved."""
     answers = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(ip_address(answer[4][0]) for answer in answers))
 
 
 class PinnedResolver:
-    """Names pinned on the command line (`--resolve NAME=ADDR`), everything else from `fallback`. A pinned name is
-    exempt from the address guard: give `pins` to the gate as well."""
+    """Resolver of the names pinned with `--resolve NAME=ADDR`.
+
+    `fallback` resolves all others. A pinned name is exempt from the address guard: pass `pins` to the gate as well.
+    """
 
     def __init__(self, pins: Mapping[str, Sequence[str]], fallback: Resolver) -> None:
-        """Raises CallerError (`resolve_invalid`) for a name or an address that is none."""
+        """Raises CallerError (`resolve_invalid`) for an invalid name or address."""
         self.pins: dict[str, tuple[IPAddress, ...]] = {}
         self._fallback = fallback
         for name, texts in pins.items():
@@ -134,18 +144,21 @@ class PinnedResolver:
                 addresses = tuple(ip_address(text.strip("[]")) for text in texts)
             except (HostSyntaxError, ValueError) as error:
                 raise CallerError(
-                    "resolve_invalid", f"cannot pin {name!a}: {error}", hint="write --resolve NAME=ADDRESS"
+                    "resolve_invalid", f"cannot pin {name!a}: {error}", hint="use --resolve NAME=ADDRESS"
                 ) from error
             if host.address is not None or not addresses:
-                raise CallerError("resolve_invalid", f"cannot pin {name!a}", hint="write --resolve NAME=ADDRESS")
+                reason = "no address given" if host.address is None else "it is an address, not a name"
+                raise CallerError(
+                    "resolve_invalid", f"cannot pin {name!a}: {reason}", hint="use --resolve NAME=ADDRESS"
+                )
             self.pins[host.name] = addresses
 
     def share(self) -> PinnedResolver:
-        """The same for one command."""
-        mine = copy.copy(self)
+        """Return a copy for one command."""
+        shared = copy.copy(self)
         if isinstance(self._fallback, SystemResolver):
-            mine._fallback = self._fallback.share()
-        return mine
+            shared._fallback = self._fallback.share()
+        return shared
 
     async def resolve(self, host: str) -> Sequence[IPAddress]:
         pinned = self.pins.get(host)
@@ -153,7 +166,7 @@ class PinnedResolver:
 
 
 async def connect_socket(address: IPAddress, port: int) -> socket.socket:
-    """The Connector of real use."""
+    """The default Connector."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -182,7 +195,7 @@ async def _connected(sock: socket.socket) -> None:
         if not future.done():
             future.set_exception(OSError(code, "connect")) if code else future.set_result(None)
 
-    number = sock.fileno()  # not the socket: asyncio's look-ups format it when they miss
+    number = sock.fileno()  # passing the socket is slow: asyncio formats it for each failed look-up
     loop.add_writer(number, writable)
     try:
         await future
@@ -191,14 +204,17 @@ async def _connected(sock: socket.socket) -> None:
 
 
 class Dialer:
-    """Connects to the first of some addresses that answers, in the manner of RFC 8305 (Happy Eyeballs)."""
+    """Connects to the first address that answers, as in RFC 8305 (Happy Eyeballs)."""
 
     def __init__(self, connector: Connector = connect_socket, limits: ProxyLimits = DEFAULT) -> None:
         self._connector = connector
         self._limits = limits
 
     async def dial(self, addresses: Sequence[IPAddress], port: int, name: str = "") -> tuple[socket.socket, IPAddress]:
-        """A connected socket and the address it leads to. `name` is for messages. Raises DialError."""
+        """Return a connected socket and its peer's address. Raises DialError.
+
+        `name` is for messages.
+        """
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 if len(addresses) == 1:
@@ -210,8 +226,10 @@ class Dialer:
             raise _explain(error, _where(name, addresses, port)) from error
 
     async def _race(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
-        """Start an attempt, and the next one when it fails or is slow; the first to connect wins. Raises the first
-        OSError when all fail."""
+        """Return the first connection of staggered attempts.
+
+        The next attempt starts when one fails or is slow. Raises the first OSError when all fail.
+        """
         running: dict[asyncio.Task[socket.socket], IPAddress] = {}
         failure: OSError | None = None
         waiting = list(addresses)
@@ -242,7 +260,7 @@ class Dialer:
 
 
 async def _abandon(attempts: Mapping[asyncio.Task[socket.socket], IPAddress]) -> None:
-    """Cancel what lost the race; one that connected in the same moment is closed."""
+    """Cancel the losing attempts, and close one that connected at the same moment."""
     for task in attempts:
         task.cancel()
     for outcome in await asyncio.gather(*attempts, return_exceptions=True):
@@ -251,7 +269,10 @@ async def _abandon(attempts: Mapping[asyncio.Task[socket.socket], IPAddress]) ->
 
 
 def interleave(addresses: Sequence[IPAddress]) -> list[IPAddress]:
-    """The order of RFC 8305, section 4: families alternate, beginning with the resolver's first choice."""
+    """Return the addresses with alternating families (RFC 8305, section 4).
+
+    The first family is that of the resolver's first choice.
+    """
     if not addresses:
         return []
     first_is_v6 = isinstance(addresses[0], IPv6Address)
@@ -264,17 +285,17 @@ def interleave(addresses: Sequence[IPAddress]) -> list[IPAddress]:
 
 
 _SLUGS: Final = {
-    errno.ECONNREFUSED: ("connection_refused", "refused the connection: nothing listens on that port"),
+    errno.ECONNREFUSED: ("connection_refused", "refused the connection: no server listens on that port"),
     errno.EHOSTUNREACH: ("unreachable", "is not reachable"),
     errno.ENETUNREACH: ("unreachable", "is not reachable: no route to its network"),
     errno.EADDRNOTAVAIL: ("unreachable", "is not reachable: no address to connect from"),
-    errno.EAFNOSUPPORT: ("unreachable", "is not reachable: this machine does not speak its address family"),
+    errno.EAFNOSUPPORT: ("unreachable", "is not reachable: this machine has no support for its address family"),
     errno.EACCES: ("unreachable", "is not reachable: forbidden by this machine"),
     errno.EPERM: ("unreachable", "is not reachable: forbidden by this machine's firewall"),
     errno.ETIMEDOUT: ("connect_timeout", "did not answer in time"),
     errno.ECONNRESET: ("connection_lost", "closed the connection at once"),
-    errno.EMFILE: ("out_of_descriptors", "was not dialled: the daemon is out of file descriptors"),
-    errno.ENFILE: ("out_of_descriptors", "was not dialled: the machine is out of file descriptors"),
+    errno.EMFILE: ("out_of_descriptors", "could not be dialled: the daemon is out of file descriptors"),
+    errno.ENFILE: ("out_of_descriptors", "could not be dialled: the machine is out of file descriptors"),
 }
 
 

@@ -1,11 +1,11 @@
-"""Processor time of proxies and clients: how much each may do before everything else has its turn.
+"""Fair shares of processor time for proxies and clients.
 
-An await that can complete at once does not suspend: asyncio's loop goes on with the same task for as long as its
-sockets are ready. So a command counts what its connections do, and when its share of a turn of the event loop is used
-up they wait for a later one, first come, first served. All commands together have `BUDGET` for a turn. What a step has
-cost over the share is owed, and taken from the turns that follow.
+An await that can complete at once does not suspend: asyncio continues the same task for as long as its sockets are
+ready. So a command counts the work of its connections. Once its share of a turn of the event loop is used up, they wait
+for a later turn, first come, first served. All commands together have `BUDGET` for a turn. A step that exceeds the
+share is a debt, taken from the following turns.
 
-A unit of cost is about a microsecond of the daemon; the figures need no more precision than that.
+A unit of cost is about a microsecond of the daemon. The figures need no more precision.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 BUDGET: Final = 400
-"""Of one turn of the event loop, of all commands together."""
+"""Units of one turn of the event loop, for all commands together."""
 LEAST: Final = 40
-"""Of one command, however many others there are."""
+"""Units of one command, whatever the number of commands."""
 MOST_OWED: Final = 50 * BUDGET
 HURRIED_TURNS: Final = 64
-"""That a launch or an end takes, about: connections have less meanwhile."""
+"""Approximate turns that a launch or an end takes. Connections get less meanwhile."""
 LESS: Final = 4
-"""By how much their shares are divided then."""
+"""Divisor of all shares during a launch or an end."""
 
 STEP: Final = 10
-"""Of any step: a call of the system, and what leads to it."""
+"""Cost of any step: a system call and the code around it."""
 LINE: Final = 3
-"""Of a head or of a chunked body, beside its bytes (`TEXT`)."""
+"""Cost of a line of a head or a chunked body, besides its bytes (`TEXT`)."""
 TEXT: Final = 100
-"""Bytes of such lines that cost a unit."""
+"""Bytes of such lines for one unit."""
 CONNECTION: Final = 200
-"""To accept a connection, or to take a request to where it goes."""
+"""Cost of accepting a connection, or of routing a request."""
 QUESTION: Final = 200
-"""To answer a name look-up."""
+"""Cost of answering a name look-up."""
 _BYTES: Final = 8192
-"""That are read or written for one unit."""
+"""Bytes read or written for one unit."""
 
 
 class Turns:
@@ -53,19 +53,19 @@ class Turns:
         self._begun: asyncio.Handle | None = None
         self._hurried = 0
         self.count = 0
-        """Turns in which something was done, so far."""
+        """Turns with any work, so far."""
 
     @property
     def share(self) -> int:
-        """Of each command in this turn."""
+        """Return the share of each command in this turn."""
         return self._share
 
     def hurry(self) -> None:
-        """A command is launched, or ends: let connections do less for some turns."""
+        """Reduce the shares for some turns, because a command starts or ends."""
         self._hurried = HURRIED_TURNS
 
     def activate(self, share: Share) -> None:
-        """Something is done, or waits: there is to be another turn."""
+        """Request another turn for a share with work done or waiting."""
         self._active[share] = None
         if self._begun is None:
             self._begun = asyncio.get_running_loop().call_soon(self._begin)
@@ -82,7 +82,10 @@ class Turns:
 
 
 class Share:
-    """What one command may do. `held` counts bytes that are kept for requests which are not complete."""
+    """The processor share of one command.
+
+    `held` counts the bytes kept for incomplete requests.
+    """
 
     __slots__ = (
         "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held"
@@ -97,22 +100,22 @@ class Share:
         self._spent = self._woken = 0
         """In this turn."""
         self._price = least_price
-        """Of one that was woken, by experience: as many are woken as can go on."""
+        """Average cost of a woken waiter, so that only as many are woken as can go on."""
         self.held = 0
 
     def has_some(self) -> bool:
-        """Whether something may still be done in this turn."""
+        """Return whether units are left in this turn."""
         return self._left > 0
 
     def spend(self, cost: int = STEP, size: int = 0) -> None:
-        """Something was done, `size` bytes were moved with it."""
+        """Record a step that moved `size` bytes."""
         cost += size // _BYTES
         self._left -= cost
         self._spent += cost
         self._turns.activate(self)
 
     async def timed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in turns: it begins when something may be done, and costs what its steps take on the clock."""
+        """Run a coroutine in turns, and charge each step by the clock."""
         try:
             await self.turn()
         except BaseException:
@@ -122,28 +125,28 @@ class Share:
         return result
 
     def spend_since(self, begun: float) -> None:
-        """As `spend`, for something that has begun at that time of `time.perf_counter`."""
+        """Record a step that began at this time of `time.perf_counter`."""
         self.spend(STEP + int((time.perf_counter() - begun) * 1e6))
 
     async def turn(self) -> None:
-        """Return when something may be done: at once, or in a later turn."""
+        """Wait until units are left, now or in a later turn."""
         while self._left <= 0:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.later(partial(_wake, woken))
             await woken
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have it called in a later turn; to be used when there is nothing left."""
+        """Schedule a call for a later turn. For use when no units are left."""
         self._waiting.append(work)
         self._turns.activate(self)
 
     @property
     def waiting(self) -> int:
-        """How many wait for a later turn."""
+        """Return the number of calls waiting for a later turn."""
         return len(self._waiting)
 
     def begin(self, share: int) -> None:
-        """A turn begins; for `Turns`."""
+        """Begin a turn. For `Turns` only."""
         if self._woken:
             self._price = max(self._least_price, self._spent // self._woken)
         self._spent = self._woken = 0
@@ -158,7 +161,7 @@ class Share:
 
 
 class Timed:
-    """Awaits a coroutine; each of its steps is spent."""
+    """Awaitable that charges each step of a coroutine."""
 
     def __init__(self, share: Share, work: Coroutine[Any, Any, T]) -> None:
         self._share = share

@@ -1,23 +1,22 @@
-"""What the filter means.
+"""The gate: the decision on each connection that leaves a sandbox.
 
-A connection leaves the sandbox only through this gate. For host H and port P, as the program named them and as
-`policy.hosts.host_patterns` read them (one canonical form; what is ambiguous never gets here):
+For host H and port P, as the program named them and `policy.hosts.host_patterns` parsed them (one canonical form;
+ambiguous names never get this far):
 
-1. H:P is denied by a rule, or is allowed by a rule or a grant, or is open (`policy.hosts.host_decisions.decide_host`).
-A deny    wins. An empty or absent list allows nothing.
-2. What is open becomes a question, if somebody can be asked; every other outcome of a question than a plain yes is a
-   deny. An explicit deny, an address of this machine and `localhost` are never asked about. Nothing is resolved before
-   the answer: a look-up would already carry data out.
-3. A name is resolved once, off the event loop. Every answer is checked (`decide_address`); the ones that are refused
-   are left out. When none is left the connection is denied. A name that goes to a parent proxy is not resolved here at
-   all (`policy.hosts.parent_proxies`): what it leads to is seen by that proxy only.
-4. Only the checked addresses are dialled. Nothing resolves the name again, so an answer that changes between check and
-   connect changes nothing.
-5. The policy is read anew for each of these steps and once more after the connection stands, so a change made in the
-   meantime counts. `still_allowed` asks the same of connections that are open; who is denied by then is cut.
+1. A rule denies H:P, a rule or grant allows it, or it is open (`policy.hosts.host_decisions.decide_host`). A deny
+   wins. An empty or absent list allows nothing.
+2. An open decision becomes a prompt when a subscriber is present. Only a yes allows. An explicit deny, an address of
+   this machine and `localhost` never lead to a prompt. No name is resolved before the answer, because a look-up already
+   carries data out.
+3. A name is resolved once, off the event loop. Every answer is checked (`decide_address`) and refused ones are left
+   out. Without a remaining answer the connection is denied. A name that goes to a parent proxy is not resolved here
+   (`policy.hosts.parent_proxies`): only that proxy sees its addresses.
+4. Only the checked addresses are dialled. No second look-up happens, so a changed answer has no effect.
+5. Each step reads the policy anew, and so does a last check of the established connection. `still_allowed` repeats the
+   check for open connections; those denied by then are cut.
 
-What it does not do: look into TLS, follow what an allowed host does with the data, or keep the search domains of this
-machine's resolver from being tried for short names.
+The gate does not look into TLS and does not follow data at an allowed host. The host resolver's search domains apply to
+short names.
 """
 
 from __future__ import annotations
@@ -36,18 +35,22 @@ from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError, Resolver
 
 Ask = Callable[[Host, int, Decision], Awaitable[Decision]]
-"""Puts the open question to people: host, port and the ASK decision with its hint. Answers ALLOW (reason GRANTED; with
-the rule when the grant outlives the connection) or DENY (PROMPT_DENIED, PROMPT_UNANSWERED). It is cancelled when the
-connection that waits for it goes away."""
+"""Prompts the user with host, port and the ASK decision with its hint.
+
+Returns ALLOW (reason GRANTED, with the rule when the grant outlives the connection) or DENY (PROMPT_DENIED,
+PROMPT_UNANSWERED). Cancelled when the waiting connection goes away.
+"""
 
 LOOKUPS_AT_ONCE: Final = 8
-"""Of one gate: a command that looks up names in bulk must not take all the resolver's threads."""
+"""Per gate, so that one command cannot take all threads of the resolver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The decision, and when it allows, the addresses that may be dialled, and the proxy to go through. Without
-    addresses the proxy is to be given the name."""
+    """A decision, with the addresses that may be dialled and the parent proxy.
+
+    Without addresses the parent proxy is given the name.
+    """
 
     decision: Decision
     addresses: tuple[IPAddress, ...] = ()
@@ -55,10 +58,13 @@ class Admission:
 
 
 class Gate:
-    """`network` gives the policy now. `ask` puts questions, None when there is nobody. `pinned` are the names of
-    `--resolve`, exempt from the address check. `own_addresses` gives the addresses of this machine's interfaces,
-    `grants` the rules that people gave the session, `proxies` are those of the daemon's environment. `somebody_to_ask`:
-    whether a question would reach anybody now. `measured` hears how many seconds a decision took."""
+    """The decisions for one command's connections.
+
+    `network` returns the current policy. `ask` prompts the user, None without prompts. `pinned` are the names of
+    `--resolve`, exempt from the address check. `own_addresses` returns the addresses of this machine's interfaces,
+    `grants` the rules that the user granted to the session. `proxies` come from the daemon's environment. `can_ask`
+    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took.
+    """
 
     def __init__(
         self,
@@ -70,7 +76,7 @@ class Gate:
         own_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
         grants: Callable[[], Sequence[HostRule]] = tuple,
         proxies: EnvironmentProxies = NO_PROXIES,
-        somebody_to_ask: Callable[[], bool] = lambda: True,
+        can_ask: Callable[[], bool] = lambda: True,
         measured: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._network = network
@@ -80,12 +86,12 @@ class Gate:
         self._own_addresses = own_addresses
         self._grants = grants
         self._proxies = proxies
-        self._somebody_to_ask = somebody_to_ask
+        self._can_ask = can_ask
         self._measured = measured
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
-        """Steps 1 and 2: ALLOW or DENY, never ASK."""
+        """Decide steps 1 and 2: ALLOW or DENY, never ASK."""
         begun = time.perf_counter()
         decision = self._decide_now(host, port)
         self._measured(time.perf_counter() - begun)
@@ -96,7 +102,7 @@ class Gate:
         answer = await self._ask(host, port, decision)
         again = self._decide_now(host, port)
         if again.behavior is not Behavior.ASK:
-            return again  # a rule, or a grant that this very answer made
+            return again  # a rule, or a grant that the answer made
         if answer.behavior is Behavior.ALLOW:
             return answer
         if answer.behavior is Behavior.DENY:
@@ -104,20 +110,24 @@ class Gate:
         return Decision(Behavior.DENY, Reason.PROMPT_UNANSWERED, decision.text, hint=decision.hint)
 
     def may_ask(self, host: Host, port: int) -> bool:
-        """Whether `decide` would put a question now, which may take as long as people take."""
+        """Return whether `decide` would prompt now, which may take minutes."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
 
     def decide_name(self, host: Host) -> Decision:
-        """Whether a name that is looked up may be connected to, on some port: ALLOW, ASK when that would be a question,
-        or DENY. Nobody is asked, and nothing is resolved."""
+        """Decide whether a looked-up name may be connected to on any port.
+
+        ASK when a connection would prompt. This look-up itself neither prompts nor resolves.
+        """
         decision = decide_name(self._network(), host, self._grants())
-        if decision.behavior is Behavior.ASK and (self._ask is None or not self._somebody_to_ask()):
+        if decision.behavior is Behavior.ASK and (self._ask is None or not self._can_ask()):
             return _closed(decision)
         return decision
 
     async def admit(self, host: Host, port: int, *, plain: bool = False) -> Admission:
-        """Steps 1 to 3; `plain` is for a request of a plain `http://` URL. Raises DialError when an allowed name does
-        not resolve."""
+        """Decide steps 1 to 3. Raises DialError when an allowed name does not resolve.
+
+        `plain` is for a request of a plain `http://` URL.
+        """
         decision = await self.decide(host, port)
         if not decision.allowed:
             return Admission(decision)
@@ -129,38 +139,39 @@ class Gate:
         async with self._lookups:
             answers = await self._resolver.resolve(host.name)
         if not answers:
-            raise DialError("dns_failed", f"{host} does not resolve: the answer holds no address")
+            raise DialError("dns_failed", f"cannot resolve {host}: the answer holds no address")
         return replace(self._check(host, port, decision, answers), parent=parent)
 
     def parent(self, host: Host, port: int, *, plain: bool = False) -> ParentProxy | None:
-        """The proxy that an allowed connection goes through now."""
+        """Return the parent proxy for an allowed connection, if any."""
         if host.name in self._pinned:
             return None
         own = self._own_addresses() if host.address is not None else ()
         return choose_parent(self._network().parent_proxy, self._proxies, host, port, plain=plain, own=own)
 
     def allows_listed(self, host: Host, port: int) -> bool:
-        """Whether a rule or grant allows it now, without asking anybody."""
+        """Return whether a rule or grant allows it now, without a prompt."""
         return self._decide_now(host, port).allowed
 
     def is_local_port(self, port: int) -> bool:
-        """Whether `allowLocalPorts` names it."""
+        """Return whether `allowLocalPorts` lists the port."""
         return any(ports.first <= port <= ports.last for ports in self._network().allow_local_ports)
 
     @property
     def server_names(self) -> str:
-        """`checkServerName`: off, log or enforce."""
+        """Return `checkServerName`: off, log or enforce."""
         return self._network().check_server_name
 
     @property
     def managed_domains_only(self) -> bool:
-        """Managed settings alone can allow a host."""
+        """Return whether only managed settings can allow a host."""
         return self._network().managed_domains_only
 
     def still_allowed(self, host: Host, port: int, opened_by: Decision, address: IPAddress | None) -> Decision:
-        """Step 5, for a connection to `address` that was opened by this decision: ALLOW, or the DENY that ends it. What
-        was granted for one connection only stays, unless a rule denies it by now. `address` is None where a parent
-        proxy alone knows it."""
+        """Decide step 5 for an open connection: ALLOW, or the DENY that ends it.
+
+        A grant for one connection holds until a rule denies it. `address` is None where only a parent proxy knows it.
+        """
         decision = self._decide_now(host, port)
         if decision.behavior is Behavior.ASK:
             if opened_by.reason is Reason.GRANTED and opened_by.rule is None:
@@ -194,5 +205,5 @@ class Gate:
 
 
 def _closed(decision: Decision) -> Decision:
-    """An open decision when nobody can be asked."""
+    """Return the DENY for an open decision without a prompt."""
     return Decision(Behavior.DENY, decision.reason, decision.text, decision.rule, decision.origin, decision.hint)

@@ -1,7 +1,7 @@
-"""The connections of one command to the outside: opened through the gate, watched while they are open.
+"""The connections of one command to the outside, watched while open.
 
-Everything that leaves goes through `Outbound.open`, whichever protocol asked for it. It reports each refusal exactly
-once, and ends what a new policy denies.
+Every outgoing connection is made by `Outbound.open`, whatever the protocol. It reports each refusal exactly once, and
+ends connections that a new policy denies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Report = Callable[[DenialEvent], None]
 
 
 class Refused(DaemonError):
-    """Policy said no. Already reported."""
+    """A connection that policy denied, already reported."""
 
     def __init__(self, host: Host, port: int, decision: Decision) -> None:
         super().__init__("denied", decision.text, hint=decision.hint)
@@ -51,7 +51,7 @@ class Refused(DaemonError):
 
 
 def ignore(*_: object) -> None:
-    """For whom nobody wants to hear."""
+    """Observer that does nothing."""
 
 
 class Outbound:
@@ -65,8 +65,11 @@ class Outbound:
         closed: Closed = ignore,
         names: SyntheticNames = NO_NAMES,
     ) -> None:
-        """`parents` connects through parent proxies; needed where the gate may choose one. `names` knows the addresses
-        that stand for names: programs look up by themselves, and then ask a proxy for the address."""
+        """`parents` is required where the gate may choose a parent proxy.
+
+        `names` maps synthetic addresses to names: programs may resolve a name first and then pass the address to a
+        proxy.
+        """
         self._gate = gate
         self._opened = opened
         self._closed = closed
@@ -76,17 +79,18 @@ class Outbound:
         self._open: set[OutboundConnection] = set()
         self._names = names
         self.inside: SandboxServers | None = None
-        """Where the network of the sandbox can be reached from here."""
+        """The servers inside the sandbox, where its network can be reached."""
         self.tunnels = Tunnels(self)
 
     async def open(
         self, operation: str, host: Host, port: int, *, plain: bool = False, captured: bool = False
     ) -> OutboundConnection:
-        """A connection to `host`, belonging to the calling task; hand it to `release` when it is closed. An address
-        that stands for a name means that name. `plain` is for a request of a plain `http://` URL: it may end at a
-        parent proxy that is to be sent the whole URL. `captured`: nothing inside listens there, or it were not here.
+        """Open a connection to `host` for the calling task, which releases it later.
 
-        Raises Refused, and DialError for everything that is not policy."""
+        A synthetic address means its name. `plain` is for a request of a plain `http://` URL, which may end at a parent
+        proxy that gets the whole URL. `captured`: no server inside listens there, or it would not have been captured.
+        Raises Refused, and DialError for failures other than policy.
+        """
         host = self._meant(host)
         if self.inside is not None and not captured and (found := await self.inside.connect(host, port)) is not None:
             return self._opened_inside(operation, host, port, *found)
@@ -120,7 +124,7 @@ class Outbound:
         )
 
     def resume(self, record: TunnelRecord, sock: socket.socket) -> OutboundConnection:
-        """The connection of a tunnel that another process had opened through its gate; it is watched like any other."""
+        """Resume the connection of a tunnel that another process opened through its gate."""
         sock.setblocking(False)
         connection = OutboundConnection(
             record.operation,
@@ -145,7 +149,7 @@ class Outbound:
         if parent is None:
             return await self._dialer.dial(admission.addresses, port, host.name)
         if self._parents is None:
-            raise DialError("upstream_unusable", f"there is no way to the parent proxy {parent}")
+            raise DialError("upstream_unusable", f"cannot use the parent proxy {parent}: no dialer for it")
         if not admission.addresses:
             return await self._parents.open(parent, host, port, forward=forward), None
         address = admission.addresses[0]
@@ -163,15 +167,18 @@ class Outbound:
         captured: bool = False,
         known: bytes = b"",
     ) -> OutboundConnection:
-        """`open` for a client that waits. While people are asked the client is watched, and the question ends with it;
-        `known` is how the answer begins in any case. Raises ClientGone as well."""
+        """Open a connection for a waiting client, and watch the client during a prompt.
+
+        The prompt ends when the client is gone. `known` is the beginning of every possible answer. Raises ClientGone
+        too.
+        """
         if not self._gate.may_ask(self._meant(host), port):
             return await self.open(operation, host, port, plain=plain, captured=captured)
         async with ClientWatch(client, limits.half_closed_s, known=known):
             return await self.open(operation, host, port, plain=plain, captured=captured)
 
     def inspect(self, connection: OutboundConnection) -> Inspect | None:
-        """What the relay shows the first bytes of a tunnel to; None when nobody wants to see them."""
+        """Return the inspection of the first bytes of a tunnel, None when it is off."""
         mode = self._gate.server_names
         if mode == "off" or connection.is_inside:
             return None
@@ -188,11 +195,11 @@ class Outbound:
         ).receive
 
     def is_local_port(self, port: int) -> bool:
-        """Whether this port of the loopback addresses stands for the host's."""
+        """Return whether this port of the loopback addresses stands for the host's."""
         return self._gate.is_local_port(port)
 
     def may_reuse(self, connection: OutboundConnection) -> bool:
-        """Whether another request may go over it. When not, `open` will say why."""
+        """Return whether another request may use the connection."""
         if connection.is_inside:
             return True
         if connection.parent != self._gate.parent(connection.host, connection.port, plain=connection.forward):
@@ -202,24 +209,24 @@ class Outbound:
         ).allowed
 
     def forget(self, connection: OutboundConnection) -> None:
-        """Somebody else goes on with it: it is not closed."""
+        """Drop a connection that another owner continues; it is not closed."""
         self._open.discard(connection)
 
     def release(self, connection: OutboundConnection, sent: int = 0, received: int = 0) -> None:
-        """It is closed. The bytes are those of a tunnel."""
+        """Record that the connection is closed. The byte counts are those of a tunnel."""
         if connection.is_inside:
             return
         self._open.discard(connection)
         self._closed(connection, sent, received)
 
     def refuse_invalid(self, operation: str, text: bytes, error: HostSyntaxError) -> Decision:
-        """Report a host that could not be read, and the decision that says so."""
+        """Report an unreadable host, and return the DENY decision."""
         decision = Decision(Behavior.DENY, Reason.HOST_INVALID, error.message, hint=error.hint)
         self._report(blocked(operation, quote(without_user(text))[1:-1], 0, decision))
         return decision
 
     def recheck(self) -> int:
-        """End every connection that the policy denies by now; how many."""
+        """End every connection that the policy denies by now; return their number."""
         cut = 0
         for connection in tuple(self._open):
             verdict = self._gate.still_allowed(

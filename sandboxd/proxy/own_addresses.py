@@ -1,4 +1,4 @@
-"""The addresses of this machine's own interfaces, which an allowed name must not lead to. I/O."""
+"""The addresses of this machine's own interfaces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Final
 from sandboxd.policy.hosts.host_patterns import IPAddress
 
 FRESH_FOR_S: Final = 2.0
-"""How long an answer is reused. A new address (VPN, Wi-Fi) is known that soon."""
+"""How long an answer is reused, and so the delay until a new address (VPN, Wi-Fi) is known."""
 
 
 class _Ifaddrs(ctypes.Structure):
-    """`struct ifaddrs` of getifaddrs(3), the same on Linux and macOS as far as it is used."""
+    """The used part of `struct ifaddrs` (getifaddrs(3)), the same on Linux and macOS."""
 
 
 _Ifaddrs._fields_ = [
@@ -30,7 +30,7 @@ _Ifaddrs._fields_ = [
 
 
 def read_interface_addresses() -> frozenset[IPAddress]:
-    """Every IPv4 and IPv6 address of every interface. Raises OSError."""
+    """Return every IPv4 and IPv6 address of every interface. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
     if libc.getifaddrs(ctypes.byref(head)) != 0:
@@ -63,8 +63,10 @@ def _read_sockaddr(pointer: int | None) -> IPAddress | None:
 
 
 class OwnAddresses:
-    """Callable: the addresses now, read again when the last answer is older than FRESH_FOR_S. When reading fails the
-    last answer stays; the built-in table refuses loopback and link-local in any case."""
+    """Callable that returns the current addresses, cached for FRESH_FOR_S.
+
+    When reading fails the last answer stays. The built-in table refuses loopback and link-local in any case.
+    """
 
     def __init__(
         self,

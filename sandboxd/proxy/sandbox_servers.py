@@ -1,6 +1,7 @@
-"""Requests for a server of the sandbox itself that come to the proxy all the same: from clients that ignore `NO_PROXY`,
-or read it differently (`[::1]`, `localhost.`, this machine's name). From here such an address would mean the host's
-loopback; the program means its own.
+"""Requests at the proxy for a server inside the sandbox.
+
+They come from clients that ignore `NO_PROXY` or read it differently (`[::1]`, `localhost.`, this machine's name). Seen
+from the daemon such an address is the host's loopback; the program means the sandbox's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 class ServerNetwork(Protocol):
-    """The network of the sandbox, as far as it is asked for servers."""
+    """The part of the sandbox network that server look-ups need."""
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket: ...
 
@@ -26,8 +27,11 @@ class ServerNetwork(Protocol):
 
 
 class SandboxServers:
-    """`own_name` gives the name that this machine has inside. `is_local_port` says which ports stand for the host's
-    where nothing listens inside. `never` are the ports of our own listeners there: a proxy is no server to reach."""
+    """The servers inside one sandbox.
+
+    `own_name` returns the machine's name inside. `is_local_port` selects ports that lead to the host where no server
+    listens inside. `never` are the ports of the daemon's own listeners there, which are no servers to reach.
+    """
 
     def __init__(
         self,
@@ -43,12 +47,15 @@ class SandboxServers:
         self._never = frozenset(never)
 
     async def connect(self, host: Host, port: int) -> tuple[socket.socket, IPAddress] | None:
-        """A connection to a server inside; None when the host is not the sandbox, or nothing listens there."""
+        """Return a connection to a server inside.
+
+        None when the host is not the sandbox, or no server listens there.
+        """
         if port in self._never:
             return None
         for address in self._addresses(host):
             try:
-                # a connection to a port of the host's would come back to us as a captured one
+                # without a listener, a connection to a local port would be captured and come back
                 if self._is_local_port(port) and not await self._inside.is_listening(address, port):
                     continue
                 return await self._inside.connect_inside(address, port), address

@@ -1,8 +1,8 @@
-"""The proxies of one command: accepts on the listening sockets that its sandbox handed over, and serves.
+"""The proxies of one command.
 
-A listener belongs to one command, so every connection that comes in by it is that command's, whatever it says. The
-sockets may live in another network namespace; accept() does not mind. Each connection is a task with a name, owned
-here: a fault in one ends that one.
+It accepts and serves connections on the listening sockets that the sandbox handed over. A listener belongs to one
+command, so each of its connections does too. The sockets may live in another network namespace, which accept() allows.
+Each connection is a named task owned here; a fault ends only its own connection.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ from sandboxd.proxy.streams.stream import Stream, reset
 from sandboxd.proxy.streams.tunnel import TunnelRecord
 from sandboxd.proxy.transparent.captured_connections import Captures
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
-from sandboxd.proxy.upstream.user_proxy import OwnPort, ServeOwn, serve_own_http, serve_own_socks
+from sandboxd.proxy.upstream.user_proxy import ServeUser, UserPort, serve_user_http, serve_user_socks
 
 __all__ = ["ProxyRecord", "ProxyServer", "Report"]
 
-Ours = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
+ServeChecked = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A connection on which nothing has come of a request yet: `data` is all that was read of it, `sent` how much was
-    sent of the dialogue that leads up to it, `ahead` what was sent of the answer."""
+    """A resumable connection: its current request has had no effect yet.
+
+    `data` is everything read of the request, `sent` the bytes sent of the dialogue that leads up to it, `ahead` the
+    bytes sent of the answer.
+    """
 
     protocol: str
     socket: Descriptor
@@ -58,8 +61,10 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProxyRecord:
-    """The proxies of one command between two processes. `names` are those that addresses stand for, in order;
-    `families` as in `DnsAnswers`."""
+    """The proxies of one command in the hand-over document.
+
+    `names` have synthetic addresses, in order. `families` as in `DnsAnswers`.
+    """
 
     listeners: tuple[ProxyListenerRecord, ...] = ()
     datagrams: tuple[Descriptor, ...] = ()
@@ -70,10 +75,13 @@ class ProxyRecord:
 
 
 class ProxyServer:
-    """`gate` decides, `dialer` connects, `parents` through other proxies, `report` hears of each refused request once,
-    `opened` of each connection that stands, `closed` of its end; `label` names the command in task names and logs.
-    `room` is shared with the other commands. `own_http` and `own_socks` tell when a proxy of the person's own serves a
-    listener instead."""
+    """The proxies of one command.
+
+    `gate` decides, `dialer` connects, `parents` through parent proxies. `report` receives each refused request once,
+    `opened` each established connection, `closed` its end. `label` names the command in task names and logs. `room` is
+    shared with the other commands. `user_http` and `user_socks` return the port of a user proxy that serves a listener
+    instead.
+    """
 
     def __init__(
         self,
@@ -85,22 +93,22 @@ class ProxyServer:
         limits: ProxyLimits = DEFAULT,
         room: Room | None = None,
         parents: ParentDialer | None = None,
-        own_http: OwnPort = lambda: None,
-        own_socks: OwnPort = lambda: None,
+        user_http: UserPort = lambda: None,
+        user_socks: UserPort = lambda: None,
         opened: Opened = ignore,
         closed: Closed = ignore,
     ) -> None:
         self._gate = gate
         self._report = report
         self.names = NameTable()
-        """The names that addresses inside stand for."""
+        """The names with synthetic addresses."""
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._limits = limits
         self._room = room
         self.turns = Turns() if room is None else room.turns
         self.share = Share(self.turns)
-        """Of the daemon's time, for all connections of the command together."""
-        self._own_http, self._own_socks = own_http, own_socks
+        """The processor share of all connections of the command."""
+        self._user_http, self._user_socks = user_http, user_socks
         self._label = label
         self._protocols: dict[str, Serve] = {}
         self._tasks: dict[asyncio.Task[None], tuple[Stream | None, str]] = {}
@@ -116,22 +124,23 @@ class ProxyServer:
         socks_listener: socket.socket | None,
         check: Check | None = None,
     ) -> None:
-        """Start accepting; returns at once. Takes the listeners over, bound and listening as they are. With `check`
-        every client has to give a user name and a password that it accepts."""
+        """Start accepting, and return at once. Takes over the bound, listening sockets.
+
+        With `check` every client has to send a user name and password that it accepts.
+        """
         self._protocols = self._serving(check)
         for listener, protocol in ((http_listener, "http"), (socks_listener, "socks")):
             if listener is not None:
                 self._acceptors.append(Acceptor(self, listener, protocol, self._protocols[protocol]))
 
     def _serving(self, check: Check | None) -> dict[str, Serve]:
-        """How each protocol is served."""
         return {
-            "http": self._or_own(serve_http, self._own_http, serve_own_http, check),
-            "socks": self._or_own(serve_socks, self._own_socks, serve_own_socks, check),
+            "http": self._or_user(serve_http, self._user_http, serve_user_http, check),
+            "socks": self._or_user(serve_socks, self._user_socks, serve_user_socks, check),
         }
 
     def reach(self, inside: ServerNetwork, own_name: Callable[[], str] = str) -> None:
-        """Requests for the sandbox's own servers go to them. `inside` stays its owner's."""
+        """Route requests for servers inside the sandbox to them."""
         self._outbound.inside = SandboxServers(
             inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=self._own_ports()
         )
@@ -140,20 +149,22 @@ class ProxyServer:
         return frozenset(acceptor.port for acceptor in self._acceptors)
 
     def capture(self, listeners: Sequence[socket.socket], inside: ServerNetwork | None = None) -> None:
-        """The same for listeners that captured connections come in by; takes them over, but not `inside`."""
+        """Accept captured connections on these listeners, and take them over."""
         self._captures = Captures(self._outbound, self.names, self._limits, inside, self._own_ports)
         self._protocols["captured"] = self._captures.serve
         for listener in listeners:
             self._acceptors.append(Acceptor(self, listener, "captured", self._captures.serve))
 
     def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
-        """A connect() inside waits to be answered with an error number, or 0: go on. See
-        `proxy/transparent/captured_connections.py`."""
+        """Decide a connect() that waits inside for an error number, or 0 to go on.
+
+        See `proxy/transparent/captured_connections.py`.
+        """
         if self._captures is None:
             answer(0)
             return
         if self.is_full or self.share.waiting >= 2 * self._limits.connections:
-            answer(errno.EAGAIN)  # as connect(2) says where there is no room
+            answer(errno.EAGAIN)  # as connect(2) fails for lack of resources
             return
         start = partial(self._start_connecting, self._captures, address, port, answer)
         if self.share.has_some():
@@ -173,7 +184,10 @@ class ProxyServer:
         own_name: Callable[[], str] = str,
         families: Collection[int] = (4, 6),
     ) -> None:
-        """Answer DNS on these UDP and TCP sockets; takes them over. `own_name` and `families` as in `DnsAnswers`."""
+        """Answer DNS on these UDP and TCP sockets, and take them over.
+
+        `own_name` and `families` as in `DnsAnswers`.
+        """
         self._families = tuple(sorted(families))
         answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
 
@@ -188,28 +202,28 @@ class ProxyServer:
             self._acceptors.append(Acceptor(self, listener, "dns", serve))
 
     @staticmethod
-    def _or_own(ours: Ours, own: OwnPort, theirs: ServeOwn, check: Check | None) -> Serve:
-        """Ask for each connection anew who serves it."""
+    def _or_user(serve_self: ServeChecked, user: UserPort, serve_user: ServeUser, check: Check | None) -> Serve:
+        """Choose between the daemon's proxy and a user proxy for each connection anew."""
 
         def serve(client: Stream, outbound: Outbound, limits: ProxyLimits) -> Awaitable[None]:
-            port = own()
+            port = user()
             if port is not None:
-                return theirs(client, port, limits, check)
-            return ours(client, outbound, limits, check)
+                return serve_user(client, port, limits, check)
+            return serve_self(client, outbound, limits, check)
 
         return serve
 
     @property
     def connections(self) -> int:
-        """How many client connections are open."""
+        """Return the number of open client connections."""
         return len(self._tasks)
 
     def recheck(self) -> int:
-        """Cut every connection that the policy denies by now; how many."""
+        """Cut every connection that the policy denies by now; return their number."""
         return self._outbound.recheck()
 
     async def aclose(self) -> None:
-        """End everything at once: no more accepts, every connection reset."""
+        """End everything at once: stop accepting, reset every connection."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
@@ -222,23 +236,22 @@ class ProxyServer:
         if tasks:
             await asyncio.wait(tasks)
 
-    # from one process to the next (docs/restarts.md)
+    # hand-over (docs/restarts.md)
 
     def pause(self) -> None:
-        """Accept nothing more: who connects waits in the backlog."""
+        """Stop accepting. New clients wait in the backlog."""
         for acceptor in self._acceptors:
             acceptor.close(keep_listening=True)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a connection is in the middle of something that cannot be handed over."""
+        """Return whether a connection is in a state that cannot be handed over."""
         clients = (client for client, _ in self._tasks.values() if client is not None)
         return any(not (client in self._outbound.tunnels or client.is_resumable) for client in clients)
 
     @property
     def kept(self) -> ProxyRecord:
-        """What another process needs to go on when this one is gone without a word: the listeners, and the names that
-        addresses stand for. Lets go of nothing."""
+        """The listeners and synthetic names, for the crash store. Releases nothing."""
         self._forget_failed()
         return ProxyRecord(
             tuple(acceptor.record for acceptor in self._acceptors),
@@ -248,7 +261,7 @@ class ProxyServer:
         )
 
     async def hand_over(self) -> tuple[ProxyRecord, int]:
-        """Let go of everything. What is in the middle of something is reset; how many those were."""
+        """Release everything; return the record and the number of reset connections."""
         self.pause()
         self._forget_failed()
         listeners = tuple(acceptor.hand_over() for acceptor in self._acceptors)
@@ -258,7 +271,7 @@ class ProxyServer:
         connections = dict(self._tasks)
         tunnels = {}
         for task, (client, _) in connections.items():
-            if client is None:  # a connect() that waits is told to go on, and comes in as a connection
+            if client is None:  # a waiting connect() goes on, and arrives as a connection
                 task.cancel()
                 continue
             client.keep()
@@ -270,7 +283,7 @@ class ProxyServer:
         requests = []
         cut = 0
         for task, (client, protocol) in connections.items():
-            if client is None or task in tunnels or client.is_closed:  # it came to its end just now
+            if client is None or task in tunnels or client.is_closed:  # it has just ended
                 continue
             if client.is_resumable:
                 descriptor, data, sent, ahead = client.hand_over()
@@ -290,7 +303,10 @@ class ProxyServer:
     def resume(
         self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: ServerNetwork | None = None
     ) -> None:
-        """Go on where another process was. A protocol that is not known here is not served: its sockets are closed."""
+        """Resume the proxies of another process.
+
+        The sockets of an unknown protocol are closed.
+        """
         self._protocols = self._serving(None)
         if any(one.protocol == "captured" for one in record.listeners):
             self.capture((), inside)
@@ -301,8 +317,8 @@ class ProxyServer:
         for connection in connections:
             try:
                 self._resume_connection(connection)
-            except Exception:  # our own fault, in one connection: the command and its session go on
-                log.exception("a connection of %s could not be taken over", self._label)
+            except Exception:  # a fault in one connection must not end the command and its session
+                log.exception("cannot resume a connection of %s", self._label)
         for one in sorted(record.listeners, key=lambda one: one.protocol == "dns"):
             if inside is not None and self._outbound.inside is None and one.protocol == "dns":
                 self.reach(inside, own_name)
@@ -336,7 +352,7 @@ class ProxyServer:
 
     @property
     def is_crowded_out(self) -> bool:
-        """Whether it is what others have that leaves no room: they do not say when there is some again."""
+        """Return whether the other commands leave no room, without a later notice."""
         return self._room is not None and not self._room.has_some(len(self._tasks))
 
     @property
@@ -369,17 +385,17 @@ class ProxyServer:
         try:
             await work
         except Exception:
-            log.exception("%s ended by a fault", name)
+            log.exception("internal error in %s", name)
 
     async def _run(self, client: Stream, work: Callable[[], Awaitable[None]], name: str) -> None:
         try:
             client.commit()
             await work()
         except Exception:
-            log.exception("proxy connection %s ended by a fault", name)
+            log.exception("internal error in proxy connection %s", name)
 
     def _ended(self, task: asyncio.Task[None], client: Stream) -> None:
-        client.close()  # again, for a task that was cancelled before its first step
+        client.close()  # for a task that was cancelled before its first step
         self._has_ended(task)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:

@@ -163,7 +163,7 @@ async def test_out_of_descriptors_new_ones_wait_old_ones_go_on(caplog: pytest.Lo
                 loop = asyncio.get_running_loop()
                 await loop.sock_connect(waiting, ("127.0.0.1", proxies.http_port))
                 await loop.sock_sendall(waiting, b"CONNECT ok.test:%d HTTP/1.1\r\n\r\n" % origin.port)
-                await wait_until_async(lambda: any("waits" in record.message for record in caplog.records))
+                await wait_until_async(lambda: any("trying again" in record.message for record in caplog.records))
                 assert await is_open(old)
             finally:
                 for hog in hogs:

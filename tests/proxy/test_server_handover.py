@@ -143,6 +143,6 @@ async def test_a_connection_that_cannot_be_taken_over_costs_only_itself(caplog: 
             after.resume(
                 ProxyRecord(record.listeners, requests=(RequestRecord("http", NO_DESCRIPTOR),), names=NameTable().names)
             )
-        assert "could not be taken over" in caplog.text
+        assert "cannot resume a connection" in caplog.text
         assert (await proxies.ask_http(b"CONNECT no.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
         await after.aclose()

@@ -172,8 +172,8 @@ async def running_proxies(
         limits=limits,
         room=room,
         parents=ParentDialer(dialer, resolver, limits),
-        own_http=lambda: proxies.policy.http_proxy_port,
-        own_socks=lambda: proxies.policy.socks_proxy_port,
+        user_http=lambda: proxies.policy.http_proxy_port,
+        user_socks=lambda: proxies.policy.socks_proxy_port,
     )
     http, socks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     proxies.http_port, proxies.socks_port = http.getsockname()[1], socks.getsockname()[1]

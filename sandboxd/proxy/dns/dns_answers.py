@@ -1,19 +1,21 @@
-"""What a command is told about a name. No query leaves this machine: a name that may be connected to gets an address
-that stands for it, and what is behind it is looked up when a connection to it is allowed, by the gate.
+"""Answers to the name look-ups of a command.
+
+No query leaves this machine. A name that may be connected to gets a synthetic address. The gate resolves the name when
+a connection to it is allowed.
 
 | asked for | answer |
 | --- | --- |
-| A, AAAA of a name that may be connected to, or may be asked about | its own address (`synthetic_names.py`) |
+| A, AAAA of a name that may be connected to, or may be prompted for | its synthetic address (`synthetic_names.py`) |
 | other types of such a name (HTTPS, SVCB, SRV, TXT, MX, …) | no data |
-| a name that is denied, or can be read in two ways | NXDOMAIN, and a violation |
+| a name that is denied or ambiguous | NXDOMAIN, and a violation |
 | `localhost`, names below it, this machine's own name | loopback |
-| PTR of an address that stands for a name, of loopback | the name; `localhost` |
+| PTR of a synthetic address, of loopback | the name; `localhost` |
 | everything else below `in-addr.arpa` and `ip6.arpa` | NXDOMAIN |
 | zone transfers, other classes than IN | REFUSED |
-| no address is left | SERVFAIL |
+| no free address | SERVFAIL |
 
-NXDOMAIN and not REFUSED for what is denied: resolvers take REFUSED for a fault of the server, glibc says "temporary
-failure", and musl waits until its time is over. The reason stands in an extended error (RFC 8914).
+A denied name gets NXDOMAIN and not REFUSED. Resolvers take REFUSED for a server fault: glibc reports a temporary
+failure, and musl waits until its timeout. The reason is in an extended error (RFC 8914).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from sandboxd.proxy.outbound import Report, blocked
 TTL_S: Final = 60
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 REPORTED_AGAIN_AFTER_S: Final = 5.0
-"""A resolver asks for both families, and its program tries again: one violation."""
+"""Look-ups of both families, and retries, are one violation."""
 MOST_REMEMBERED: Final = 1024
 LONGEST_EXPLANATION: Final = 300
 
@@ -57,14 +59,17 @@ _VERSIONS: Final[dict[int, frozenset[int]]] = {
     RecordType.AAAA: frozenset({6}),
     RecordType.ANY: frozenset({4, 6}),
 }
-"""Types that ask for addresses, and of which versions."""
+"""Record types that ask for addresses, with their IP versions."""
 
 log = logging.getLogger(__name__)
 
 
 class DnsAnswers:
-    """Of one command. `own_name` gives the name that this machine has inside, `families` are the IP versions that
-    connections inside can have, `report` hears of refusals."""
+    """The name service of one command.
+
+    `own_name` returns the machine's name inside. `families` are the IP versions of connections inside. `report`
+    receives refusals.
+    """
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class DnsAnswers:
         self._is_full = False
 
     def respond(self, data: bytes, *, stream: bool = False) -> bytes | None:
-        """The answer to a message as it came; None when nothing is to be sent."""
+        """Return the answer to a raw message; None when none must be sent."""
         try:
             query = parse_query(data)
         except DnsSyntaxError:
@@ -171,7 +176,10 @@ def _host(labels: Labels) -> Host:
 
 
 def _owner(host: Host) -> Host:
-    """`_xmpp-client._tcp.ok.test` is about `ok.test` (RFC 2782, RFC 8552)."""
+    """Return the name without service labels (RFC 2782, RFC 8552).
+
+    That is `ok.test` for `_xmpp-client._tcp.ok.test`.
+    """
     labels = host.name.split(".")
     while len(labels) > 1 and labels[0].startswith("_"):
         del labels[0]
@@ -179,7 +187,7 @@ def _owner(host: Host) -> Host:
 
 
 def _address(labels: Labels) -> IPAddress | None:
-    """The address that a name below in-addr.arpa or ip6.arpa is for (RFC 1035, section 3.5; RFC 3596, section 2.5)."""
+    """Return the address of a reverse name (RFC 1035, 3.5; RFC 3596, 2.5)."""
     parts = [label.decode("latin-1") for label in reversed(labels[:-2])]
     try:
         if labels[-2] == b"in-addr":

@@ -1,8 +1,7 @@
-"""DNS messages: queries as they come from a program, and the answers to them (RFC 1035, section 4; EDNS: RFC 6891;
-extended errors: RFC 8914). Without I/O.
+"""DNS messages as bytes: queries, and answers to them, without I/O.
 
-A query is read whole or refused. Names are tuples of labels, each the bytes that came: their case is sent back as it
-was, and a dot inside a label is not a separator. `parse_message` reads answers as well.
+Sources: RFC 1035, section 4; RFC 6891 (EDNS); RFC 8914 (extended errors). A query is parsed whole or refused. Names are
+tuples of labels with the received bytes: answers keep their case, and a dot inside a label is no separator.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 
 HEADER_SIZE: Final = 12
 MAX_NAME: Final = 255
-"""Bytes of a name on the wire, lengths and root included."""
+"""Bytes of a name on the wire, with lengths and root."""
 MOST_POINTERS: Final = 32
-"""In one name. Those who compress need one."""
+"""Compression pointers in one name. Real messages need one."""
 MAX_MESSAGE: Final = 65535
 MAX_QUERY: Final = 4096
-"""Longer ones are not looked at: a question with every option there is stays far below."""
+"""Longer queries are refused. A question with every existing option is far shorter."""
 PLAIN_UDP: Final = 512
-"""What an answer over UDP may have when the query says nothing else."""
+"""Maximum size of a UDP answer unless the query allows more."""
 OUR_UDP: Final = 1232
 IN: Final = 1
 ANY_CLASS: Final = 255
@@ -42,7 +41,7 @@ Labels = tuple[bytes, ...]
 
 
 class RecordType(IntEnum):
-    """Types of records that are more than a number here."""
+    """Record types with a special meaning here."""
 
     A = 1
     NS = 2
@@ -61,7 +60,7 @@ class RecordType(IntEnum):
 
 
 class Code(IntEnum):
-    """Response codes. From 16 they need EDNS."""
+    """Response codes; those from 16 need EDNS."""
 
     NOERROR = 0
     FORMERR = 1
@@ -73,11 +72,11 @@ class Code(IntEnum):
 
 
 BLOCKED: Final = 15
-"""The extended error of RFC 8914: the operator of the service has a policy against this name."""
+"""Extended error of RFC 8914 for a name blocked by policy."""
 
 
 class DnsSyntaxError(ValueError):
-    """What came is no DNS message, or one that nobody should answer."""
+    """A malformed DNS message, or one that must not be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class DnsQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRecord:
-    """`data` as it stands on the wire; names in it may be compressed."""
+    """A record; `data` is as on the wire, where names may be compressed."""
 
     labels: Labels
     kind: int
@@ -100,7 +99,7 @@ class ResourceRecord:
 
 @dataclass(frozen=True, slots=True)
 class DnsMessage:
-    """`code` without the part that EDNS adds."""
+    """A parsed message; `code` lacks the bits that EDNS adds."""
 
     id: int
     flags: int
@@ -128,8 +127,11 @@ class DnsMessage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`question` is None when there is not exactly one. `udp_size` is what the program can take, None without EDNS.
-    `fault` is the code of an answer that says no more than that."""
+    """A parsed query.
+
+    `question` is None unless there is exactly one. `udp_size` is the client's limit, None without EDNS. `fault` is the
+    code of an answer without content.
+    """
 
     id: int
     flags: int
@@ -140,8 +142,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class DnsAnswer:
-    """What is said about the question: addresses or a pointer, or neither (with NOERROR: there is nothing of this
-    type). `explanation` is for people, ASCII; programs that ask with EDNS can show it."""
+    """The content of an answer: addresses, a pointer, or neither.
+
+    NOERROR without content means no data of this type. `explanation` is ASCII text for the user, which programs with
+    EDNS can show.
+    """
 
     code: Code = Code.NOERROR
     addresses: tuple[IPAddress, ...] = ()
@@ -151,8 +156,10 @@ class DnsAnswer:
 
 
 def parse_query(data: bytes) -> Query:
-    """Raises DnsSyntaxError for what must not be answered at all: too short for a header, or an answer itself
-    (answering answers could go on for ever)."""
+    """Parse a query. Raises DnsSyntaxError for a message that must not be answered.
+
+    That is one too short for a header, or an answer itself, since answering answers could loop.
+    """
     if len(data) < HEADER_SIZE:
         raise DnsSyntaxError("shorter than a header")
     number, flags = struct.unpack_from("!HH", data)
@@ -167,7 +174,7 @@ def parse_query(data: bytes) -> Query:
         message = parse_message(data)
         options = [record for record in message.additional if record.kind == RecordType.OPT]
         if len(message.questions) != 1 or message.answers or len(options) > 1:
-            raise DnsSyntaxError("not one question, or answers in a query")
+            raise DnsSyntaxError("query without exactly one question, or with answers")
     except DnsSyntaxError:
         return replace(bare, fault=Code.FORMERR)
     query = replace(bare, question=message.questions[0])
@@ -180,7 +187,7 @@ def parse_query(data: bytes) -> Query:
 
 
 def parse_message(data: bytes) -> DnsMessage:
-    """A whole message, nothing before and nothing after it. Raises DnsSyntaxError."""
+    """Parse a whole message without surrounding bytes. Raises DnsSyntaxError."""
     if not HEADER_SIZE <= len(data) <= MAX_MESSAGE:
         raise DnsSyntaxError("shorter than a header, or too long")
     number, flags, *counts = struct.unpack_from("!6H", data)
@@ -193,7 +200,10 @@ def parse_message(data: bytes) -> DnsMessage:
 
 
 class _DnsReader:
-    """Every record takes at least five bytes, so a count that lies ends at the end of the data."""
+    """Reader of questions and records.
+
+    A record takes at least five bytes, so a wrong count ends with the data.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -222,8 +232,10 @@ class _DnsReader:
 
 
 def read_name(data: bytes, at: int) -> tuple[Labels, int]:
-    """The name that begins there, and where what follows it begins. A pointer leads to before the part that it ends,
-    so there is no loop, and there are few of them, so that long messages take no long time. Raises DnsSyntaxError."""
+    """Return the name at an offset, and the offset after it. Raises DnsSyntaxError.
+
+    A pointer must lead to before the part that it ends, so there is no loop. The limit of pointers bounds the time.
+    """
     labels: list[bytes] = []
     pointers = 0
     size = 1
@@ -257,7 +269,7 @@ def read_name(data: bytes, at: int) -> tuple[Labels, int]:
 
 
 def write_name(labels: Labels) -> bytes:
-    """Uncompressed. Raises DnsSyntaxError for what is no name."""
+    """Encode a name without compression. Raises DnsSyntaxError for an invalid name."""
     if any(not 1 <= len(label) <= 63 for label in labels):
         raise DnsSyntaxError("label empty or too long")
     found = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
@@ -274,11 +286,14 @@ def render_query(number: int, question: DnsQuestion, *, udp_size: int | None = N
 
 
 def render_answer(query: Query, answer: DnsAnswer, *, stream: bool = False) -> bytes:
-    """The bytes for the program. Over UDP what does not fit is left out: the explanation, then all records, which TC
-    says, so that the program asks again over TCP (`stream`)."""
+    """Render an answer for the client.
+
+    Over UDP the explanation is dropped when it does not fit, then all records. TC then requests another attempt over
+    TCP (`stream`).
+    """
     limit = MAX_MESSAGE if stream else min(query.udp_size or PLAIN_UDP, OUR_UDP)
-    said = () if query.fault or query.question is None else (*answer.addresses, answer.pointer)
-    records = [_render_record(record, answer.ttl) for record in said if record is not None]
+    contents = () if query.fault or query.question is None else (*answer.addresses, answer.pointer)
+    records = [_render_record(content, answer.ttl) for content in contents if content is not None]
     whole = _render(query, answer, records, answer.explanation)
     if len(whole) > limit and answer.explanation:
         whole = _render(query, answer, records, "")

@@ -1,7 +1,7 @@
-"""The sockets of DNS: datagrams and streams (RFC 1035, section 4.2; RFC 7766). What is answered is `dns_answers.py`.
+"""DNS sockets: datagrams and streams (RFC 1035, section 4.2; RFC 7766).
 
-An answer never waits for anything, so a datagram is answered in the turn it is read in, and the answers of a stream are
-in the order of its questions.
+An answer (`dns_answers.py`) never waits, so a datagram is answered in the turn that reads it, and a stream in the order
+of its questions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 QUESTIONS_AT_ONCE: Final = 64
-"""Of one socket, before others get their turn."""
+"""Questions of one socket before others get a turn."""
 MOST_FAULTS: Final = 64
-"""Failed reads in a row after which a socket is given up: what the network has to say about earlier answers comes
-singly."""
+"""Failed reads in a row before a socket is closed. Errors about earlier answers come singly."""
 
 _IP_PKTINFO: Final = 8
-"""linux/in.h; Python has no name for it before 3.14."""
+"""From linux/in.h; Python has no name for it before 3.14."""
 _IPV6_PKTINFO: Final = socket.IPV6_PKTINFO
 _IPV6_FREEBIND: Final = 78
 _ANCILLARY: Final = 2 * socket.CMSG_SPACE(20)
@@ -40,7 +39,10 @@ class Respond(Protocol):
 
 
 class DatagramServer:
-    """One UDP socket on the event loop, owned by it. `label` names the command in logs."""
+    """One UDP socket on the event loop, which it owns.
+
+    `label` names the command in logs.
+    """
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class DatagramServer:
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
         if sock.family == socket.AF_INET6:
-            with contextlib.suppress(OSError):  # answering from any address that was asked; IPv4 needs no word for it
+            with contextlib.suppress(OSError):  # answer from any queried address; IPv4 needs no option for it
                 sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -66,11 +68,11 @@ class DatagramServer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the kernel said too often that the socket is of no use, and it was closed."""
+        """Return whether the socket was closed after repeated errors."""
         return self._socket.fileno() < 0
 
     def hand_over(self) -> int:
-        """Let go of the socket; its descriptor. What comes in waits."""
+        """Release the socket, and return its descriptor. New datagrams wait."""
         self._loop.remove_reader(self._socket.fileno())
         return self._socket.detach()
 
@@ -96,22 +98,24 @@ class DatagramServer:
                 answer = self._respond(data)
                 if answer is not None:
                     self._socket.sendmsg([answer], _from_there(ancillary), 0, sender)
-            except OSError:  # the asker is gone, or does not read; it asks again when it still wants to know
+            except OSError:  # the client is gone or does not read; it can repeat the query
                 continue
             except Exception:
-                log.exception("name look-up of %s ended by a fault", self._label)
+                log.exception("internal error in a name look-up of %s", self._label)
 
     def _failed(self, error: OSError) -> None:
-        """Mostly that an earlier answer did not arrive (ECONNREFUSED)."""
+        """Count an error, mostly the report of an undelivered answer (ECONNREFUSED)."""
         self._faults += 1
         if self._faults > MOST_FAULTS:
-            log.error("name service of %s failed: %s", self._label, error.strerror)
+            log.error("cannot read the DNS socket of %s, closing it: %s", self._label, error.strerror)
             self.close()
 
 
 def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
-    """What makes an answer come from the address that was asked (ip(7), ipv6(7)): a program drops one from elsewhere.
-    Nothing where the socket has one address only and does not say."""
+    """Return control data to answer from the queried address (ip(7), ipv6(7)).
+
+    Clients drop an answer from another address. Empty where the socket has a single address.
+    """
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # interface, address to answer from, address asked
             return [(level, kind, struct.pack("=i", 0) + data[8:12] + bytes(4))]
@@ -121,7 +125,10 @@ def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
 
 
 async def serve_dns(client: Stream, limits: ProxyLimits, respond: Respond) -> None:
-    """Serve one TCP connection until it ends, or says nothing whole for too long. Closes `client`."""
+    """Serve one TCP connection until it ends or sends no whole question in time.
+
+    Closes `client`.
+    """
     waiting = bytearray()
     try:
         while True:

@@ -1,9 +1,8 @@
-"""Addresses that stand for names: what our DNS gives out instead of true ones, and how a connection is known again.
+"""Synthetic addresses: addresses inside a sandbox that stand for names.
 
-A command that looks a name up gets an address that belongs to this name alone, from networks that lead nowhere
-(`policy/hosts/synthetic_addresses.py`). The connection that is captured on its way there is then one to the name. A
-name has the same place in both networks and keeps it as long as the command lives; only when every place is taken, the
-place of a name that nothing has used for an hour goes to another one.
+A looked-up name gets an address from networks without routes (`policy/hosts/synthetic_addresses.py`), and a captured
+connection to this address is one to the name. A name has the same place in both networks, and keeps it while the
+command lives. Only when every place is taken, a place unused for an hour is given to another name.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from sandboxd.policy.hosts.synthetic_addresses import NETWORK_V4, NETWORK_V6
 FIRST: Final = 256
 LAST: Final = NETWORK_V4.num_addresses - 257
 MOST_TEXT: Final = 2 << 20
-"""Characters of all names together. They are remembered for as long as the command lives, and written down whenever
-something is kept for a crash."""
+"""Characters of all names. They stay for the command's lifetime, and are written with every crash entry."""
 UNUSED_AFTER_S: Final = 3600.0
-"""How long after the last look-up or connection a program may still hold on to an address: sixty times what our answers
-say (`TTL_S` of `dns_answers`)."""
+"""How long after its last use a program may keep an address: sixty times the TTL (`TTL_S` of `dns_answers`)."""
 
 
 class SyntheticNames(Protocol):
-    """Which name a captured connection is for: the synthetic addresses of one command."""
+    """The mapping of one command's synthetic addresses to names."""
 
     def name_of(self, address: IPAddress) -> str | None:
-        """The canonical name that this address was given out for; None when it was not."""
+        """Return the canonical name of a synthetic address, None for any other address."""
 
     def hold(self, address: IPAddress) -> Callable[[], None]:
-        """Keep the address for its name while a connection to it is open. What is returned lets go; calling it twice
-        does nothing more."""
+        """Keep the address for its name while a connection to it is open.
+
+        Returns the function that releases it; further calls do nothing.
+        """
 
 
 class NoSyntheticNames:
-    """Nothing was given out: every address means itself."""
+    """The mapping without any name."""
 
     def name_of(self, address: IPAddress) -> str | None:
         return None
@@ -54,12 +53,14 @@ NO_NAMES: Final = NoSyntheticNames()
 
 
 class NoFreeAddress(HostError):
-    """Every address stands for a name that may still be in use."""
+    """Every synthetic address may still be in use."""
 
 
 class NameTable:
-    """`SyntheticNames` of one command, as its name service gives them out. `clock` is monotonic, `first` and `last` are
-    the places that are given out."""
+    """The `SyntheticNames` of one command, as its name service assigns them.
+
+    `clock` is monotonic. `first` and `last` bound the places.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, first: int = FIRST, last: int = LAST) -> None:
         self._clock = clock
@@ -78,18 +79,21 @@ class NameTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them in the order of their places, for the next daemon."""
+        """Return all names in the order of their places, for the next daemon."""
         return tuple(self._names)
 
     def resume(self, names: Sequence[str]) -> None:
-        """Know the names that an earlier daemon gave addresses to. To be called before any other is asked for."""
+        """Restore the names of an earlier daemon. Call it before any look-up."""
         self._names = list(names[: self._most])
         self._places = {name: place for place, name in enumerate(self._names)}
         self._used_at = array("d", [self._clock()] * len(self._names))
         self._length = sum(map(len, self._names))
 
     def addresses_of(self, name: str) -> tuple[IPv4Address, IPv6Address]:
-        """The two addresses that stand for a canonical name. Raises NoFreeAddress (`no_free_address`)."""
+        """Return both synthetic addresses of a canonical name.
+
+        Raises NoFreeAddress (`no_free_address`).
+        """
         place = self._places.get(name)
         if place is None:
             place = self._take(name)
@@ -136,7 +140,7 @@ class NameTable:
         return place
 
     def _recycle(self) -> int:
-        """A place that nothing uses any more, looked for from where the last one was found."""
+        """Return an unused place, searched from where the last one was found."""
         now = self._clock()
         if now >= self._none_free_before:
             earliest = float("inf")
@@ -152,13 +156,13 @@ class NameTable:
             self._none_free_before = earliest
         raise NoFreeAddress(
             "no_free_address",
-            f"this command has looked up {len(self._names):,} names, and each may still be in use",
-            hint="split the work into several commands: each has addresses of its own",
+            f"cannot assign an address: all {len(self._names):,} names of this command may still be in use",
+            hint="split the work into several commands; each has separate addresses",
         )
 
 
 class _Hold:
-    """Lets go when it is called; again does nothing."""
+    """Callable that releases a place once."""
 
     __slots__ = ("_place", "_table")
 

@@ -1,7 +1,7 @@
-"""User name and password of a proxy's client (RFC 9110, section 11.7; RFC 7617). Pure.
+"""User name and password of a proxy client (RFC 9110, section 11.7; RFC 7617).
 
-On Linux a listener lives inside its sandbox, and nobody else can reach it. On macOS it is a port of this machine, so
-the command has a password, and everybody without it is turned away.
+On Linux a listener is inside its sandbox, where no other process reaches it. On macOS it is a port of the machine, so
+the command has a password and clients without it are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from sandboxd.proxy.http.http1 import Headers, values
 
 Check = Callable[[bytes, bytes], bool]
-"""Whether a user name and a password are right. Compares in constant time."""
+"""Returns whether a user name and password are right, in constant time."""
 
 
 def is_authorized(headers: Headers, check: Check) -> bool:
-    """Whether a request carries the right `Proxy-Authorization`. Exactly one such field counts."""
+    """Return whether a request has exactly one, correct `Proxy-Authorization`."""
     found = values(headers, b"proxy-authorization")
     if len(found) != 1:
         return False
@@ -26,7 +26,7 @@ def is_authorized(headers: Headers, check: Check) -> bool:
 
 
 def parse_basic(value: bytes) -> tuple[bytes, bytes] | None:
-    """User name and password of a `Basic` field, None for anything else."""
+    """Return user name and password of a `Basic` field, None for any other value."""
     scheme, _, encoded = value.partition(b" ")
     if scheme.lower() != b"basic":
         return None

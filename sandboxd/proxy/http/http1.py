@@ -1,10 +1,9 @@
-"""HTTP/1.1 message heads as bytes (RFC 9112), strict, without any I/O.
+"""HTTP/1.1 message heads as bytes (RFC 9112), strict, without I/O.
 
-A proxy and the server behind it that read one byte stream in two ways are how requests are smuggled, so everything that
-has two readings is refused: line ends that are not CRLF, a folded header, a space before the colon, control characters,
-two lengths, a length beside a transfer coding. What is passed on is written anew from what was understood, never
-copied. In answers, whose reader is the sandboxed program itself, bare LF line ends and repeated equal lengths are
-understood as well, since old servers send them; what the program gets is written anew all the same.
+A proxy and a server that parse one byte stream differently allow request smuggling. So every ambiguous head is refused:
+line ends other than CRLF, a folded header, a space before the colon, control characters, two lengths, a length with a
+transfer coding. The proxy always renders heads anew and never copies them. Responses go to the sandboxed program
+itself, so bare LF line ends and repeated equal lengths of old servers are accepted there.
 
 `HeadReader` takes bytes in any portions and owns its buffer. `message_body.py` has the framing of bodies.
 """
@@ -21,9 +20,9 @@ from sandboxd.proxy.fair_share import LINE, TEXT
 
 MAX_HEAD: Final = 65536
 MAX_LINES: Final = 200
-"""Of a head, and of the trailers of a body."""
+"""Lines of a head, and of the trailers of a body."""
 OWN_HEADERS: Final = b"x-sandboxd-"
-"""How the names begin, in lower case, by which the proxy itself says something: no origin may use them."""
+"""Lower-case prefix of the headers that only the proxy itself may send."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Names as received, values without surrounding white space."""
@@ -49,11 +48,11 @@ HOP_BY_HOP: Final = frozenset(
         b"http2-settings",
     }
 )
-"""What speaks about one connection only (RFC 9110, section 7.6.1). Upgrade is put back where an upgrade is wanted."""
+"""Headers about one connection (RFC 9110, section 7.6.1). Upgrade is restored where an upgrade is requested."""
 
 
 class HttpSyntaxError(CallerError):
-    """A message that is malformed or has two readings. `status` answers it when it was a request."""
+    """A malformed or ambiguous message; `status` is the answer to a request."""
 
     def __init__(self, reason: str, *, status: int = 400, slug: str = "http_malformed", hint: str = "") -> None:
         super().__init__(slug, reason, hint=hint)
@@ -78,26 +77,32 @@ class ResponseHead:
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:
-    """Every value of the header `name` (lower case)."""
+    """Return every value of the header `name` (lower case)."""
     return [value for found, value in headers if found.lower() == name]
 
 
 def tokens(headers: Headers, name: bytes) -> list[bytes]:
-    """The comma-separated members of the header `name`, lower case, all its lines together."""
+    """Return the comma-separated members of all `name` headers, in lower case."""
     members = b",".join(values(headers, name)).lower().split(b",")
     return [member.strip(b" \t") for member in members if member.strip(b" \t")]
 
 
 def end_to_end(headers: Headers, *, drop: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
-    """`headers` without hop-by-hop ones, those that Connection names, and those in `drop` (lower case)."""
+    """Return the headers that are forwarded.
+
+    Left out are hop-by-hop headers, those that Connection names, and those in `drop` (lower case).
+    """
     unwanted = HOP_BY_HOP.union(drop, tokens(headers, b"connection"))
     return [(name, value) for name, value in headers if name.lower() not in unwanted]
 
 
 class HeadReader:
-    """Collects one head. `receive` gives the lines of a complete head, or None while it is incomplete; the bytes after
-    it are in `rest`. `strict_lines` refuses bare LF line ends. Malformed lines are refused as soon as they end, so that
-    a client that speaks something else is not left waiting."""
+    """Parser of one head.
+
+    `receive` returns the lines of a complete head, None before; the bytes after it are in `rest`. `strict_lines`
+    refuses bare LF line ends. A malformed line is refused as soon as it ends, so that clients of another protocol do
+    not wait.
+    """
 
     def __init__(self, *, strict_lines: bool = True, limit: int = MAX_HEAD) -> None:
         self._strict = strict_lines
@@ -113,11 +118,11 @@ class HeadReader:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing has arrived but empty lines."""
+        """Return whether only empty lines have arrived."""
         return self._first is None and self._start == len(self._buffer)
 
     def receive(self, data: bytes) -> tuple[bytes, Headers] | None:
-        """First line and headers, once complete. Raises HttpSyntaxError."""
+        """Return first line and headers once complete. Raises HttpSyntaxError."""
         buffer = self._buffer
         buffer += data
         while (end := buffer.find(b"\n", self._searched)) >= 0:
@@ -125,10 +130,10 @@ class HeadReader:
             self._start = self._searched = end + 1
             self._lines += 1
             self._cost += LINE + len(line) // TEXT
-            if self._lines > MAX_LINES + 1 and (line or self._first is None):  # with the first one
+            if self._lines > MAX_LINES + 1 and (line or self._first is None):  # plus the first line
                 raise HttpSyntaxError(f"head has more than {MAX_LINES} header lines", status=431, slug="head_too_large")
             if self._first is None:
-                # RFC 9112, section 2.2: empty lines before a request are left over from old clients
+                # RFC 9112, section 2.2: ignore empty lines before a request, which old clients send
                 self._first = self._check_first(line) if line else None
             elif line:
                 self._headers.append(parse_header_line(line))
@@ -144,7 +149,7 @@ class HeadReader:
         return None
 
     def take_cost(self) -> int:
-        """Of what was read since the last time (`proxy/fair_share.py`)."""
+        """Return the cost of reading since the last call (`proxy/fair_share.py`)."""
         cost, self._cost = self._cost, 0
         return cost
 
@@ -168,11 +173,11 @@ class HeadReader:
         return line
 
     def _check_beginning(self, beginning: bytes) -> None:
-        """Bytes of a first line that has not ended yet."""
+        """Check the bytes of an unfinished first line."""
 
 
 def parse_header_line(line: bytes) -> tuple[bytes, bytes]:
-    """Name and value. Raises HttpSyntaxError."""
+    """Return name and value. Raises HttpSyntaxError."""
     if line[:1] in (b" ", b"\t"):
         raise HttpSyntaxError("folded header line (obs-fold)")
     name, colon, value = line.partition(b":")
@@ -189,10 +194,10 @@ def parse_header_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 class RequestReader(HeadReader):
-    """Reads one request head: `receive_request`."""
+    """Parser of one request head."""
 
     def receive_request(self, data: bytes) -> RequestHead | None:
-        """The head once it is complete, None before. Raises HttpSyntaxError."""
+        """Return the head once complete, None before. Raises HttpSyntaxError."""
         complete = self.receive(data)
         if complete is None:
             return None
@@ -206,7 +211,7 @@ class RequestReader(HeadReader):
     def _check_first(self, line: bytes) -> bytes:
         parts = line.split(b" ")
         if len(parts) == 2 and parts[0] == b"GET":
-            raise HttpSyntaxError("HTTP/0.9 is not spoken here", status=505, slug="http_version")
+            raise HttpSyntaxError("HTTP/0.9 is not supported", status=505, slug="http_version")
         if len(parts) != 3 or not _METHOD.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
             raise HttpSyntaxError("request line is not METHOD TARGET HTTP/1.1")
         version = _VERSION.fullmatch(parts[2])
@@ -214,10 +219,10 @@ class RequestReader(HeadReader):
             raise HttpSyntaxError("request line is not METHOD TARGET HTTP/1.1")
         if version[1] == b"2":
             raise HttpSyntaxError(
-                "HTTP/2 is not spoken to the proxy",
+                "HTTP/2 to the proxy is not supported",
                 status=505,
                 slug="http_version",
-                hint="use HTTP/1.1 to the proxy; HTTP/2 passes through CONNECT",
+                hint="use HTTP/1.1 to the proxy, and HTTP/2 inside CONNECT",
             )
         if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
             raise HttpSyntaxError("HTTP version is not 1.0 or 1.1", status=505, slug="http_version")
@@ -226,21 +231,21 @@ class RequestReader(HeadReader):
     def _check_beginning(self, beginning: bytes) -> None:
         if beginning[:1] == b"\x16":
             raise HttpSyntaxError(
-                "this is TLS, and the proxy is spoken to in plain HTTP",
-                hint="write http://, not https://, for the proxy",
+                "TLS handshake on the plain HTTP proxy port",
+                hint="use http://, not https://, in the URL of the proxy",
             )
         if not _TOKEN.match(beginning):
-            raise HttpSyntaxError("this is not HTTP")
+            raise HttpSyntaxError("first bytes are not HTTP")
 
 
 class ResponseReader(HeadReader):
-    """Reads one response head: `receive_response`."""
+    """Parser of one response head."""
 
     def __init__(self, *, limit: int = MAX_HEAD) -> None:
         super().__init__(strict_lines=False, limit=limit)
 
     def receive_response(self, data: bytes) -> ResponseHead | None:
-        """The head once it is complete, None before. Raises HttpSyntaxError."""
+        """Return the head once complete, None before. Raises HttpSyntaxError."""
         complete = self.receive(data)
         if complete is None:
             return None
@@ -265,7 +270,7 @@ def render_request(method: str, target: bytes, headers: Iterable[tuple[bytes, by
 
 
 BEGINNING: Final = b"HTTP/1.1 "
-"""Of everything that `render_response` makes."""
+"""The beginning of everything that `render_response` returns."""
 
 
 def render_response(status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

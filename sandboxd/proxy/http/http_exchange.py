@@ -1,8 +1,8 @@
-"""One plain HTTP request and its answer, between a client and an origin, streamed both ways.
+"""One plain HTTP request and its answer, streamed between a client and an origin.
 
-Nothing is stored: a piece of a body goes out as soon as it has come in, and the next one is read when the kernel has
-taken it (so server-sent events are not delayed, and a slow reader slows its sender). Heads are written anew from what
-was understood. When an answer cannot be completed, the client is reset: it must not take a part for the whole.
+No body is stored. Each piece is sent as soon as it arrives, and the next one is read once the kernel has taken it. So
+server-sent events have no delay, and a slow reader slows its sender. Heads are rendered anew. When an answer cannot be
+completed the client is reset, so that it never takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from sandboxd.proxy.upstream.parent_dialer import login_refused, proxy_authoriza
 
 
 class _StaleOrigin(Exception):
-    """A kept connection turned out to be closed before it carried a byte of the answer."""
+    """A kept connection that was closed before any byte of the answer."""
 
 
 class Exchange:
-    """`run` once. Until the answer has begun faults are raised for the caller to answer; later the client is reset."""
+    """One request and its answer; call `run` once.
+
+    Before the answer begins, errors are raised for the caller to answer. Later the client is reset.
+    """
 
     def __init__(self, client: Stream, origins: Origins, tunnels: Tunnels, limits: ProxyLimits) -> None:
         self._client = client
@@ -50,8 +53,11 @@ class Exchange:
         self._begun = False
 
     async def run(self, head: RequestHead, framing: Framing, target: Target) -> bool:
-        """Whether the client may send another request. Raises Refused, DialError and HttpSyntaxError while nothing was
-        answered; OSError when the client is gone or has to be reset."""
+        """Serve the request; return whether the client may send another.
+
+        Raises Refused, DialError and HttpSyntaxError before the answer begins, OSError when the client is gone or must
+        be reset.
+        """
         origin = await self._origins.get(head, framing, target)
         try:
             try:
@@ -88,7 +94,7 @@ class Exchange:
             raise
         return await self._switch(origin, answer, rest)
 
-    # the request's body
+    # request body
 
     def _start_upload(self, origin: OriginStream, framing: Framing, watch: ClientWatch) -> None:
         def ended(upload: asyncio.Task[bool]) -> None:
@@ -105,14 +111,16 @@ class Exchange:
         self._upload.add_done_callback(ended)
 
     async def _send_body(self, origin: OriginStream, framing: Framing) -> bool:
-        """Whether the origin has all of it; False when it stopped listening, which may well be its answer. Raises
-        OSError for a client that left, HttpSyntaxError for one that does not keep to the framing."""
+        """Send the request body; return False when the origin stopped reading.
+
+        It may have answered already. Raises HttpSyntaxError, and OSError when the client fails.
+        """
         body = BodyReader(framing)
         chunked = framing.kind is BodyKind.CHUNKED
         while not body.done:
             data = await self._client.receive()
             if not data:
-                raise ConnectionResetError("the client ended in the middle of a request body")
+                raise ConnectionResetError("the client closed the connection within a request body")
             piece = body.receive(data)
             self._client.unread(body.take_unread())
             self._client.share.spend(body.cost)
@@ -145,11 +153,13 @@ class Exchange:
             self._upload.cancel()
             await asyncio.wait([self._upload])
 
-    # the answer
+    # answer
 
     async def _read_answer(self, origin: OriginStream, head: RequestHead) -> tuple[ResponseHead, bytes]:
-        """The final answer's head, or a 101, and the bytes after it. Interim answers are passed on (RFC 9110, section
-        15.2)."""
+        """Return the head of the final answer, or of a 101, and the bytes after it.
+
+        Interim answers are forwarded (RFC 9110, section 15.2).
+        """
         reader = ResponseReader()
         begun = False
         held = interim = 0
@@ -168,7 +178,7 @@ class Exchange:
                     share.held += len(data)
                     held += len(data)
                     if share.held > self._limits.held_bytes:
-                        raise _bad_answer("too many answers have begun without an end of their heads")
+                        raise _bad_answer("incomplete heads of the command's answers are too large")
                     answer = _parse_answer(reader, data)
                     share.spend(reader.take_cost())
                     while answer is not None:
@@ -177,7 +187,7 @@ class Exchange:
                             return answer, reader.rest
                         if answer.status == 101:
                             if not upgrade_of(head.headers) or not self._upload_complete:
-                                raise DialError("bad_answer", f"{origin.connection.host} switches protocols unasked")
+                                raise DialError("bad_answer", f"{origin.connection.host} switched protocols unasked")
                             return answer, reader.rest
                         interim += 1
                         if interim > self._limits.interim_answers:
@@ -190,7 +200,7 @@ class Exchange:
                         answer = _parse_answer(reader, rest)
         except TimeoutError:
             where = origin.connection.host.authority(origin.connection.port)
-            raise DialError("response_timeout", f"{where} accepted the request and did not answer in time") from None
+            raise DialError("response_timeout", f"{where} accepted the request but did not answer in time") from None
         finally:
             self._deadline = None
             share.held -= held
@@ -226,7 +236,7 @@ class Exchange:
             data = await origin.receive()
             if not data:
                 if not body.end():
-                    raise ConnectionResetError("the origin ended in the middle of an answer")
+                    raise ConnectionResetError("the origin closed the connection within an answer")
                 break
             piece = b""
             content = body.receive(data)
@@ -240,7 +250,7 @@ class Exchange:
         return False
 
     async def _switch(self, origin: OriginStream, answer: ResponseHead, rest: bytes) -> bool:
-        """101: from here on the two ends speak something else."""
+        """Forward a 101, and join the two sides, which then use another protocol."""
         headers = to_client(answer)
         headers += [(b"Connection", b"Upgrade")]
         headers += [(b"Upgrade", value) for value in values(answer.headers, b"upgrade")]
@@ -252,7 +262,7 @@ class Exchange:
 
 
 def _render(connection: OutboundConnection, head: RequestHead, framing: Framing, target: Target) -> bytes:
-    """The head as it goes on: to the origin, or with the whole URL to a parent proxy."""
+    """Render the head for the origin, or with the whole URL for a parent proxy."""
     headers = to_origin(head, framing, target)
     if not connection.forward or connection.parent is None:
         return render_request(head.method, target.path, headers)
@@ -262,7 +272,7 @@ def _render(connection: OutboundConnection, head: RequestHead, framing: Framing,
 
 
 def _check_login(connection: OutboundConnection, answer: ResponseHead) -> None:
-    """Raises DialError when a parent proxy asks for a password."""
+    """Raises DialError when a parent proxy requires a password."""
     if answer.status == 407 and connection.forward and connection.parent is not None:
         raise login_refused(connection.parent)
 

@@ -1,6 +1,6 @@
-"""What becomes of the headers of a request and of its answer on their way through the proxy. No I/O.
+"""Changes to the headers of requests and answers on their way through the proxy.
 
-What speaks about one connection only stays behind, the framing and Host are written anew, and an upgrade is put back.
+Hop-by-hop headers are removed, framing and Host are rendered anew, and an upgrade is restored. No I/O.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ from sandboxd.proxy.http.message_body import NO_BODY, BodyKind, Framing
 
 
 def upgrade_of(headers: Headers) -> list[bytes]:
-    """The protocols that a request offers to switch to: the Upgrade values, when Connection names Upgrade as well."""
+    """Return the Upgrade values of a request whose Connection names Upgrade."""
     return values(headers, b"upgrade") if b"upgrade" in tokens(headers, b"connection") else []
 
 
 def wants_close(head: RequestHead) -> bool:
-    """Whether the client connection ends with this request."""
+    """Return whether the client connection ends with this request."""
     return head.minor == 0 or b"close" in tokens(head.headers, b"connection") + tokens(
         head.headers, b"proxy-connection"
     )
 
 
 def origin_stays(answer: ResponseHead) -> bool:
-    """Whether the connection to the origin can be used again after this answer."""
+    """Return whether the connection to the origin is reusable after this answer."""
     both = values(answer.headers, b"transfer-encoding") and values(answer.headers, b"content-length")
     return answer.minor == 1 and not both and b"close" not in tokens(answer.headers, b"connection")
 
 
 def to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple[bytes, bytes]]:
-    """The request's headers as they go on: hop-by-hop ones removed (credentials for a proxy among them), Host and the
-    framing written anew."""
+    """Return the request headers for the origin.
+
+    Hop-by-hop headers are removed, proxy credentials among them. Host and framing are rendered anew.
+    """
     drop = [b"host", b"content-length"] + ([b"expect"] if head.minor == 0 else [])
     headers = [(b"Host", host_header(target)), *end_to_end(head.headers, drop=drop)]
     if framing.kind is BodyKind.LENGTH:
@@ -52,8 +54,10 @@ def to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple
 def to_client(
     answer: ResponseHead, framing: Framing = NO_BODY, *, chunked: bool = False, close: bool = False
 ) -> list[tuple[bytes, bytes]]:
-    """The answer's headers as they go on. To HEAD and with 304 the length stays, as it tells about the content that a
-    GET would give."""
+    """Return the answer headers for the client.
+
+    Answers to HEAD and with 304 keep the length, which describes the content that GET would return.
+    """
     headers = [
         (name, value)
         for name, value in end_to_end(answer.headers, drop=(b"content-length",))

@@ -1,4 +1,4 @@
-"""The connections to origins that one client connection makes for its plain requests, and the one that it keeps."""
+"""The origin connections of one client connection for its plain requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OriginStream(Stream):
-    """A connection to an origin. `fresh` until an answer came over it."""
+    """A connection to an origin; `fresh` until the first answer."""
 
     __slots__ = ("connection", "fresh")
 
@@ -29,7 +29,7 @@ class OriginStream(Stream):
 
 
 class Origins:
-    """The connection to an origin that one client connection keeps between requests: at most one."""
+    """The origin connections of one client, at most one kept between requests."""
 
     def __init__(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
         self._client = client
@@ -38,10 +38,11 @@ class Origins:
         self._kept: OriginStream | None = None
 
     async def get(self, head: RequestHead, framing: Framing, target: Target) -> OriginStream:
-        """A connection for this request. Raises Refused, DialError.
+        """Return a connection for this request. Raises Refused, DialError.
 
-        A kept one is used for requests that could be repeated should it turn out to be closed (RFC 9110, section
-        9.2.2), and only while policy still allows it."""
+        A kept one serves only requests that can be repeated should it be closed (RFC 9110, section 9.2.2), and only
+        while policy still allows it.
+        """
         kept, self._kept = self._kept, None
         if kept is not None:
             if (
@@ -57,7 +58,7 @@ class Origins:
         return await self.open(head, target)
 
     async def open(self, head: RequestHead, target: Target) -> OriginStream:
-        """A new connection. Raises Refused, DialError."""
+        """Open a new connection. Raises Refused, DialError."""
         self._client.share.spend(CONNECTION)
         connection = await self._outbound.open_for(
             self._client,
@@ -65,7 +66,7 @@ class Origins:
             head.method,
             target.host,
             target.port,
-            plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through every proxy on its way
+            plain=not upgrade_of(head.headers),  # an upgrade needs a tunnel through each proxy in between
             known=BEGINNING,
         )
         return OriginStream(connection, asyncio.get_running_loop(), self._client.share)

@@ -1,7 +1,7 @@
-"""The HTTP proxy's side towards the client: request heads, CONNECT, refusals, one request after the other.
+"""The HTTP proxy's client side: request heads, CONNECT, refusals.
 
-`http_target.py` says what a request means, `refusal_responses.py` what a refusal looks like, `http_exchange.py` has the
-exchange of a plain request with its origin, `http1.py` and `message_body.py` the bytes.
+`http_target.py` parses targets, `refusal_responses.py` renders refusals, `http_exchange.py` exchanges a plain request
+with its origin. `http1.py` and `message_body.py` parse the bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ MOST_DRAINED = 65536
 
 
 async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:
-    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
-    says whether a user name and password are right; with one, they are required."""
+    """Serve one client connection until it ends, and close it.
+
+    Raises only cancellation and internal errors. With `check` a correct user name and password are required.
+    """
     connection = _HttpConnection(client, outbound, limits, check)
     try:
         await connection.run()
@@ -67,7 +69,7 @@ class _HttpConnection:
             else:
                 refusal = b""
             self._client.share.spend(reader.take_cost())
-            del reader  # what it has read is not kept while an answer is under way
+            del reader  # frees its buffer during the answer
             if refusal:
                 await self._answer_and_end(refusal)
                 return
@@ -76,7 +78,10 @@ class _HttpConnection:
             limit = self._limits.idle_s
 
     async def _read_head(self, reader: RequestReader, first_byte_s: float) -> RequestHead | None:
-        """The next request, None when there is none. Raises HttpSyntaxError, also when it does not come to an end."""
+        """Return the next request, None at the end of the connection.
+
+        Raises HttpSyntaxError, also when the request does not end in time.
+        """
         try:
             async with asyncio.timeout(first_byte_s) as deadline:
                 began = False
@@ -86,7 +91,7 @@ class _HttpConnection:
                         return None
                     if self._client.share.held > self._limits.held_bytes:
                         raise HttpSyntaxError(
-                            "too many requests have begun without an end of their heads", status=503, slug="too_busy"
+                            "incomplete heads of the command's requests are too large", status=503, slug="too_busy"
                         )
                     head = reader.receive_request(data)
                     self._client.share.spend(reader.take_cost())
@@ -99,10 +104,10 @@ class _HttpConnection:
         except TimeoutError:
             if reader.is_empty:
                 return None
-            raise HttpSyntaxError("the request head did not arrive in time", status=408, slug="head_timeout") from None
+            raise HttpSyntaxError("request head did not arrive in time", status=408, slug="head_timeout") from None
 
     async def _serve(self, head: RequestHead) -> bool:
-        """One request. False ends the connection."""
+        """Serve one request. False ends the connection."""
         self._client.share.spend(CONNECTION + len(head.headers))
         if self._check is not None and not is_authorized(head.headers, self._check):
             await self._answer_and_end(password_response(with_body=head.method != "HEAD"))
@@ -134,7 +139,7 @@ class _HttpConnection:
 
     async def _tunnel(self, head: RequestHead, framing: Framing, target: Target) -> None:
         if framing.has_body or framing.kind is BodyKind.CHUNKED:
-            # its bytes could be read as a body or as the beginning of the tunnel
+            # ambiguous: its bytes are a body, or the beginning of the tunnel
             await self._answer_and_end(error_response(HttpSyntaxError("CONNECT with a body"), 400))
             return
         try:
@@ -153,7 +158,10 @@ class _HttpConnection:
     async def _refuse(
         self, head: RequestHead, framing: Framing, authority: str, decision: Decision, *, last: bool = False
     ) -> bool:
-        """Say no. A request with a body, and CONNECT, end the connection: nobody is to take the body for a request."""
+        """Answer with a denial.
+
+        CONNECT and a request with a body end the connection, so that the body is never parsed as a request.
+        """
         keep = not last and head.minor == 1 and not framing.has_body and not wants_close(head)
         answer = denied_response(authority, decision, with_body=head.method != "HEAD", close=not keep)
         if keep:

@@ -1,7 +1,7 @@
-"""Where a message body ends (RFC 9112, section 6), without any I/O.
+"""The framing of HTTP message bodies (RFC 9112, section 6), without I/O.
 
-`request_framing` and `response_framing` decide from the head; a `BodyReader` then takes bytes in any portions and gives
-the content, chunk marks removed. `chunk` and `last_chunk` write chunks anew.
+`request_framing` and `response_framing` decide from the head. A `BodyReader` then takes bytes in any portions and
+returns the content without chunk marks. `chunk` and `last_chunk` render chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sandboxd.proxy.http.http1 import (
 
 MAX_CHUNK_LINE: Final = 4096
 LINES_AT_ONCE: Final = 128
-"""Of a chunked body, before others get their turn: chunks may hold one byte each."""
+"""Lines of a chunked body before others get a turn: chunks may hold one byte each."""
 COST_AT_ONCE: Final = 400
 
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
@@ -53,7 +53,7 @@ _TRAILERS_NOT_PASSED: Final = frozenset(
         b"upgrade",
     }
 )
-"""Fields that mean framing, routing or credentials do not belong into trailers (RFC 9110, section 6.5.1)."""
+"""Fields of framing, routing or credentials, which are not forwarded in trailers (RFC 9110, section 6.5.1)."""
 
 
 class BodyKind(Enum):
@@ -79,7 +79,10 @@ _UNTIL_CLOSE: Final = Framing(BodyKind.UNTIL_CLOSE)
 
 
 def request_framing(head: RequestHead) -> Framing:
-    """Raises HttpSyntaxError when the head announces two bodies or an unknown coding."""
+    """Return the framing of a request.
+
+    Raises HttpSyntaxError when the head announces two bodies or an unknown coding.
+    """
     lengths = values(head.headers, b"content-length")
     codings = tokens(head.headers, b"transfer-encoding")
     if values(head.headers, b"transfer-encoding"):
@@ -98,7 +101,7 @@ def request_framing(head: RequestHead) -> Framing:
 
 
 def response_framing(head: ResponseHead, method: str) -> Framing:
-    """Of the answer to a request with `method`. Raises HttpSyntaxError as above."""
+    """Return the framing of the answer to `method`. Raises HttpSyntaxError."""
     if method == "HEAD" or head.status < 200 or head.status in (204, 304):
         return NO_BODY
     if values(head.headers, b"transfer-encoding"):
@@ -122,9 +125,12 @@ def _parse_length(text: bytes) -> int:
 
 
 class BodyReader:
-    """`receive` gives the content in some bytes; `done` says that the body is complete, `rest` holds what follows it,
-    `trailers` the trailer fields that may be passed on. `take_unread` gives bytes to be received once more, later: what
-    a chunked body costs goes by its lines. `cost` is that of the last bytes (`proxy/fair_share.py`)."""
+    """Parser of one body.
+
+    `receive` returns the content in some bytes. `done` marks a complete body, `rest` holds the bytes after it,
+    `trailers` the forwardable trailer fields. `take_unread` returns bytes to be received again later, because the cost
+    of a chunked body depends on its lines. `cost` is that of the last bytes (`proxy/fair_share.py`).
+    """
 
     def __init__(self, framing: Framing) -> None:
         self._kind = framing.kind
@@ -144,7 +150,10 @@ class BodyReader:
         return tuple(self._trailers)
 
     def receive(self, data: bytes) -> bytes:
-        """Raises HttpSyntaxError. Not to be called once `done`."""
+        """Return the content of these bytes. Raises HttpSyntaxError.
+
+        Not for use once `done`.
+        """
         if self._kind is BodyKind.UNTIL_CLOSE:
             return data
         if self._kind is BodyKind.LENGTH:
@@ -161,7 +170,7 @@ class BodyReader:
         return data
 
     def end(self) -> bool:
-        """The connection ended: whether the body is complete."""
+        """Record the end of the connection, and return whether the body is complete."""
         if self._kind is BodyKind.UNTIL_CLOSE:
             self.done = True
         return self.done
@@ -224,7 +233,7 @@ class BodyReader:
 
 
 def chunk(content: bytes) -> bytes:
-    """`content`, not empty, as one chunk."""
+    """Render non-empty content as one chunk."""
     return b"%x\r\n%b\r\n" % (len(content), content)
 
 

@@ -1,8 +1,8 @@
-"""What a client is told when it does not get through. Pure: decision or error to bytes.
+"""Responses to refused and failed requests. Pure.
 
-A refusal is read by people, and by models that will look for a way around what they take for a fault. So it says that
-it is a decision, names host, rule and file, and what to do instead. Everything in it that came from inside or from a
-settings file is made printable ASCII first; the header values allow even less, so no rule and no host can add a line.
+Users and models read a refusal, and a model may look for a way around an apparent fault. So the text calls it a
+decision, and names host, rule, file and remedy. All text from the sandbox or a settings file is made printable ASCII.
+Header values allow even fewer characters, so that no rule and no host can add a line.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9.*:_\[\]-]")
 
 
 def denied_response(authority: str, decision: Decision, *, with_body: bool = True, close: bool = True) -> bytes:
-    """403, or 400 for a host that cannot be read. `authority` is HOST:PORT as understood."""
+    """Render a 403, or a 400 for an unreadable host.
+
+    `authority` is HOST:PORT as parsed.
+    """
     invalid = decision.reason is Reason.HOST_INVALID
     lines = [
-        "Blocked by the sandbox (sandboxd): this is a decision of its policy, not a fault of the network.",
+        "Blocked by the sandbox (sandboxd): this is a decision of its policy, not a network fault.",
         "",
         f"host:   {_line(authority)}",
         f"reason: {_line(decision.text)} [{decision.reason.value}]",
     ]
     if invalid:
-        lines[0] = "Refused by the sandbox (sandboxd): the host name can be read in more than one way, or in none."
+        lines[0] = "Refused by the sandbox (sandboxd): the host name is invalid or ambiguous."
     if decision.rule is not None:
         lines.append(f"rule:   {_line(decision.rule)}")
     if decision.origin is not None:
@@ -77,7 +80,7 @@ def denied_response(authority: str, decision: Decision, *, with_body: bool = Tru
 def error_response(
     error: DaemonError, status: int | None = None, *, with_body: bool = True, close: bool = True
 ) -> bytes:
-    """400, 502, 504 …: something other than policy, with its slug in `X-Sandboxd-Error`."""
+    """Render an error other than a denial, with its slug in `X-Sandboxd-Error`."""
     if status is None:
         status = STATUS_OF_SLUG.get(error.slug, 502)
     lines = [f"sandboxd: {_line(error.message)}"]
@@ -87,10 +90,10 @@ def error_response(
 
 
 def password_response(*, with_body: bool = True) -> bytes:
-    """407: the client gave no password, or not that of the command this proxy belongs to."""
+    """Render a 407, for a client without the password of the proxy's command."""
     lines = [
-        "sandboxd: this proxy belongs to one command, which has a password for it in its proxy variables.",
-        "hint: use HTTP_PROXY as it stands, with the name and the password in it",
+        "sandboxd: wrong or missing password: this proxy serves one command, whose proxy variables hold the password.",
+        "hint: use the unchanged value of HTTP_PROXY, with user name and password",
     ]
     headers = ((b"Proxy-Authenticate", b'Basic realm="sandboxd"'),)
     return _response(407, "X-Sandboxd-Error", "proxy_password", lines, headers, with_body=with_body, close=True)
@@ -120,10 +123,10 @@ def _response(
 
 
 def _line(text: str) -> str:
-    """One printable ASCII line."""
+    """Return the text as one printable ASCII line."""
     return quote(text, limit=600)[1:-1] if not (text.isascii() and text.isprintable()) else text[:600]
 
 
 def _plain(text: str) -> str:
-    """For a header: anything but the characters of host rules becomes `?`, so nothing ends the value or the line."""
+    """Replace characters outside host rules by `?`, for a header."""
     return _NOT_PLAIN.sub("?", text)[:300]

@@ -1,9 +1,8 @@
-"""The SOCKS5 handshake as bytes (RFC 1928, RFC 1929), without any I/O.
+"""The SOCKS5 handshake as bytes (RFC 1928, RFC 1929), without I/O.
 
-`receive` takes bytes in any portions and says what to send back, and at the end what was asked for or why it ends.
-Authentication: none when it is offered; user name and password when only these are, and then any will do unless a
-check is given: a listener belongs to one command, so the connection itself says whose it is. CONNECT is served, BIND
-and UDP ASSOCIATE are not.
+`receive` takes bytes in any portions. It returns the reply, and at the end the request or the fault. Authentication:
+none when offered, else user name and password. Without a check any password is accepted, because a listener belongs to
+one command. CONNECT is supported; BIND and UDP ASSOCIATE are not.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ NONE_ACCEPTABLE: Final = 0xFF
 SOCKS4_REFUSED: Final = b"\x00\x5b" + b"\x00" * 6
 NOT_HTTP: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nX-Sandboxd-Error: wrong_port\r\nConnection: close\r\n\r\n"
-    b"sandboxd: this port speaks SOCKS5; the HTTP proxy is in http_proxy\n"
+    b"sandboxd: HTTP request on the SOCKS5 port; use the port in http_proxy\n"
 )
 
 
 class Reply(IntEnum):
-    """RFC 1928, section 6."""
+    """Reply codes (RFC 1928, section 6)."""
 
     SUCCEEDED = 0x00
     GENERAL_FAILURE = 0x01
@@ -42,14 +41,17 @@ class Reply(IntEnum):
 
 
 def render_reply(reply: Reply) -> bytes:
-    """The bound address is left out, as it says something about this machine and clients do not use it."""
+    """Render a reply without bound address, which clients do not use."""
     return bytes((5, reply, 0, 1)) + b"\0" * 6
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeStep:
-    """What one `receive` led to: bytes to `send`, then either nothing yet, the `request`, or the end. `fault` says why
-    it ends, and `error` with `name` when that is a host name that cannot be read."""
+    """The result of one `receive`.
+
+    After the bytes to `send` follows nothing yet, the `request`, or the end. `fault` is the reason of the end; for an
+    unreadable host name also `error` with `name`.
+    """
 
     send: bytes = b""
     request: tuple[Host, int] | None = None
@@ -66,15 +68,17 @@ class _Ended(Exception):
 
 
 Stage = Callable[[bytes], tuple[int, bytes] | None]
-"""Looks at the buffer: None for more bytes, else how many it took and what to send."""
+"""Parses the buffer: None for more bytes, else the bytes taken and the reply."""
 
 
 class Socks5Handshake:
-    """One connection's handshake. After `request` was given, `rest` holds what the client sent ahead; the caller sends
-    the final `render_reply`."""
+    """The handshake of one connection.
+
+    After `request`, `rest` holds the client's further bytes. The caller sends the final `render_reply`.
+    """
 
     def __init__(self, check: Callable[[bytes, bytes], bool] | None = None) -> None:
-        """`check` says whether a user name and password are right; with one, they are required."""
+        """With `check` a correct user name and password are required."""
         self._check = check
         self._buffer = b""
         self._stage: Stage | None = self._greeting
@@ -82,7 +86,10 @@ class Socks5Handshake:
         self.rest = b""
 
     def receive(self, data: bytes) -> HandshakeStep:
-        """Must not be called again after a request or the end. The buffer stays below 600 bytes between calls."""
+        """Parse further bytes. Not for use after a request or the end.
+
+        The buffer stays below 600 bytes between calls.
+        """
         self._buffer += data
         send = b""
         try:
@@ -166,7 +173,7 @@ def _parse_address(kind: int, raw: bytes) -> Host:
 
 def _other_protocol(first: int) -> _Ended:
     if first == 4:
-        return _Ended(SOCKS4_REFUSED, "SOCKS4 is not spoken here")
+        return _Ended(SOCKS4_REFUSED, "SOCKS4 is not supported")
     if chr(first).isascii() and chr(first).isupper():
-        return _Ended(NOT_HTTP, "this is HTTP, on the SOCKS port")
-    return _Ended(b"", "this is not SOCKS5")
+        return _Ended(NOT_HTTP, "HTTP request on the SOCKS port")
+    return _Ended(b"", "first byte is not SOCKS5")

@@ -1,4 +1,4 @@
-"""The SOCKS5 proxy's side towards the client. What the bytes mean is in `socks5.py`."""
+"""The SOCKS5 proxy's client side. `socks5.py` parses the bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandboxd.proxy.socks.socks5 import Reply, Socks5Handshake, render_reply
 from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 VERSION: Final = b"\x05"
-"""How every reply begins."""
+"""The beginning of every reply."""
 REPLY_OF_SLUG: Final = {
     "dns_failed": Reply.HOST_UNREACHABLE,
     "dns_timeout": Reply.HOST_UNREACHABLE,
@@ -26,8 +26,10 @@ REPLY_OF_SLUG: Final = {
 
 
 async def serve_socks(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:
-    """Serve one client connection until it ends. Closes `client`. Raises nothing but cancellation and bugs. `check`
-    says whether a user name and password are right; with one, they are required."""
+    """Serve one client connection until it ends, and close it.
+
+    Raises only cancellation and internal errors. With `check` a correct user name and password are required.
+    """
     client.begin()
     try:
         request = await _shake_hands(client, outbound, limits, check)
@@ -45,7 +47,7 @@ async def serve_socks(client: Stream, outbound: Outbound, limits: ProxyLimits, c
 async def _shake_hands(
     client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None
 ) -> tuple[Host, int] | None:
-    """What the client asks for, None when it got its answer already or does not come to the point."""
+    """Return the requested target, None after a refusal or without a request in time."""
     handshake = Socks5Handshake(check)
     try:
         async with asyncio.timeout(limits.head_s):

@@ -1,1 +1,1 @@
-"""Sockets as the proxies use them: streams, relays, tunnels, and the watch for a client that left."""
+"""Sockets of the proxies: streams, relays, tunnels, client watch."""

@@ -1,4 +1,4 @@
-"""Noticing that a client is gone while it is somebody else's turn to speak."""
+"""Detection of a client that left while it waits for an answer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from sandboxd.proxy.fair_share import STEP
 from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 PROBES_S: Final = (0.02, 0.2, 1.0, 3.0, 6.0, 12.0, 24.0)
-"""From one byte to the next; the answer to it is looked for before the next."""
+"""Delays between probe bytes. The reaction to one is read before the next."""
 
 
 class ClientGone(ConnectionResetError):
-    """The client was reset, or closed its side and did not come back for so long that nobody can be waiting."""
+    """The client was reset, or half-closed its side longer than the limit."""
 
 
 class ClientWatch:
-    """`async with ClientWatch(client, half_closed_s)`: inside, the client's socket is read in the background and what
-    arrives is kept for the next reader. When it is reset the body is cancelled and ClientGone raised. The end of its
-    sending alone may be a half-close by a client that waits for the answer, so that gets `half_closed_s`, anew with
-    each `progress()`.
+    """Context manager that watches a client's socket in the background.
 
-    Where the answer begins with `known` whatever happens, that is then sent byte by byte, ever more slowly: who is gone
-    answers with a reset.
+    Data that arrives is kept for the next reader. A reset cancels the body and raises ClientGone. The end of the
+    client's sending may be a half-close by a client that waits for the answer. It ends the body after `half_closed_s`,
+    counted anew from each `progress()`.
 
-    Nothing else may read the client meanwhile; `pause()` and `watch()` switch. Costs no task."""
+    If every possible answer begins with `known`, these bytes are then sent singly, ever more slowly: a client that is
+    gone responds with a reset.
+
+    Meanwhile the client's socket must have no other reader; `pause()` and `watch()` switch. Costs no task.
+    """
 
     def __init__(self, client: Stream, half_closed_s: float, *, paused: bool = False, known: bytes = b"") -> None:
         self._client = client
@@ -59,7 +61,7 @@ class ClientWatch:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise ClientGone("the client is gone") from None
+            raise ClientGone("the client closed the connection") from None
 
     def watch(self) -> None:
         if not self._watching and not self._half_closed and not self._closed:
@@ -67,7 +69,7 @@ class ClientWatch:
             self._watching = True
 
     def pause(self) -> None:
-        """Stop reading; what was read is the client's pending input."""
+        """Stop reading. The data read so far becomes the client's pending input."""
         if self._watching:
             self._loop.remove_reader(self._client.socket.fileno())
             self._watching = False
@@ -76,12 +78,12 @@ class ClientWatch:
             self._received.clear()
 
     def give_up(self) -> None:
-        """Cancel the body: ClientGone is raised from it."""
+        """Cancel the body, which then raises ClientGone."""
         if not self._closed:
             self._timeout.reschedule(self._loop.time())
 
     def progress(self) -> None:
-        """The client was served something: start its time anew."""
+        """Restart the client's time, because it received data."""
         if self._half_closed and not self._closed and not self._timeout.expired():
             self._timeout.reschedule(self._loop.time() + self._half_closed_s)
 
@@ -98,7 +100,7 @@ class ClientWatch:
             self.pause()
             self._half_closed = True
             self.progress()
-            self._ask_whether_gone()
+            self._probe_client()
             return
         self._received.append(data)
         self._size += len(data)
@@ -106,14 +108,14 @@ class ClientWatch:
         if self._size >= HEAD_READ_SIZE:  # a pipelining client: enough for now
             self.pause()
 
-    def _ask_whether_gone(self) -> None:
+    def _probe_client(self) -> None:
         delay = next(self._probes, None)
         try:
             if self._client.has_failed:
                 self.give_up()
             elif delay is not None:
                 self._client.send_ahead(self._known)
-                self._probe = self._loop.call_later(delay, self._ask_whether_gone)
+                self._probe = self._loop.call_later(delay, self._probe_client)
         except BlockingIOError:
             return
         except OSError:

@@ -1,4 +1,4 @@
-"""Open connections to the outside, as records."""
+"""Records of open connections to the outside."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from sandboxd.policy.hosts.parent_proxies import ParentProxy
 
 @dataclass(eq=False, slots=True)
 class OutboundConnection:
-    """An open connection to the outside. `owner` is the task that serves it: cancelling it ends the connection.
-    `address` is None where only the parent proxy knows it. `parent` is the proxy it goes through; with `forward` it
-    ends there, and the proxy is to be sent whole URLs."""
+    """An open connection to the outside.
+
+    `owner` is the task that serves it: cancelling the task ends the connection. `address` is None where only the parent
+    proxy knows it. `parent` is the proxy in between; with `forward` it gets requests with whole URLs.
+    """
 
     operation: str
     host: Host
@@ -28,13 +30,13 @@ class OutboundConnection:
     parent: ParentProxy | None = None
     forward: bool = False
     is_inside: bool = False
-    """To a server of the sandbox itself, about which policy has nothing to say."""
+    """Whether it leads to a server inside the sandbox, which policy does not cover."""
 
     def is_to(self, host: Host, port: int) -> bool:
         return self.host == host and self.port == port
 
 
 Opened = Callable[[OutboundConnection], None]
-"""Hears of each connection that stands."""
+"""Receives each established connection."""
 Closed = Callable[[OutboundConnection, int, int], None]
-"""Hears of each connection that has been closed, with the bytes that a tunnel sent and received."""
+"""Receives each closed connection, with the bytes that a tunnel sent and received."""

@@ -1,4 +1,4 @@
-"""Kernel pipes for splice(), lent out while bytes are in flight. Linux only."""
+"""Kernel pipes for splice(), lent while bytes are in flight. Linux only."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import resource
 from typing import Final
 
 LARGE: Final = 1 << 20
-"""The most that an ordinary user may ask for. Measured: 1 MiB moves twice as much as 64 KiB, with half the work."""
+"""The maximum for an ordinary user. Measured: 1 MiB moves twice as much as 64 KiB, with half the work."""
 SMALL: Final = 1 << 16
 MOST_LARGE: Final = 32
-"""Half of what the kernel lets one user have (pipe-user-pages-soft in pipe(7): 64 MiB) …"""
+"""Half of the kernel's limit for one user (pipe-user-pages-soft in pipe(7): 64 MiB)."""
 MOST_SMALL: Final = 448
-"""… and nearly the other half. Beyond that a new pipe would hold two pages: copying is better."""
+"""Nearly the other half. Beyond it a new pipe would hold two pages, and copying is faster."""
 MOST_IDLE: Final = 8
 
 
 class Pipe:
-    """`size` is what it really holds."""
+    """A pipe, with the size that it really holds."""
 
     __slots__ = ("reader", "size", "writer")
 
     def __init__(self, size: int) -> None:
-        """Raises OSError: out of descriptors, or the user holds so many pipes that this one would be tiny."""
+        """Raises OSError without free descriptors, or when the pipe would be tiny."""
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, size)
         self.size = fcntl.fcntl(self.writer, fcntl.F_GETPIPE_SZ)
         if self.size < SMALL:
             self.close()
-            raise OSError(errno.EMFILE, "this user holds too many pipes")
+            raise OSError(errno.EMFILE, "the user has too many pipes")
 
     def close(self) -> None:
         os.close(self.reader)
@@ -40,8 +40,10 @@ class Pipe:
 
 
 class PipePool:
-    """An idle tunnel holds no pipe: a direction borrows one when bytes arrive and gives it back when they are through.
-    So 1,000 tunnels need as many pipes as have a slow reader at this moment."""
+    """Pipes that directions of tunnels borrow while bytes are in flight.
+
+    An idle tunnel holds no pipe, so 1,000 tunnels need only as many as there are slow readers at the moment.
+    """
 
     def __init__(self) -> None:
         self._idle: list[Pipe] = []
@@ -49,7 +51,7 @@ class PipePool:
         self._lent_small = 0
 
     def borrow(self) -> Pipe:
-        """Raises OSError when there is none to be had: the caller copies instead."""
+        """Return a pipe. Raises OSError when there is none, so that the caller copies."""
         if self._idle:
             pipe = self._idle.pop()
         elif self._lent_large < MOST_LARGE:
@@ -62,7 +64,7 @@ class PipePool:
         return pipe
 
     def give_back(self, pipe: Pipe, *, empty: bool = True) -> None:
-        """One with bytes in it is closed."""
+        """Return a pipe to the pool. One that still holds bytes is closed."""
         self._count(pipe, -1)
         if empty and pipe.size > SMALL and len(self._idle) < MOST_IDLE:
             self._idle.append(pipe)
@@ -81,10 +83,10 @@ class PipePool:
 
 
 def _most_small() -> int:
-    """Not more than an eighth of the descriptors: a slow reader is no reason to have none for anything else."""
+    """Return the limit of small pipes: with both ends, an eighth of the descriptors."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(MOST_SMALL, descriptors // 16) if descriptors > 0 else MOST_SMALL
 
 
 SHARED: Final = PipePool()
-"""One for the process: idle pipes are no session's state, and a pool each would cost every sandbox its descriptors."""
+"""One pool per process: a pool for each sandbox would cost each sandbox idle descriptors."""

@@ -1,13 +1,14 @@
-"""Two connected sockets joined into one: splice() through a pipe on Linux, recv() and send() elsewhere.
+"""Two connected sockets joined: splice() on Linux, recv() and send() elsewhere.
 
 Promises:
-- every byte that one side sent before its end reaches the other side, whoever closes first and how fast;
-- each direction ends on its own: the end of one side's sending becomes a half-close of the other socket after the last
-  byte was handed over, and the opposite direction goes on;
-- a reset is passed on as a reset, and only a reset: the side that did nothing wrong gets what was under way first;
-- a slow reader stops the reading of its sender; nothing is buffered but what one pipe holds.
 
-The sockets must be non-blocking and readable by nobody else. Works on asyncio's selector loop and on uvloop.
+- every byte that one side sent before its end reaches the other side, in whatever order and how fast they close;
+- each direction ends separately: the end of one side's sending becomes a half-close of the other socket after the last
+  byte, and the opposite direction goes on;
+- only a reset is passed on as a reset, after the bytes under way to the healthy side;
+- a slow reader stops the reading of its sender; the relay buffers no more than one pipe.
+
+The sockets must be non-blocking and have no other reader. Works on asyncio's selector loop and on uvloop.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from sandboxd.proxy.streams.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.streams.stream import reset
 
 Inspect = Callable[[bytes], bool | None]
-"""Is given bytes as they come: True lets everything through, False ends the tunnel, None waits for more."""
+"""Receives bytes as they come: True lets all pass, False ends the tunnel, None waits for more."""
 
 CAN_SPLICE: Final = sys.platform == "linux"
 COPY_SIZE: Final = 1 << 16
 TURN: Final = 16
-"""Steps of one direction before others get their turn."""
+"""Steps of one direction before other directions get a turn."""
 FLUSH_CHECK_S: Final = 0.02
 FLUSH_LIMIT_S: Final = 5.0
 _NOTHING, _SOURCE, _SINK, _TURN = range(4)
@@ -42,8 +43,10 @@ _NOTHING, _SOURCE, _SINK, _TURN = range(4)
 
 @dataclass(frozen=True, slots=True)
 class DirectionRecord:
-    """One direction between two processes: bytes under way, and what has happened to it. `inspected` says that nobody
-    wants to see its first bytes, or has seen them."""
+    """One direction in the hand-over document: bytes under way, and its state.
+
+    `inspected`: its first bytes need no inspection any more.
+    """
 
     held: bytes = b""
     source_ended: bool = False
@@ -54,8 +57,11 @@ class DirectionRecord:
 
 
 class SocketRelay:
-    """`run()` returns when both directions have ended, and closes both sockets; when it is cancelled, with a reset:
-    whoever is cut off must not take a part for the whole."""
+    """Two sockets joined into one stream.
+
+    `run()` returns when both directions have ended, and closes both sockets. Cancelling it resets them, so that a
+    truncated stream never looks complete.
+    """
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class SocketRelay:
         splice: bool = CAN_SPLICE,
         share: Share | None = None,
     ) -> None:
-        """What is done is counted to `share`."""
+        """The work is charged to `share`."""
         self.share = share or Share()
         self._loop = asyncio.get_running_loop()
         self._left = left
@@ -80,25 +86,29 @@ class SocketRelay:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """How many bytes came from the left and from the right side, what was read before not counted."""
+        """Return the bytes read from the left and from the right socket."""
         rightward, leftward = self._directions
         return rightward.taken, leftward.taken
 
     async def run(self, to_right: bytes = b"", to_left: bytes = b"", inspect: Inspect | None = None) -> None:
-        """`to_right` was read from the left socket before and goes first; `to_left` the other way. `inspect` is given
-        the first bytes from the left side, which are held back until it has decided. Never raises OSError: how a tunnel
-        ends is between its two ends."""
+        """Relay until both directions have ended. Never raises OSError.
+
+        `to_right` was read from the left socket before and goes first; `to_left` likewise. `inspect` receives the first
+        bytes from the left side, which are held back until it decides.
+        """
         await self._run(DirectionRecord(to_right, inspected=inspect is None), DirectionRecord(to_left), inspect)
 
     async def resume(
         self, rightward: DirectionRecord, leftward: DirectionRecord, inspect: Inspect | None = None
     ) -> None:
-        """Go on where another process was (`detach`)."""
+        """Continue a relay that another process detached."""
         await self._run(rightward, leftward, inspect)
 
     def detach(self) -> tuple[DirectionRecord, DirectionRecord] | None:
-        """Stop without touching the sockets, which are somebody else's from now on; `run` returns. The state of both
-        directions, None when the tunnel is coming to its end anyway."""
+        """Stop without touching the sockets, so that another process can continue.
+
+        Returns the state of both directions, None when the tunnel is ending anyway. `run` returns.
+        """
         if self._done.done() or any(direction.failing for direction in self._directions):
             return None
         rightward, leftward = (direction.detach() for direction in self._directions)
@@ -125,12 +135,12 @@ class SocketRelay:
                 reset(self._right)
 
     def ended(self) -> None:
-        """A direction came to its end."""
+        """Finish once both directions have ended."""
         if all(direction.ended for direction in self._directions) and not self._done.done():
             self._done.set_result(None)
 
     def refused(self) -> None:
-        """The inspection said no."""
+        """Reset both sides after a negative inspection."""
         for direction in self._directions:
             direction.stop()
         reset(self._left)
@@ -139,8 +149,11 @@ class SocketRelay:
             self._done.set_result(None)
 
     def sink_failed(self, broken: socket.socket) -> None:
-        """A side takes no more. What it had sent before may still wait to be read, an early answer to an upload for
-        example, so the direction from it goes on to its end, which is then an error."""
+        """Handle a side that accepts no more data.
+
+        Data that it sent before, such as an early answer to an upload, may still wait to be read. So the direction from
+        it continues to its end, which is then an error.
+        """
         for direction in self._directions:
             if direction.goes_to(broken):
                 direction.stop()
@@ -150,7 +163,7 @@ class SocketRelay:
                 direction.ends_in_error = True
 
     def failed(self, broken: socket.socket) -> None:
-        """One side was reset or vanished: the other gets what it is owed, then a reset too."""
+        """Handle a reset side: flush the other side, then reset it."""
         for direction in self._directions:
             direction.stop()
             direction.failing = True
@@ -159,7 +172,7 @@ class SocketRelay:
         self._reset_when_flushed(healthy, self._loop.time() + FLUSH_LIMIT_S)
 
     def _reset_when_flushed(self, sock: socket.socket, deadline: float) -> None:
-        """A reset discards what the kernel has not sent yet."""
+        """Reset after the send queue is empty, because a reset discards unsent bytes."""
         if self._done.done():
             return
         if _unsent(sock) and self._loop.time() < deadline:
@@ -170,15 +183,18 @@ class SocketRelay:
 
 
 def _unsent(sock: socket.socket) -> int:
-    """Bytes in the send queue that the peer has not acknowledged (tcp(7), SIOCOUTQ); 0 where that is unknown."""
+    """Return the bytes not yet acknowledged (tcp(7), SIOCOUTQ), 0 if unknown."""
     with contextlib.suppress(OSError):
         return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
     return 0
 
 
 class _SocketDirection:
-    """From one socket to the other. Bytes in flight are in `_held` (read by us) and then in `_pipe` (`_in_pipe` of
-    them). Either the source is watched for reading or the sink for writing, never both."""
+    """The direction from one socket to the other.
+
+    Bytes in flight are in `_held` (read into memory), then in `_pipe` (`_in_pipe` of them). Either the source is
+    watched for reading or the sink for writing, never both.
+    """
 
     __slots__ = (
         "_held",
@@ -217,7 +233,7 @@ class _SocketDirection:
         self._source_ended = False
         self._watching = _NOTHING
         self.taken = 0
-        """Taken from the source."""
+        """Bytes read from the source."""
         self.ended = False
         self.ends_in_error = False
         self.failing = False
@@ -243,7 +259,7 @@ class _SocketDirection:
             self._watch_source()
 
     def detach(self) -> DirectionRecord:
-        """No more callbacks; what is in flight goes along."""
+        """Stop the callbacks, and return the state with the bytes in flight."""
         self._watch_nothing()
         held = bytes(self._held)
         while self._in_pipe and self._pipe is not None:
@@ -255,13 +271,13 @@ class _SocketDirection:
         )
 
     def stop(self) -> None:
-        """No more callbacks; bytes in flight are gone."""
+        """Stop the callbacks, and drop the bytes in flight."""
         self._watch_nothing()
         self.ended = True
         self._return_pipe()
         self._held = memoryview(b"")
 
-    # what the event loop calls
+    # callbacks of the event loop
 
     def _source_readable(self) -> None:
         if not self._share.has_some():
@@ -303,10 +319,10 @@ class _SocketDirection:
         else:
             self._watch_source()
 
-    # the first bytes, when somebody wants to see them
+    # inspection of the first bytes
 
     def _look(self) -> bool:
-        """Whether the inspection is over and what it held back was handed on."""
+        """Return whether the inspection is over and the held bytes were passed on."""
         try:
             data = self._source.recv(COPY_SIZE)
         except (BlockingIOError, InterruptedError):
@@ -339,10 +355,13 @@ class _SocketDirection:
     # one step each
 
     def _fill(self) -> int:
-        """Take bytes from the source; how many, 0 at its end. Raises BlockingIOError when there are none."""
+        """Read bytes from the source; return their number, 0 at its end.
+
+        Raises BlockingIOError when there are none.
+        """
         if self._pipes is not None:
             if self._pipe is None:
-                with contextlib.suppress(OSError):  # out of descriptors: copy instead, this tunnel goes on
+                with contextlib.suppress(OSError):  # out of descriptors: copy instead
                     self._pipe = self._pipes.borrow()
             if self._pipe is not None:
                 self._in_pipe = _splice(self._source_fd, self._pipe.writer, self._pipe.size)
@@ -354,7 +373,10 @@ class _SocketDirection:
         return len(data)
 
     def _drain(self) -> bool:
-        """Hand everything in flight to the sink. False when it takes no more now (then it is watched), or failed."""
+        """Write all bytes in flight to the sink.
+
+        False when it accepts no more now (then it is watched), or failed.
+        """
         try:
             while self._held:
                 self._held = self._held[self._sink.send(self._held) :]
@@ -369,7 +391,7 @@ class _SocketDirection:
         return True
 
     def _finish(self) -> None:
-        """The source has ended and everything was handed over."""
+        """End the direction after the last byte was passed on."""
         self._watch_nothing()
         self._return_pipe()
         self.ended = True
@@ -404,7 +426,7 @@ class _SocketDirection:
             self._watching = _SINK
 
     def _wait_for_turn(self, watch: Callable[[], None], work: Callable[[], None]) -> None:
-        """Watch nothing meanwhile: else the loop would call in every turn."""
+        """Wait without watching, because a ready socket would wake the loop each turn."""
 
         def go_on() -> None:
             if self._watching == _TURN:

@@ -1,7 +1,7 @@
-"""A non-blocking TCP socket with what was read too far.
+"""A non-blocking TCP socket with pushed-back input.
 
-Both handshakes work on this; when they are done, the relay takes the bare socket and the pending bytes over. asyncio's
-own streams would not do: they read ahead into buffers of their own, which splice() cannot reach.
+Both handshakes work on it. Then the relay takes over the bare socket and the pending bytes. asyncio's streams read
+ahead into private buffers, which splice() cannot reach.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sandboxd.proxy.fair_share import STEP, Share
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
-"""While a head or a greeting is read: what is read too far stays in memory while a request is served."""
+"""Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
@@ -27,9 +27,12 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 def hurry(sock: socket.socket) -> None:
-    """For a connection within this machine. No pacing: congestion controls such as BBR send at a rate they estimate,
-    which over loopback halves the throughput. And little that waits in the kernel: what a reader gets is then still in
-    the processor's cache, which saves it a third of its time. Far connections keep what the administrator chose."""
+    """Tune a connection within this machine for throughput.
+
+    Congestion controls such as BBR pace by an estimated rate, which halves loopback throughput. A short unsent queue
+    keeps the data in the processor's cache, which saves the reader a third of its time. Remote connections keep the
+    administrator's choice.
+    """
     with contextlib.suppress(OSError):
         if _is_paced():
             sock.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
@@ -38,14 +41,14 @@ def hurry(sock: socket.socket) -> None:
 
 
 UNSENT: Final = 256 << 10
-"""Measured, downloads of a gigabyte through a tunnel: 1.5 GB/s where 1.0 GB/s went with the system's 4 MiB."""
+"""Measured on downloads of a gigabyte through a tunnel: 1.5 GB/s, against 1.0 GB/s with the system's 4 MiB."""
 _CONGESTION: Final = getattr(socket, "TCP_CONGESTION", 0)
 _NOT_SENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 0)
 
 
 @cache
 def _is_paced() -> bool:
-    """Whether this machine's default congestion control paces."""
+    """Return whether this machine's default congestion control paces."""
     if not _CONGESTION:
         return False
     with contextlib.suppress(OSError), socket.socket() as probe:
@@ -54,14 +57,16 @@ def _is_paced() -> bool:
 
 
 def send_at_once(sock: socket.socket) -> None:
-    """No Nagle delay."""
-    with contextlib.suppress(OSError):  # the peer may be gone already; reading will tell
+    """Disable Nagle's delay."""
+    with contextlib.suppress(OSError):  # the peer may be gone already; the next read reports it
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Probes on idle connections, so that a tunnel whose far end vanished does not stay for ever. Clients are on this
-    machine and cannot vanish without a word."""
+    """Enable probes on idle connections, so that a tunnel to a vanished peer ends.
+
+    Clients are on this machine and cannot vanish silently.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -69,14 +74,17 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with RST: the peer sees an error, never a complete but truncated stream."""
+    """Close with RST, so that the peer never takes a truncated stream for complete."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     sock.close()
 
 
 class Stream:
-    """Owns `socket` (non-blocking, connected) until `detach`. What is done is counted to `share`."""
+    """Owner of a connected, non-blocking socket until `detach`.
+
+    The work is charged to `share`.
+    """
 
     __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "share", "socket")
 
@@ -92,7 +100,10 @@ class Stream:
         self._kept = False
 
     async def receive(self, most: int = READ_SIZE) -> bytes:
-        """The next bytes, b"" at the end. Waits for its turn also when there are some. Raises OSError."""
+        """Return the next bytes, b"" at the end. Raises OSError.
+
+        Waits for a turn even when bytes are pending.
+        """
         await self.share.turn()
         if self._pending:
             data, self._pending = self._pending, b""
@@ -105,7 +116,7 @@ class Stream:
         return data
 
     async def _from_socket(self, most: int) -> bytes:
-        """As `sock_recv`, which would read as soon as there is something, whoever's turn it is."""
+        """Read like `sock_recv`, but only in the share's turn."""
         while True:
             try:
                 data = self.socket.recv(most)
@@ -132,7 +143,7 @@ class Stream:
             self._loop.remove_reader(descriptor)
 
     def unread(self, data: bytes) -> None:
-        """Put back the last of what was read: it belongs to the next reader."""
+        """Put back the last bytes read, for the next reader."""
         if data:
             self._pending = data + self._pending
             if self._read is not None:
@@ -141,19 +152,19 @@ class Stream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no socket any more: it was closed, or handed over."""
+        """Return whether the socket was closed or handed over."""
         return self.socket.fileno() < 0
 
-    # A request that nothing has come of yet can be served by another process, from its first byte on.
+    # Another process can serve a request from its first byte, as long as it has had no effect.
 
     def begin(self) -> None:
-        """A request begins here: remember what is read and sent from now on."""
+        """Mark the start of a request, and record its input and output from now on."""
         self.commit()
         self._read = bytearray()
         self._sent = 0
 
     def commit(self) -> None:
-        """Something is about to come of it that must not happen twice."""
+        """Stop recording before the request has an effect that must not repeat."""
         if self._read is not None:
             self.share.held -= len(self._read)
         self._read = None
@@ -163,7 +174,7 @@ class Stream:
         return self._read is not None
 
     def keep(self) -> None:
-        """Leave the socket open from now on, whatever whoever uses it does: it is about to be handed over."""
+        """Ignore later `close` and `reset` calls, before a hand-over."""
         self._kept = True
 
     @property
@@ -171,17 +182,22 @@ class Stream:
         return self._kept
 
     def hand_over(self) -> tuple[int, bytes, int, bytes]:
-        """After `keep`, and when nobody uses it any more: the descriptor, everything read of the request that has
-        begun, how much of the dialogue was sent already, and what of the answer (`resumed`)."""
+        """Release the socket, after `keep` and without any user left.
+
+        Returns the descriptor, everything read of the current request, the number of dialogue bytes sent, and the part
+        of the answer already sent (see `resumed`).
+        """
         return self.socket.detach(), bytes(self._read or b"") + self._pending, self._sent, self._ahead
 
     def resumed(self, data: bytes, skip: int, ahead: bytes) -> None:
-        """Begin with `data` instead of what the socket has, and send the first `skip` bytes of the dialogue to nobody:
-        the peer has them, as it has the beginning `ahead` of the answer."""
+        """Begin with `data` as input, and suppress output that the peer already has.
+
+        These are the first `skip` bytes of the dialogue, and the beginning `ahead` of the answer.
+        """
         self._pending, self._skip, self._ahead = data, skip, ahead
 
     def append_pending(self, data: bytes) -> None:
-        """Keep what was read on behalf of the next reader."""
+        """Append bytes for the next reader."""
         self._pending += data
 
     def take_pending(self) -> bytes:
@@ -193,7 +209,7 @@ class Stream:
         return bool(self._pending)
 
     async def send(self, data: bytes) -> None:
-        """Returns when the kernel has taken all of it: back-pressure. Raises OSError."""
+        """Send all bytes, and return when the kernel has them. Raises OSError."""
         if self._read is not None:
             self._sent += len(data)
         if self._skip:
@@ -211,26 +227,29 @@ class Stream:
             await self._loop.sock_sendall(self.socket, memoryview(data)[sent:])
 
     def send_ahead(self, answer: bytes) -> None:
-        """Send the next byte of an answer of which only the beginning is known. A peer that is gone answers with a
-        reset, which is the only way to tell it from one that has ended its sending and waits. Raises OSError."""
+        """Send the next byte of an answer of which only the beginning is known.
+
+        A peer that is gone responds with a reset. No other way distinguishes it from one that half-closed and waits.
+        Raises OSError.
+        """
         following = answer[len(self._ahead) : len(self._ahead) + 1]
         if following and self.socket.send(following):
             self._ahead += following
 
     def without_sent(self, answer: bytes) -> bytes:
-        """What is left to send of an answer. To be asked once, by whoever sends it."""
+        """Return the unsent rest of an answer. Call it once, before sending."""
         ahead, self._ahead = self._ahead, b""
         if not answer.startswith(ahead):
-            raise AssertionError("the answer does not begin as it was sent")
+            raise AssertionError("internal error: the answer does not begin with the bytes sent ahead")
         return answer[len(ahead) :]
 
     @property
     def has_failed(self) -> bool:
-        """Whether the kernel has heard of an error, such as a reset. Tells once."""
+        """Return whether the kernel reported an error, such as a reset. Clears the error."""
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def is_stale(self) -> bool:
-        """Whether an idle connection can no longer be used: closed, failed, or bytes that nobody asked for."""
+        """Return whether an idle connection is closed, failed or has unrequested bytes."""
         try:
             self.socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -240,8 +259,10 @@ class Stream:
         return True
 
     async def linger(self, seconds: float) -> None:
-        """End the sending side and read on until the peer closes too, for so long at most. Closing a socket with unread
-        bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6)."""
+        """Half-close, and read until the peer closes or the time is over.
+
+        Closing a socket with unread bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6).
+        """
         with contextlib.suppress(OSError, TimeoutError):
             self.socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""A tunnel: a client's socket joined with a connection to the outside, and how it goes from one process to the next."""
+"""A tunnel between a client and an outside connection, and its hand-over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandboxd.proxy.streams.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class TunnelRecord:
-    """One tunnel between two processes."""
+    """One tunnel in the hand-over document."""
 
     client: Descriptor
     origin: Descriptor
@@ -46,7 +46,7 @@ class ConnectionOwner(Protocol):
 
 
 class Tunnels:
-    """Those of one command that are open now."""
+    """The open tunnels of one command."""
 
     def __init__(self, outbound: ConnectionOwner) -> None:
         self._outbound = outbound
@@ -60,8 +60,10 @@ class Tunnels:
         inspect: Inspect | None = None,
         origin: Stream | None = None,
     ) -> None:
-        """Join both until both directions have ended. `to_client` goes first that way. `origin` owns the connection's
-        socket, when something does."""
+        """Join both sockets until both directions have ended.
+
+        `to_client` goes to the client first. `origin` is the stream that owns the connection's socket, if any.
+        """
         relay = SocketRelay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, origin
         try:
@@ -70,7 +72,7 @@ class Tunnels:
             self._ended(client)
 
     async def resume(self, client: Stream, record: TunnelRecord) -> None:
-        """Go on with one that another process had."""
+        """Continue a tunnel of another process."""
         connection = self._outbound.resume(record, socket.socket(fileno=record.origin))
         inspect = None if record.outward.inspected else self._outbound.inspect(connection)
         relay = SocketRelay(client.socket, connection.socket, share=client.share)
@@ -84,14 +86,17 @@ class Tunnels:
         found = self._open.pop(client, None)
         if found is not None:
             relay, connection, origin = found
-            if origin is None:  # else its owner does that
+            if origin is None:  # otherwise its owner releases it
                 self._outbound.release(connection, *relay.moved)
 
     def __contains__(self, client: Stream) -> bool:
         return client in self._open
 
     def hand_over(self, client: Stream) -> TunnelRecord | None:
-        """Let go of the tunnel of this client, whose task ends by itself. None when it is ending."""
+        """Release the tunnel of a client; None when it is ending already.
+
+        The client's task then ends.
+        """
         found = self._open.get(client)
         if found is None:
             return None

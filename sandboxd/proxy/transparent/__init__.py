@@ -1,1 +1,1 @@
-"""Captured connections, and the server names in their TLS greetings."""
+"""Captured connections, and server names in TLS handshakes."""

@@ -1,19 +1,19 @@
-"""Connections of programs that know nothing of proxies, captured in the sandbox's own network.
+"""Captured connections, of programs that ignore the proxy variables.
 
-The accepted socket's own address is the destination that the program named: an address that the DNS responder gave out
-stands for its name, every other one for itself. The gate decides as for the proxies; what it refuses is reset.
+The local address of the accepted socket is the destination that the program named. A synthetic address means its name,
+every other one itself. The gate decides as for the proxies; refused connections are reset.
 
 | Destination | Decided as | Dialled |
 | --- | --- | --- |
-| given out for a name | that name | what the name resolves to |
+| synthetic address | its name | addresses of the name |
 | 127.0.0.1, ::1, on `allowLocalPorts` only | that address | a server inside, else the host's: on either address |
 | another address | that address | itself |
 
-**connect() that waits.** The capture alone would let every connect() succeed, and the error come afterwards. So where
-the back end reports a connect() before it happens, `Captures.connecting` opens the way out first and answers with its
-outcome. The open connection is then kept for the captured one that arrives in the next moment.
+**connect() that waits.** With capture alone every connect() succeeds, and the error comes afterwards. So where the back
+end reports a connect() before it happens, `Captures.connecting` opens the outside connection first and answers with the
+outcome. The open connection is kept for the captured one that arrives next.
 
-| Outcome | connect() returns | On a socket that does not wait |
+| Outcome | connect() returns | On a non-blocking socket |
 | --- | --- | --- |
 | allowed, and the server answers | success | success |
 | denied | EACCES | reset |
@@ -46,11 +46,11 @@ from sandboxd.proxy.streams.relay import SocketRelay
 from sandboxd.proxy.streams.stream import Stream
 
 ARRIVES_WITHIN_S: Final = 5.0
-"""From the answer to a connect() to the captured connection: both ends are in this kernel."""
+"""Maximum time from the answer to connect() to the captured connection; both ends are in this kernel."""
 
 OPERATION: Final = "connect"
 DENIED: Final = errno.EACCES
-"""What connect(2) says when a local firewall rule stands in the way."""
+"""The error of connect(2) for a local firewall rule."""
 
 ERRNO_OF_SLUG: Final = {
     "connection_refused": errno.ECONNREFUSED,
@@ -64,7 +64,7 @@ _DNS_PORT: Final = 53
 
 
 class CapturedNetwork(Protocol):
-    """What is asked about the sandbox's own network."""
+    """The part of the sandbox network that captures need."""
 
     async def is_listening(self, address: IPAddress, port: int) -> bool: ...
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket: ...
@@ -77,7 +77,7 @@ class Destination:
 
     @classmethod
     def of(cls, address: str, port: int) -> Destination:
-        """An IPv4 address in IPv6 form is that IPv4 address. Raises ValueError."""
+        """Parse an address; IPv4 in IPv6 form is IPv4. Raises ValueError."""
         parsed = ip_address(address.partition("%")[0])
         if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
             parsed = parsed.ipv4_mapped
@@ -85,8 +85,11 @@ class Destination:
 
 
 class Captures:
-    """The captured connections of one command. `inside` is None where nothing can be asked; `own_ports` are those on
-    which it is we who listen inside."""
+    """The captured connections of one command.
+
+    `inside` is None where the sandbox network cannot be queried. `own_ports` are the ports of the daemon's listeners
+    there.
+    """
 
     def __init__(
         self,
@@ -104,7 +107,10 @@ class Captures:
         self._kept: dict[Destination, deque[_Kept]] = {}
 
     async def serve(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
-        """Serve one captured connection until it ends. Closes `client`. Raises nothing but cancellation and bugs."""
+        """Serve one captured connection until it ends, and close it.
+
+        Raises only cancellation and internal errors.
+        """
         client.begin()
         try:
             destination = Destination.of(*client.socket.getsockname()[:2])
@@ -130,13 +136,15 @@ class Captures:
         await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
 
     async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
-        """For a connect() that waits: `answer` is called once, with 0 or the error number. Returns when the connection
-        has been taken over, or nobody came for it."""
+        """Decide a connect() that waits, and call `answer` once: 0 or an error number.
+
+        Returns when the captured connection has arrived, or has not in time.
+        """
         answered = False
         try:
             destination = Destination.of(address, port)
             if not await self._is_captured(destination):
-                return  # the kernel knows better
+                return  # not captured: the kernel decides
             with self._held(destination.address):
                 try:
                     connection = await self._open(destination)
@@ -157,7 +165,10 @@ class Captures:
                 answer(0)
 
     async def _is_captured(self, destination: Destination) -> bool:
-        """Whether a connection there will come to us. On loopback it does where nobody inside listens."""
+        """Return whether a connection there is captured.
+
+        On loopback that is where no server inside listens.
+        """
         address, port = destination.address, destination.port
         if address in _LOOPBACK and self._outbound.is_local_port(port):
             served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
@@ -166,8 +177,10 @@ class Captures:
         return not (stays_inside or address.is_multicast or port == _DNS_PORT)
 
     async def _own_server(self, destination: Destination) -> socket.socket | None:
-        """`localhost` is two addresses and a server often listens on one. The command's own comes before the host's,
-        also for who tries the other address first."""
+        """Connect to the command's server on the other loopback address, if any.
+
+        `localhost` is two addresses, and a server often listens on one. The command's own server precedes the host's.
+        """
         if destination.address not in _LOOPBACK or self._inside is None:
             return None
         other = _other(destination.address)
@@ -180,13 +193,13 @@ class Captures:
             return False
         try:
             return await self._inside.is_listening(address, port)
-        except DaemonError:  # it is ending, or has no such family
+        except DaemonError:  # the sandbox is ending, or has no such family
             return False
 
-    # the way out
+    # outside connections
 
     async def _open(self, destination: Destination, client: Stream | None = None) -> OutboundConnection:
-        """Raises Refused, DialError, and ClientGone while people are asked."""
+        """Open the connection. Raises Refused, DialError, and ClientGone during a prompt."""
         if destination.address not in _LOOPBACK:
             return await self._open_host(self._host(destination.address), destination.port, client)
         other = _other(destination.address)
@@ -216,7 +229,7 @@ class Captures:
         finally:
             release()
 
-    # what waits for its client
+    # connections that wait for their client
 
     def _keep(self, destination: Destination, connection: OutboundConnection) -> _Kept:
         kept = _Kept(destination, connection, asyncio.get_running_loop().create_future())
@@ -224,7 +237,7 @@ class Captures:
         return kept
 
     async def _wait_for_client(self, kept: _Kept) -> None:
-        """Cancelled when the policy denies it by now."""
+        """Wait for the captured connection; cancelled when the policy denies it by now."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ARRIVES_WITHIN_S):
@@ -241,7 +254,7 @@ class Captures:
             return None
         kept = waiting[0]
         if not self._outbound.may_reuse(kept.connection):
-            return None  # denied by now: whoever waits with it is about to close it
+            return None  # denied by now: its waiting task is about to close it
         self._forget(kept)
         kept.is_taken = True
         if not kept.taken.done():

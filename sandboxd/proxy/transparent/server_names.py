@@ -1,9 +1,9 @@
-"""`checkServerName`: does the TLS inside a tunnel name a host that is allowed as well?
+"""The check of server names in TLS handshakes (`checkServerName`).
 
-A tunnel to an allowed name may lead to a machine that serves many owners, and the name in the TLS greeting chooses
-among them. `log` notes a greeting that names a host which is not allowed, `enforce` ends the tunnel before a byte of
-it goes out, `off` does not look. A greeting without a name, and what is not TLS, pass: there is nothing to compare.
-What is encrypted, above all the Host header inside, is out of reach.
+A tunnel to an allowed name may lead to a machine with many owners, where the name in the ClientHello selects one. `log`
+records a handshake for a host that is not allowed, `enforce` ends the tunnel before any byte of it leaves, `off` checks
+nothing. A handshake without a name, and other protocols, pass. Encrypted content, above all the Host header, is out of
+reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class ServerNameCheck:
-    """Looks at the first bytes of one tunnel to `host`. `allows` says whether policy allows another host by itself."""
+    """The check of one tunnel to `host`.
+
+    `allows` returns whether policy allows another host.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class ServerNameCheck:
         enforce: bool,
         managed_only: bool = False,
     ) -> None:
-        """`managed_only`: managed settings alone can allow a host."""
+        """`managed_only`: only managed settings can allow a host."""
         self._host = host
         self._allows = allows
         self._refuse = refuse
@@ -39,29 +42,29 @@ class ServerNameCheck:
         self._reader = HelloReader()
 
     def receive(self, data: bytes) -> bool | None:
-        """True to let everything through, False to end the tunnel, None to wait for more bytes."""
+        """Return True to let all pass, False to end the tunnel, None for more bytes."""
         opening = self._reader.receive(data)
         if opening is None:
             return None
         if not opening.is_tls or (opening.is_readable and opening.server_name is None):
             return True
         if opening.server_name is None:
-            return self._object("?", "begins with a TLS greeting that cannot be read")
+            return self._object("?", "begins with an unreadable TLS handshake")
         name = quote(opening.server_name)[1:-1]
         try:
             found = parse_wire_host(opening.server_name)
         except HostSyntaxError as error:
-            return self._object(name, f"begins with a TLS greeting for a host that cannot be read ({error.reason})")
+            return self._object(name, f"begins with a TLS handshake for an unreadable host ({error.reason})")
         if found == self._host or self._allows(found):
             return True
-        return self._object(name, f"begins with a TLS greeting for {name}, which is not allowed")
+        return self._object(name, f"begins with a TLS handshake for {name}, which is not allowed")
 
     def _object(self, name: str, what: str) -> bool:
         text = f"a connection to {self._host} {what}"
         if not self._enforce:
             log.warning("%s", text)
             return True
-        hint = f"allow that host too, or set sandbox.network.checkServerName to log: sandboxd allow domain {name}"
+        hint = f"run sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
         if self._managed_only:
             hint = ONLY_MANAGED
         self._refuse(name, Decision(Behavior.DENY, Reason.SERVER_NAME, text, hint=hint))

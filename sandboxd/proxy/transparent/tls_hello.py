@@ -1,7 +1,7 @@
-"""The server name in the first bytes of a TLS connection (RFC 8446, section 4.1.2; RFC 6066, section 3), without I/O.
+"""The server name in a TLS ClientHello, without I/O.
 
-Nothing is decrypted: the ClientHello is sent in the clear. With Encrypted Client Hello it names the front, and that is
-the name found here.
+Sources: RFC 8446, section 4.1.2; RFC 6066, section 3. The ClientHello is not encrypted. With Encrypted Client Hello the
+name is the outer one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _HOST_NAME: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a connection begins. `server_name` is None when the greeting names none, or is not readable."""
+    """The beginning of a connection.
+
+    `server_name` is None when the ClientHello has none, or is not readable.
+    """
 
     is_tls: bool
     is_readable: bool = True
@@ -30,7 +33,10 @@ UNREADABLE: Final = Opening(True, is_readable=False)
 
 
 class HelloReader:
-    """Takes the client's first bytes in any portions. `receive` gives the Opening once it is known, None before."""
+    """Parser of the client's first bytes, in any portions.
+
+    `receive` returns the Opening once it is known, None before.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -58,7 +64,7 @@ class HelloReader:
         return None
 
     def _look_early(self, end: int) -> Opening | None:
-        """The record is incomplete: the first byte of the handshake may be enough to know that it is none."""
+        """Check the first byte of an incomplete record, which may be no ClientHello."""
         beginning = bytes(self._handshake[:1] or self._buffer[5:6])
         return UNREADABLE if beginning not in (b"", b"\x01") or end > MAX_HELLO else None
 
@@ -80,7 +86,7 @@ class HelloReader:
 
 
 class _Fields:
-    """Reads fields of a structure; ValueError when it is too short."""
+    """Reader of the fields of a structure. Raises ValueError when it is too short."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -99,12 +105,12 @@ class _Fields:
         return int.from_bytes(self.take(size), "big")
 
     def vector(self, size: int) -> bytes:
-        """A field with its length in `size` bytes before it."""
+        """Read a field after its length in `size` bytes."""
         return self.take(self.number(size))
 
 
 def _server_name(body: bytes) -> bytes | None:
-    """Raises ValueError."""
+    """Return the server name of a ClientHello. Raises ValueError."""
     fields = _Fields(body)
     fields.take(2 + 32)  # version, random
     fields.vector(1)  # session id

@@ -1,1 +1,1 @@
-"""Connections through other proxies."""
+"""Connections through parent proxies, and to user proxies."""

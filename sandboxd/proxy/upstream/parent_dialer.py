@@ -1,8 +1,7 @@
-"""Connections through a parent proxy: CONNECT to an HTTP proxy, the client's side of SOCKS5, or just the connection to
-a proxy that is then asked for plain URLs.
+"""Connections through a parent proxy: HTTP CONNECT, SOCKS5, or plain URLs.
 
-What does not work with the proxy ends the connection: nothing here ever dials the target itself. Errors name the proxy
-without its credentials, and repeat nothing that the proxy said but a status number.
+A failure at the proxy ends the connection; this module never dials the target itself. Errors name the proxy without its
+credentials, and repeat nothing of its answer except a status number.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from sandboxd.proxy.streams.stream import READ_SIZE
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _CREDENTIALS_HINT: Final = "set user and password in parentProxy or the proxy variables of the daemon"
-_NOT_AROUND: Final = "nothing goes around that proxy; see that it works, or correct the setting"
+_NOT_AROUND: Final = "start or repair that proxy, or correct the setting; connections never bypass it"
+_NOT_ALLOWED: Final = "ask the administrator of that proxy to allow this host; the sandbox allows it"
 _SOCKS_FAULTS: Final = {
     1: "failed",
     2: "refused it by its rules",
@@ -38,16 +38,21 @@ _SOCKS_FAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ParentDialer:
-    """Slugs of what it raises (DialError): `upstream_unusable`, `upstream_unreachable`, `upstream_auth`,
-    `upstream_refused`, `upstream_bad_answer`, `upstream_timeout`."""
+    """Dialer through parent proxies.
+
+    Slugs of its DialError: `upstream_unusable`, `upstream_unreachable`, `upstream_auth`, `upstream_refused`,
+    `upstream_bad_answer`, `upstream_timeout`.
+    """
 
     dialer: Dialer
     resolver: Resolver
     limits: ProxyLimits = DEFAULT
 
     async def open(self, parent: ParentProxy, host: Host, port: int, *, forward: bool = False) -> socket.socket:
-        """A connected socket that leads to `host`; with `forward` to the proxy itself, which is to be sent the whole
-        URL. Raises DialError."""
+        """Return a connected socket that leads to `host`. Raises DialError.
+
+        With `forward` it leads to the proxy itself, which gets the whole URL.
+        """
         if parent.host is None:
             raise DialError("upstream_unusable", parent.fault, hint=f"correct {parent.place}, or remove it")
         sock = await self._connect(parent, parent.host)
@@ -91,7 +96,7 @@ class ParentDialer:
 
 
 def proxy_authorization(parent: ParentProxy) -> tuple[bytes, bytes] | None:
-    """The field that logs in to an HTTP proxy (RFC 7617)."""
+    """Return the login header for an HTTP proxy (RFC 7617)."""
     if parent.user is None:
         return None
     pair = f"{parent.user}:{parent.password}".encode()
@@ -99,10 +104,11 @@ def proxy_authorization(parent: ParentProxy) -> tuple[bytes, bytes] | None:
 
 
 def login_refused(parent: ParentProxy) -> DialError:
-    """For a 407. It must not reach the client, which would look for a password for *our* proxy."""
-    wrong = (
-        "wants a user and a password" if parent.user is None else "does not accept the user and password it was given"
-    )
+    """Return the error for a 407, which must not reach the client.
+
+    The client would take it for a password request of the daemon's proxy.
+    """
+    wrong = "requires a user and a password" if parent.user is None else "rejected the configured user and password"
     return DialError("upstream_auth", f"{_name(parent)} {wrong}", hint=_CREDENTIALS_HINT)
 
 
@@ -125,13 +131,16 @@ async def _connect_by_http(sock: socket.socket, parent: ParentProxy, host: Host,
     if not 200 <= status < 300:
         raise DialError(
             "upstream_refused",
-            f"{_name(parent)} did not connect to {host.authority(port)}: it answered {status}",
-            hint="the sandbox allows this host; whoever runs that proxy decides",
+            f"{_name(parent)} did not connect to {host.authority(port)}: status {status}",
+            hint=_NOT_ALLOWED,
         )
 
 
 async def _read_status(sock: socket.socket) -> int:
-    """Read one head and not a byte more: what follows is the tunnel's. Raises HttpSyntaxError, OSError."""
+    """Read exactly one head, since the next bytes belong to the tunnel.
+
+    Raises HttpSyntaxError, OSError.
+    """
     reader = ResponseReader()
     seen = b""
     while True:
@@ -163,7 +172,10 @@ async def _readable(sock: socket.socket) -> None:
 
 
 async def connect_by_socks(sock: socket.socket, parent: ParentProxy, host: Host, port: int) -> None:
-    """The client's side of SOCKS5 (RFC 1928; RFC 1929 for the password). Raises DialError, OSError."""
+    """Perform the client's side of SOCKS5. Raises DialError, OSError.
+
+    Sources: RFC 1928; RFC 1929 for the password.
+    """
     loop = asyncio.get_running_loop()
     methods = b"\x00" if parent.user is None else b"\x02\x00"
     await loop.sock_sendall(sock, bytes((5, len(methods))) + methods)
@@ -185,7 +197,7 @@ async def connect_by_socks(sock: socket.socket, parent: ParentProxy, host: Host,
         raise DialError(
             "upstream_refused",
             f"{_name(parent)} did not connect to {host.authority(port)}: it {_SOCKS_FAULTS.get(reply, 'failed')}",
-            hint="the sandbox allows this host; whoever runs that proxy decides",
+            hint=_NOT_ALLOWED,
         )
     lengths = {1: 4, 4: 16}
     if kind == 3:
@@ -222,4 +234,4 @@ def _not_socks(parent: ParentProxy) -> DialError:
 
 
 def _broken(parent: ParentProxy) -> DialError:
-    return DialError("upstream_refused", f"{_name(parent)} hung up instead of answering", hint=_NOT_AROUND)
+    return DialError("upstream_refused", f"{_name(parent)} closed the connection without an answer", hint=_NOT_AROUND)

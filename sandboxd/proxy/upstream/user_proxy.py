@@ -1,8 +1,8 @@
-"""A listener of the sandbox handed to a proxy of the person's own on this host (`httpProxyPort`, `socksProxyPort`).
+"""A sandbox listener served by a user proxy (`httpProxyPort`, `socksProxyPort`).
 
-The bytes go there and back as they are, and that proxy decides. When nothing listens there the connection fails: ours
-does not take its place, since its rules may be other ones. Where a listener can be reached by others (macOS), a client
-shows the command's password first; it is not passed on.
+The bytes are relayed unchanged, and that proxy decides. When it is down the connection fails: the daemon's proxy does
+not take over, since its rules may differ. Where other processes can reach the listener (macOS), a client sends the
+command's password first, which is not forwarded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.upstream.parent_dialer import connect_by_socks
 
 LOOPBACK: Final = IPv4Address("127.0.0.1")
-OwnPort = Callable[[], int | None]
-"""The port of the person's own proxy now; None when ours serves."""
-ServeOwn = Callable[[Stream, int, ProxyLimits, Check | None], Awaitable[None]]
+UserPort = Callable[[], int | None]
+"""The current port of the user proxy; None when the daemon's proxy serves."""
+ServeUser = Callable[[Stream, int, ProxyLimits, Check | None], Awaitable[None]]
 
 
-async def serve_own_http(client: Stream, port: int, limits: ProxyLimits, check: Check | None) -> None:
-    """Serve one client connection until it ends. Closes `client`."""
+async def serve_user_http(client: Stream, port: int, limits: ProxyLimits, check: Check | None) -> None:
+    """Serve one client connection until it ends, and close it."""
     try:
         first = b"" if check is None else await _authorized_request(client, limits, check)
         if first is None:
@@ -50,8 +50,8 @@ async def serve_own_http(client: Stream, port: int, limits: ProxyLimits, check: 
         client.close()
 
 
-async def serve_own_socks(client: Stream, port: int, limits: ProxyLimits, check: Check | None) -> None:
-    """Serve one client connection until it ends. Closes `client`."""
+async def serve_user_socks(client: Stream, port: int, limits: ProxyLimits, check: Check | None) -> None:
+    """Serve one client connection until it ends, and close it."""
     try:
         asked = None
         if check is not None:
@@ -80,8 +80,10 @@ async def _connect(port: int, limits: ProxyLimits) -> socket.socket:
 
 
 async def _authorized_request(client: Stream, limits: ProxyLimits, check: Check) -> bytes | None:
-    """The first request head without the password; None when the client got its answer instead. The requests after it
-    come over the same connection, from the same client."""
+    """Return the first request head without the password; None after a refusal.
+
+    Later requests come over the same connection, so from the same client.
+    """
     reader = RequestReader()
     head = None
     try:
@@ -122,7 +124,7 @@ async def _authorized_target(client: Stream, limits: ProxyLimits, check: Check) 
 async def _pass_on(
     client: Stream, proxy: socket.socket, port: int, limits: ProxyLimits, asked: tuple[Host, int]
 ) -> None:
-    """Ask the proxy for what the client asked for, and join them."""
+    """Request the client's target from the user proxy, and join both."""
     own = ParentProxy(Protocol.SOCKS5H, Host.of_address(LOOPBACK), port, place="socksProxyPort")
     try:
         async with asyncio.timeout(limits.parent_s):
@@ -144,6 +146,6 @@ async def _say(client: Stream, limits: ProxyLimits, answer: bytes) -> None:
 def _unreachable(port: int, error: OSError) -> HostError:
     return DialError(
         "own_proxy_unreachable",
-        f"your own proxy on port {port} cannot be reached: {error.strerror or 'no answer in time'}",
-        hint="start it, or remove sandbox.network.httpProxyPort",
+        f"cannot reach the user proxy on port {port}: {error.strerror or 'no answer in time'}",
+        hint="start that proxy, or remove sandbox.network.httpProxyPort",
     )

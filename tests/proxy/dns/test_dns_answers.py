@@ -32,7 +32,7 @@ class Lab:
         self.granted: tuple[HostRule, ...] = ()
         self.now = 0.0
         gate = Gate(
-            lambda: self.policy, self._ask, self.names, grants=lambda: self.granted, somebody_to_ask=lambda: self.people
+            lambda: self.policy, self._ask, self.names, grants=lambda: self.granted, can_ask=lambda: self.people
         )
         self.table = NameTable(clock=lambda: self.now, first=256, last=258)
         self.answers = DnsAnswers(
