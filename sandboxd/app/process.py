@@ -109,7 +109,7 @@ def _unusable(error: OSError) -> HostError:
     return HostError(
         "daemon_failed",
         f"cannot use the daemon's directories{where}: {error.strerror or error}",
-        hint=f"move {error.filename} away, or give it back to this user" if where else "free some disk space",
+        hint=f"move {error.filename} away" if where else "free some disk space",
     )
 
 
