@@ -40,8 +40,11 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
+
 enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, INFO = 8, REPORT = 3 /* in the child, for BRIDGE */ };
+
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
+
 /* ---- The machine: where a process begins ------------------------------------------------------------------------ */
 #if defined __x86_64__
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
@@ -49,352 +52,633 @@ __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp
 __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
 #endif
 /* The compiler asks for these two by name; volatile, lest it make them of each other. */
-void *memset(void *to, int byte, size_t n) { while (n--) ((volatile char *)to)[n] = (char)byte; return to; }
+void *memset(void *to, int byte, size_t n) {
+    while (n--) {
+        ((volatile char *)to)[n] = (char)byte;
+    }
+    return to;
+}
+
 void *memcpy(void *restrict to, const void *restrict from, size_t n) {
-    while (n--) ((volatile char *)to)[n] = ((const char *)from)[n]; return to; }
+    while (n--) {
+        ((volatile char *)to)[n] = ((const char *)from)[n];
+    }
+    return to;
+}
+
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
-static enum { NOBODY, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
-static int command;                               /* its pid in the namespace; 0 until it has been forked */
+static enum { NO_PEER, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
+
+static int command; /* its pid in the namespace; 0 until it has been forked */
+
 int tell(uint32_t type, const void *payload, unsigned length) {
     uint32_t frame[2 + MAX_PAYLOAD / 4];
-    frame[0] = type, frame[1] = length, memcpy(frame + 2, payload, length);
+    frame[0] = type;
+    frame[1] = length;
+    memcpy(frame + 2, payload, length);
     return listens == THE_DAEMON && call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
-static const struct { int number; const char *text; } reasons[] = {
-    {EPERM, "Operation not permitted"}, {ENOENT, "No such file or directory"}, {E2BIG, "Argument list too long"},
-    {ENOEXEC, "Exec format error"}, {EAGAIN, "Resource temporarily unavailable"}, {EACCES, "Permission denied"},
-    {ENOTDIR, "Not a directory"}, {EINVAL, "Invalid argument"}, {ECONNREFUSED, "Connection refused"},
-    {EADDRINUSE, "Address already in use"}, {EADDRNOTAVAIL, "Cannot assign requested address"}};
+
+static const struct {
+    int number;
+    const char *text;
+} reasons[] = {{EPERM, "Operation not permitted"},
+               {ENOENT, "No such file or directory"},
+               {E2BIG, "Argument list too long"},
+               {ENOEXEC, "Exec format error"},
+               {EAGAIN, "Resource temporarily unavailable"},
+               {EACCES, "Permission denied"},
+               {ENOTDIR, "Not a directory"},
+               {EINVAL, "Invalid argument"},
+               {ECONNREFUSED, "Connection refused"},
+               {EADDRINUSE, "Address already in use"},
+               {EADDRNOTAVAIL, "Cannot assign requested address"}};
+
 static char line[MAX_PAYLOAD];
 static unsigned line_length;
-static void add(const char *text) { while (*text && line_length < sizeof line) line[line_length++] = *text++; }
-static void add_name(const char *name) { /* somebody's bytes: only those that are printable everywhere are printed */
-    for (const char *end = name + 160; *name && name < end; name++)
+
+static void add(const char *text) {
+    while (*text && line_length < sizeof line) {
+        line[line_length++] = *text++;
+    }
+}
+
+static void add_name(const char *name) { /* untrusted bytes: prints only printable ASCII */
+    for (const char *end = name + 160; *name && name < end; name++) {
         add(*name >= ' ' && *name < 127 ? (char[]){*name, 0} : "?");
+    }
 }
+
 static _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint) {
-    line_length = 0, add("sandboxd: "), add(what), add(*name ? " " : ""), add_name(name), add(error ? ": " : "");
+    line_length = 0;
+    add("sandboxd: ");
+    add(what);
+    add(*name ? " " : "");
+    add_name(name);
+    add(error ? ": " : "");
     const char *reason = NULL;
-    for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++)
-        if (error == -reasons[n].number) reason = reasons[n].text;
-    if (error) add(reason ? reason : "error "), add(reason ? "" : decimal((unsigned)-error));
+    for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++) {
+        if (error == -reasons[n].number) {
+            reason = reasons[n].text;
+        }
+    }
+    if (error) {
+        add(reason ? reason : "error ");
+        add(reason ? "" : decimal((unsigned)-error));
+    }
     tell(FAILED, line + 10, line_length - 10);
-    if (listens == INIT) call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
-    add("\nhint: "), add(hint), add("\n");
+    if (listens == INIT) {
+        call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
+    }
+    add("\nhint: ");
+    add(hint);
+    add("\n");
     dispose(SIGPIPE, SIG_IGN);
-    if (command) call(kill, -1, SIGKILL); /* before the calls that wait for init come back to them as unknown */
+    if (command) {
+        call(kill, -1, SIGKILL); /* before the calls that wait for init come back to them as unknown */
+    }
     call(write, 2, line, line_length);
-    for (;;) call(exit_group, status);
+    for (;;) {
+        call(exit_group, status);
+    }
 }
+
 #define refuse(what, error, hint) fail(SETUP_FAILED, what, "", error, hint)
 static const char restart[] = "helper and daemon may be of different versions: `sandboxd restart`";
 static const char try_again[] = "a launch is good once and not for long: ask for a new one, or see `sandboxd status`";
 static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
 static const char owner_ended[] = "the program that started the sandbox has ended";
 static const char see_check[] = "`sandboxd check` says what this machine lacks";
+
 /* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
 static int is_ignored(int signal) {
     long now[4] = {0};
     return call(rt_sigaction, signal, NULL, now, 8) == 0 && now[0] == (long)SIG_IGN;
 }
+
 static void reset_signals(void) {
-    for (int n = 1; n <= 64; n++)
-        if (n != SIGHUP || !is_ignored(n)) dispose(n, SIG_DFL);
+    for (int n = 1; n <= 64; n++) {
+        if (n != SIGHUP || !is_ignored(n)) {
+            dispose(n, SIG_DFL);
+        }
+    }
     call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
 }
+
 static void receive_options(void) {
     char byte, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
-    struct msghdr text = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1,
-                          .msg_control = space, .msg_controllen = sizeof space};
+    struct msghdr text = {
+        .msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     int got = call(recvmsg, BRIDGE, &text, 0) == 1 && byte == OPTIONS_FOLLOW && CMSG_FIRSTHDR(&text);
-    if (!got || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS)
+    if (!got || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS) {
         refuse("the daemon sent no options for bubblewrap", 0, try_again);
+    }
 }
+
 /* The owner's environment is the command's. bubblewrap, still on the host, would obey LD_PRELOAD and the like in it, so
  * until init every entry has a byte in front that no name begins with. (A change of bytes would not do: some other name
  * would become LD_PRELOAD by it.) bubblewrap adds a PWD of its own, which then counts. */
 static void veil(char **environment) {
     unsigned long size = 0, n;
-    for (char **one = environment; *one; one++) size += length_of(*one) + 2;
+    for (char **one = environment; *one; one++) {
+        size += length_of(*one) + 2;
+    }
     char *to = (char *)call(brk, 0), *stop = to + size;
-    if (call(brk, stop) != (long)stop) refuse("cannot hold the environment", -ENOMEM, see_check);
-    for (char **one = environment; *one; one++, to += n + 1)
-        n = length_of(*one) + 1, *to = VEIL, memcpy(to + 1, *one, n), *one = to;
+    if (call(brk, stop) != (long)stop) {
+        refuse("cannot hold the environment", -ENOMEM, see_check);
+    }
+    for (char **one = environment; *one; one++, to += n + 1) {
+        n = length_of(*one) + 1;
+        *to = VEIL;
+        memcpy(to + 1, *one, n);
+        *one = to;
+    }
 }
+
 static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct { uint32_t type, length, version; char ticket[64]; } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
+
+    struct {
+        uint32_t type, length, version;
+        char ticket[64];
+    } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
+
     unsigned path_length = length_of(path), ticket_length = length_of(ticket);
     const char *refused, *name, *hint;
-    if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket)
+    if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket) {
         refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
-    memcpy(address.sun_path, path, path_length), memcpy(hello.ticket, ticket, ticket_length);
+    }
+    memcpy(address.sun_path, path, path_length);
+    memcpy(hello.ticket, ticket, ticket_length);
     long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
-    do fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR); while (fd >= 0 && fd < 3);
-    for (fd = 0; fd < 3; fd++)
-        if ((refused = refused_as_stream((int)fd, &name, &hint))) fail(SETUP_FAILED, refused, name, 0, hint);
-    if ((error = call(close_range, 3, ~0u))) refuse("cannot close inherited files", error, "this takes Linux 5.9");
-    if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) refuse("cannot open a Unix socket", fd, see_check);
-    for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) /* neighbours, on every Linux */
+    do {
+        fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR);
+    } while (fd >= 0 && fd < 3);
+    for (fd = 0; fd < 3; fd++) {
+        if ((refused = refused_as_stream((int)fd, &name, &hint))) {
+            fail(SETUP_FAILED, refused, name, 0, hint);
+        }
+    }
+    if ((error = call(close_range, 3, ~0u))) {
+        refuse("cannot close inherited files", error, "this takes Linux 5.9");
+    }
+    if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) {
+        refuse("cannot open a Unix socket", fd, see_check);
+    }
+    for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) { /* neighbours, on every Linux */
         call(setsockopt, BRIDGE, SOL_SOCKET, wait, (&(struct timeval){ANSWER_WITHIN_S, 0}), sizeof(struct timeval));
-    if ((error = call(connect, BRIDGE, &address, sizeof address))) refuse("cannot reach the daemon", error, try_again);
+    }
+    if ((error = call(connect, BRIDGE, &address, sizeof address))) {
+        refuse("cannot reach the daemon", error, try_again);
+    }
     int ends[2]; /* bubblewrap holds both: it must not die, and leave what it has forked, because the daemon is gone */
-    if ((error = call(pipe2, ends, 0))) refuse("cannot make a pipe", error, see_check);
-    call(dup3, ends[0], INFO + 1, 0), call(dup3, ends[1], INFO, 0), call(close, ends[0]), call(close, ends[1]);
-    listens = THE_DAEMON, send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
-    if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE)
+    if ((error = call(pipe2, ends, 0))) {
+        refuse("cannot make a pipe", error, see_check);
+    }
+    call(dup3, ends[0], INFO + 1, 0);
+    call(dup3, ends[1], INFO, 0);
+    call(close, ends[0]);
+    call(close, ends[1]);
+    listens = THE_DAEMON;
+    send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
+    if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE) {
         refuse("cannot open /proc/self/exe", fd, see_check);
+    }
     /* A parent in another pid namespace has no number here (0): then bubblewrap's own end is all that can be seen. */
     long owner = call(getppid), self = call(getpid);
-    if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) refuse("cannot watch the parent", fd, see_check);
-    if (call(getppid) != owner) refuse(owner_ended, 0, try_again);
-    if ((fd = call(pidfd_open, self)) != BWRAP) refuse("cannot watch bubblewrap", fd, see_check);
-    call(fcntl, OWNER, F_SETFD, 0), call(fcntl, BWRAP, F_SETFD, 0);
-    if (with_options) receive_options();
-    reset_signals(), veil(environment);
+    if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) {
+        refuse("cannot watch the parent", fd, see_check);
+    }
+    if (call(getppid) != owner) {
+        refuse(owner_ended, 0, try_again);
+    }
+    if ((fd = call(pidfd_open, self)) != BWRAP) {
+        refuse("cannot watch bubblewrap", fd, see_check);
+    }
+    call(fcntl, OWNER, F_SETFD, 0);
+    call(fcntl, BWRAP, F_SETFD, 0);
+    if (with_options) {
+        receive_options();
+    }
+    reset_signals();
+    veil(environment);
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
      * of them, it would take along a command that had only been asked to abandon a line of input. */
-    dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN);
+    dispose(SIGINT, SIG_IGN);
+    dispose(SIGQUIT, SIG_IGN);
     error = call(execve, bwrap[0], bwrap, environment);
     fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
 }
+
 /* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
 enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FROM_TIMER = 16 };
+
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
 static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
-static int stays; /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
+static int stays;   /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
+
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
     for (call(kill, -1, SIGKILL), send_reports(); stays && call(wait4, -1, NULL, 0) > 0;) {}
-    if (stays && listens) /* a daemon that is late has not read what came before */
+    if (stays && listens) { /* a daemon that is late has not read what came before */
         call(ppoll, (&(struct pollfd){BRIDGE, POLLOUT}), 1, (&(struct timespec){ANSWER_WITHIN_S, 0}), NULL);
-    tell(EXIT, ((uint32_t[]){status, signal}), 8), signal = 0;
+    }
+    tell(EXIT, ((uint32_t[]){status, signal}), 8);
+    signal = 0;
     while (stays && call(recvfrom, BRIDGE, &signal, 1, 0) > 0) {}
-    if (listens = NOBODY, stays && signal != HARMLESS)
+    listens = NO_PEER;
+    if (stays && signal != HARMLESS) {
         fail(signal == PARTLY ? (int)status : SETUP_FAILED,
              signal == PARTLY ? "the repository clean-up after the command was partial; it ended with status"
                               : "the repository clean-up after the command did not finish; it ended with status",
              decimal(status), 0, "check the hooks and configurations of git repositories in its directories");
-    for (;;) call(exit_group, status);
+    }
+    for (;;) {
+        call(exit_group, status);
+    }
 }
+
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
  * are gone for whom the command runs, it is noticed here, whatever else is being waited for. */
 static int wait_for_news(int child, struct timespec *left) {
-    struct pollfd polled[] = {{listens ? BRIDGE : -1, POLLIN}, {signals, POLLIN}, {child, POLLIN}, {OWNER, POLLIN},
-                              {BWRAP, POLLIN}, {notifier, POLLIN}, {timer, POLLIN}};
+    struct pollfd polled[] = {{listens ? BRIDGE : -1, POLLIN},
+                              {signals, POLLIN},
+                              {child, POLLIN},
+                              {OWNER, POLLIN},
+                              {BWRAP, POLLIN},
+                              {notifier, POLLIN},
+                              {timer, POLLIN}};
     long ready = call(ppoll, polled, sizeof polled / sizeof *polled, left, NULL);
     int orphaned = polled[3].revents | polled[4].revents;
-    if ((orphaned || ready < 0) && command) leave(KILLED, SIGKILL);
-    if (orphaned) refuse(owner_ended, 0, try_again);
-    if (ready < 0) refuse("cannot wait", ready, see_check);
+    if ((orphaned || ready < 0) && command) {
+        leave(KILLED, SIGKILL);
+    }
+    if (orphaned) {
+        refuse(owner_ended, 0, try_again);
+    }
+    if (ready < 0) {
+        refuse("cannot wait", ready, see_check);
+    }
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD
            | !!(polled[5].revents & POLLIN) * FROM_NOTIFIER | !!polled[6].revents * FROM_TIMER;
 }
+
 /* Reads exactly `size` bytes from the daemon; returns 0 when it may not wait and there is nothing to read. */
 static int read_before_start(void *to, unsigned long size, int may_wait) {
     struct timespec left = {may_wait ? ANSWER_WITHIN_S : 0, 0};
     for (unsigned long done = 0; done < size;) {
         int news = wait_for_news(-1, &left);
         struct signalfd_siginfo info;
-        if (news & FROM_SIGNALS && call(read, signals, &info, sizeof info) > 0)
+        if (news & FROM_SIGNALS && call(read, signals, &info, sizeof info) > 0) {
             fail(128 + (int)info.ssi_signo, "ended before the start, by signal", decimal(info.ssi_signo), 0, try_again);
-        if (!(news & FROM_BRIDGE) && !may_wait) return 0;
-        if (!(news & FROM_BRIDGE)) refuse("the daemon did not answer in time", 0, try_again);
+        }
+        if (!(news & FROM_BRIDGE) && !may_wait) {
+            return 0;
+        }
+        if (!(news & FROM_BRIDGE)) {
+            refuse("the daemon did not answer in time", 0, try_again);
+        }
         long got = call(recvfrom, BRIDGE, (char *)to + done, size - done, MSG_DONTWAIT);
-        if (got > 0) done += (unsigned long)got;
-        else if (got != -EAGAIN) refuse("the daemon hung up before the command was started", got, try_again);
+        if (got > 0) {
+            done += (unsigned long)got;
+        } else if (got != -EAGAIN) {
+            refuse("the daemon hung up before the command was started", got, try_again);
+        }
     }
     return 1;
 }
+
 static const uint32_t *processes; /* how many the command may have; NULL: as many as its owner */
+
 static struct configuration *read_configuration(struct sock_fprog *filter, char ***arguments) {
     struct configuration head;
     const uint32_t one = sizeof(struct sock_filter);
     read_before_start(&head, sizeof head, 1);
-    if (head.magic != MAGIC || head.version != VERSION) refuse("the configuration has another version", 0, restart);
+    if (head.magic != MAGIC || head.version != VERSION) {
+        refuse("the configuration has another version", 0, restart);
+    }
     if (head.flags & ~KNOWN_FLAGS || !head.filter_length != !!(head.flags & UNFILTERED)
         || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX | QUIET | IDENTIFY))
-        || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS
-        || head.filter_length % one || head.filter_length > BPF_MAXINSNS * one
-        || head.removals >= head.arguments || head.arguments > head.arguments_length
-        || head.arguments_length > MAX_ARGUMENTS
-        || head.length != sizeof head + head.listeners * sizeof(struct listener) + head.ports * sizeof(struct ports)
-                          + head.filter_length + !!(head.flags & BOUNDED) * sizeof *processes
-                          + !!(head.flags & CONFINED) * sizeof *confinement + head.arguments_length)
+        || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS || head.filter_length % one
+        || head.filter_length > BPF_MAXINSNS * one || head.removals >= head.arguments
+        || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS
+        || head.length
+               != sizeof head + head.listeners * sizeof(struct listener) + head.ports * sizeof(struct ports)
+                      + head.filter_length + !!(head.flags & BOUNDED) * sizeof *processes
+                      + !!(head.flags & CONFINED) * sizeof *confinement + head.arguments_length) {
         refuse("the configuration is malformed", 0, restart);
+    }
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
-    if (call(brk, stop) != (long)stop) refuse("cannot hold the configuration", -ENOMEM, see_check);
+    if (call(brk, stop) != (long)stop) {
+        refuse("cannot hold the configuration", -ENOMEM, see_check);
+    }
     struct configuration *given = (void *)text;
-    *given = head, *arguments = (void *)memory, stays = !!(head.flags & STAY);
+    *given = head;
+    *arguments = (void *)memory;
+    stays = !!(head.flags & STAY);
     read_before_start(given + 1, head.length - sizeof head, 1);
     text = (char *)(given->listener + given->listeners);
     ask_about_ports((void *)text, given->ports);
     text += given->ports * sizeof(struct ports);
-    *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text}, text += head.filter_length;
-    if (head.flags & BOUNDED) processes = (void *)text, text += sizeof *processes;
-    if (head.flags & CONFINED) confinement = (void *)text, text += sizeof *confinement;
+    *filter = (struct sock_fprog){(unsigned short)(head.filter_length / one), (void *)text};
+    text += head.filter_length;
+    if (head.flags & BOUNDED) {
+        processes = (void *)text;
+        text += sizeof *processes;
+    }
+    if (head.flags & CONFINED) {
+        confinement = (void *)text;
+        text += sizeof *confinement;
+    }
     uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
-    for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1)
+    for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1) {
         (*arguments)[found++] = text;
+    }
     int too_many = confinement && confinement->roots >= found - head.removals;
-    if (text != stop || found != head.arguments || too_many) refuse("the configuration is malformed", 0, restart);
+    if (text != stop || found != head.arguments || too_many) {
+        refuse("the configuration is malformed", 0, restart);
+    }
     return given;
 }
+
 static void hand_out_sockets(const struct configuration *given) {
     int handed[MAX_LISTENERS + 1], n = 0;
     for (const struct listener *one = given->listener; n < (int)given->listeners; n++, one++) {
         long error = handed[n] = (int)call(socket, one->family, SOCK_STREAM | SOCK_CLOEXEC);
-        if (error >= 0) error = call(bind, handed[n], &one->family, one->address_length);
-        if (error >= 0) error = call(listen, handed[n], one->backlog);
+        if (error >= 0) {
+            error = call(bind, handed[n], &one->family, one->address_length);
+        }
+        if (error >= 0) {
+            error = call(listen, handed[n], one->backlog);
+        }
         const char *port = decimal(__builtin_bswap16(one->port));
-        if (error) fail(SETUP_FAILED, "cannot listen inside the sandbox on port", port, error, see_check);
+        if (error) {
+            fail(SETUP_FAILED, "cannot listen inside the sandbox on port", port, error, see_check);
+        }
     }
     handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-    if (handed[n - 1] < 0) refuse("cannot open the network namespace", handed[n - 1], see_check);
+    if (handed[n - 1] < 0) {
+        refuse("cannot open the network namespace", handed[n - 1], see_check);
+    }
     uint32_t frame[] = {DESCRIPTORS, 4, given->listeners};
-    if (send_with(BRIDGE, frame, sizeof frame, handed, n) < 0)
+    if (send_with(BRIDGE, frame, sizeof frame, handed, n) < 0) {
         refuse("cannot hand the sockets to the daemon", 0, try_again);
-    while (n) call(close, handed[--n]);
+    }
+    while (n) {
+        call(close, handed[--n]);
+    }
 }
+
 /* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */
-static _Noreturn void become_command(
-    struct sock_fprog *filter, uint32_t flags, char **arguments, char **environment, int report) {
+static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, char **arguments, char **environment,
+                                     int report) {
     long error = call(dup3, report, REPORT, O_CLOEXEC);
     listens = INIT;
-    if (error >= 0 && call(openat, AT_FDCWD, "/dev/tty", O_RDWR) == -ENXIO) error = call(setpgid, 0, 0);
-    if (error >= 0) error = call(close_range, REPORT + 1, ~0u);
-    if (error >= 0) error = lower_limit(RLIMIT_CORE, 0, ~0ull); /* whoever wants cores raises it: ulimit -c */
-    if (error >= 0 && processes) error = lower_limit(RLIMIT_NPROC, *processes, *processes);
-    if (error >= 0) error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
-    if (error >= 0) error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
-    if (error < 0) refuse("cannot prepare the command", error, see_check);
-    if ((error = confine())) refuse("cannot use Landlock", error, see_check);
-    if (filter->len) error = install(filter, flags & WATCHED);
-    if (error == -EBUSY)
+    if (error >= 0 && call(openat, AT_FDCWD, "/dev/tty", O_RDWR) == -ENXIO) {
+        error = call(setpgid, 0, 0);
+    }
+    if (error >= 0) {
+        error = call(close_range, REPORT + 1, ~0u);
+    }
+    if (error >= 0) {
+        error = lower_limit(RLIMIT_CORE, 0, ~0ull); /* a command can raise it again: ulimit -c */
+    }
+    if (error >= 0 && processes) {
+        error = lower_limit(RLIMIT_NPROC, *processes, *processes);
+    }
+    if (error >= 0) {
+        error = call(prctl, PR_SET_NO_NEW_PRIVS, 1);
+    }
+    if (error >= 0) {
+        error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
+    }
+    if (error < 0) {
+        refuse("cannot prepare the command", error, see_check);
+    }
+    if ((error = confine())) {
+        refuse("cannot use Landlock", error, see_check);
+    }
+    if (filter->len) {
+        error = install(filter, flags & WATCHED);
+    }
+    if (error == -EBUSY) {
         refuse("something else watches the system calls of this program already", 0,
                "set sandbox.reportViolations to off and sandbox.network.transparent to false, list no Unix sockets");
-    if (error < 0) refuse("cannot install the system call filter", error, see_check);
-    if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) /* init answers from now on */
+    }
+    if (error < 0) {
+        refuse("cannot install the system call filter", error, see_check);
+    }
+    if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) { /* init answers from now on */
         refuse("cannot hand over what watches the command", error, see_check);
-    char here[4096]; /* Until now mounts were made from outside, perhaps over the directory that we stand in. */
-    if (call(recvfrom, REPORT, here, 1, 0) != 1 || (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1))
+    }
+    char here[4096]; /* Mounts were made from outside until now, perhaps over the working directory. */
+    if (call(recvfrom, REPORT, here, 1, 0) != 1 || (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1)) {
         refuse("init has ended", 0, try_again);
-    if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here)))
+    }
+    if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here))) {
         refuse("cannot enter the working directory", error, try_again);
+    }
     error = search_and_exec(arguments, environment);
     fail(error == -ENOENT ? NOT_FOUND : NOT_EXECUTABLE, "cannot run", arguments[0], error,
-         error == -ENOENT ? "check the name, and that it (and its interpreter) exists inside the sandbox"
+         error == -ENOENT  ? "check the name, and that it (and its interpreter) exists inside the sandbox"
          : error == -E2BIG ? "arguments and environment are too long; a single argument may have 128 KiB"
                            : "check that it is a program, and that the policy lets it be read and executed");
 }
+
 static void forward_signals(void) {
     for (struct signalfd_siginfo info; call(read, signals, &info, sizeof info) > 0;) {
         /* Only what was sent from outside the namespace: that sender has no number in here. What the terminal sends the
          * command gets by itself. Requests to end go to all: a shell does not act on one before its child has ended. */
         int sent = info.ssi_code == SI_USER || info.ssi_code == SI_QUEUE || info.ssi_code == SI_TKILL;
-        if (info.ssi_signo == SIGTSTP || info.ssi_signo == SIGCONT) terminal_stops = !sent;
-        if (!sent || info.ssi_pid || info.ssi_signo == SIGCHLD) continue;
+        if (info.ssi_signo == SIGTSTP || info.ssi_signo == SIGCONT) {
+            terminal_stops = !sent;
+        }
+        if (!sent || info.ssi_pid || info.ssi_signo == SIGCHLD) {
+            continue;
+        }
         int to_all = ending_signals >> (info.ssi_signo - 1) & 1;
         call(kill, to_all ? -1 : command, info.ssi_signo);
-        if (to_all) call(kill, -1, SIGCONT);
+        if (to_all) {
+            call(kill, -1, SIGCONT);
+        }
     }
 }
+
 /* The child says {0, 0} with the notifier, where there is one; then nothing (its end is closed), or what failed. */
 static int hear_child(int report, uint32_t flags) {
     for (;;) {
         uint32_t said[2] = {0};
-        struct { struct cmsghdr head; int notifier; } control = {0};
-        struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1,
-                              .msg_control = &control, .msg_controllen = sizeof control};
+
+        struct {
+            struct cmsghdr head;
+            int notifier;
+        } control = {0};
+        struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said},
+                              .msg_iovlen = 1,
+                              .msg_control = &control,
+                              .msg_controllen = sizeof control};
         long got = call(recvmsg, report, &text, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (got == -EAGAIN) return 0;
+        if (got == -EAGAIN) {
+            return 0;
+        }
         int failed = got == sizeof said && said[0];
-        if (got <= 0 || failed) return tell(failed ? EXEC_FAILED : STARTED, said, failed ? sizeof said : 0), 1;
+        if (got <= 0 || failed) {
+            tell(failed ? EXEC_FAILED : STARTED, said, failed ? sizeof said : 0);
+            return 1;
+        }
         long taken = flags & UNIX ? take_over(report, command, said[1]) : control.head.cmsg_len ? control.notifier : 0;
-        if (taken == -ESRCH) continue; /* it has been killed */
-        if (taken <= 0) refuse("cannot take what watches the command", taken, see_check);
+        if (taken == -ESRCH) {
+            continue; /* it has been killed */
+        }
+        if (taken <= 0) {
+            refuse("cannot take what watches the command", taken, see_check);
+        }
         watch((int)taken, flags);
     }
 }
+
 static int hear_daemon(void) { /* returns a KILL */
     static uint8_t said[9];
     static unsigned length;
     uint32_t number[2];
     long got = call(recvfrom, BRIDGE, said + length, length ? sizeof said - length : 1, MSG_DONTWAIT);
-    if (got == -EAGAIN) return 0;
+    if (got == -EAGAIN) {
+        return 0;
+    }
     if (got <= 0) { /* the daemon is gone; the command is not */
-        listens = NOBODY, nobody_answers(), nobody_listens();
+        listens = NO_PEER;
+        end_questions();
+        drop_reports();
         return 0;
     }
     length += (unsigned)got;
-    if (*said == ANSWER && length < sizeof said) return 0;
-    length = 0, memcpy(number, said + 1, sizeof number);
-    if (*said == ANSWER && number[1] <= MAX_ERRNO) on_answer(number[0], number[1]);
-    else if (*said == AGAIN) ask_again();
-    else if (*said != GO && *said != KILL) refuse("the daemon sent something unknown", 0, restart);
+    if (*said == ANSWER && length < sizeof said) {
+        return 0;
+    }
+    length = 0;
+    memcpy(number, said + 1, sizeof number);
+    if (*said == ANSWER && number[1] <= MAX_ERRNO) {
+        on_answer(number[0], number[1]);
+    } else if (*said == AGAIN) {
+        ask_again();
+    } else if (*said != GO && *said != KILL) {
+        refuse("the daemon sent something unknown", 0, restart);
+    }
     return *said == KILL;
 }
+
 static _Noreturn void supervise(const struct configuration *given, int report) {
     struct timespec left = {given->grace_ms / 1000, given->grace_ms % 1000 * 1000000L}, *killing = NULL;
     for (;;) {
         int news = wait_for_news(report, killing), status, last_status = 0, ended = 0;
         if (news & FROM_BRIDGE && hear_daemon()) {
-            if (killing) leave(KILLED, SIGKILL); /* asked a second time: at once */
-            killing = &left, call(kill, -1, SIGTERM), call(kill, -1, SIGCONT);
+            if (killing) {
+                leave(KILLED, SIGKILL); /* asked a second time: at once */
+            }
+            killing = &left;
+            call(kill, -1, SIGTERM);
+            call(kill, -1, SIGCONT);
         }
-        if (news & FROM_SIGNALS) forward_signals();
-        for (long pid; (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0; connect_ended((int)pid, status))
-            if (pid == command && !pass_on_stop(pid, status)) ended = 1, last_status = status;
-        if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags))
-            call(close, report), report = -1;
-        if (news & FROM_NOTIFIER) on_notification();
-        if (news & FROM_TIMER) on_timer();
+        if (news & FROM_SIGNALS) {
+            forward_signals();
+        }
+        for (long pid; (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0; connect_ended((int)pid, status)) {
+            if (pid == command && !pass_on_stop(pid, status)) {
+                ended = 1;
+                last_status = status;
+            }
+        }
+        if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags)) {
+            call(close, report);
+            report = -1;
+        }
+        if (news & FROM_NOTIFIER) {
+            on_notification();
+        }
+        if (news & FROM_TIMER) {
+            on_timer();
+        }
         uint32_t number = WTERMSIG(last_status); /* 0: it was not a signal */
-        if (ended) leave(number ? 128 + number : WEXITSTATUS(last_status), number);
-        if (killing && (!news || !(left.tv_sec | left.tv_nsec))) leave(KILLED, SIGKILL);
+        if (ended) {
+            leave(number ? 128 + number : WEXITSTATUS(last_status), number);
+        }
+        if (killing && (!news || !(left.tv_sec | left.tv_nsec))) {
+            leave(KILLED, SIGKILL);
+        }
     }
 }
+
 static _Noreturn void init(char **environment) {
-    call(prctl, PR_SET_DUMPABLE, 0), call(prctl, PR_SET_PDEATHSIG, SIGKILL), call(prctl, PR_SET_NAME, "sandboxd-init");
-    if (call(getpid) != 1) refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
+    call(prctl, PR_SET_DUMPABLE, 0);
+    call(prctl, PR_SET_PDEATHSIG, SIGKILL);
+    call(prctl, PR_SET_NAME, "sandboxd-init");
+    if (call(getpid) != 1) {
+        refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
+    }
     listens = THE_DAEMON;
-    reset_signals(), unveil(environment);
+    reset_signals();
+    unveil(environment);
     uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull, early = ending_signals & blocked;
     call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
-    call(close, EXECUTABLE), call(close_range, OPTIONS, ~0u);
+    call(close, EXECUTABLE);
+    call(close_range, OPTIONS, ~0u);
     signals = (int)call(signalfd4, -1, &early, 8, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signals < 0) refuse("cannot watch signals", signals, see_check);
+    if (signals < 0) {
+        refuse("cannot watch signals", signals, see_check);
+    }
     struct __user_cap_data_struct held[2] = {0};
     long error = call(capget, (&(struct __user_cap_header_struct){_LINUX_CAPABILITY_VERSION_3, 0}), held);
-    if (error || held[0].effective | held[0].permitted | held[1].effective | held[1].permitted)
+    if (error || held[0].effective | held[0].permitted | held[1].effective | held[1].permitted) {
         refuse("the sandbox still holds capabilities", error, "bubblewrap must be given --cap-drop ALL");
+    }
     struct sock_fprog filter;
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
-    remove_variables(environment, arguments, given->removals), arguments = take_roots(arguments + given->removals);
+    remove_variables(environment, arguments, given->removals);
+    arguments = take_roots(arguments + given->removals);
     hand_out_sockets(given);
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
-    if (error) refuse("cannot make a pair of sockets", error, see_check);
-    if (!(error = call(clone, SIGCHLD))) become_command(&filter, given->flags, arguments, environment, report[1]);
-    if (error < 0) refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
-    call(close, report[1]), call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0}); /* a command may have cores */
-    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* whoever waits for it ends with us */
-        static char why[TEXT_SIZE + 1], hint[TEXT_SIZE + 1];
-        if (byte != OFF) refuse("the daemon called the command off before it was started", 0, try_again);
-        read_before_start(why, TEXT_SIZE, 1), read_before_start(hint, TEXT_SIZE, 1), refuse(why, 0, hint);
+    if (error) {
+        refuse("cannot make a pair of sockets", error, see_check);
     }
-    command = (int)error, call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
+    if (!(error = call(clone, SIGCHLD))) {
+        become_command(&filter, given->flags, arguments, environment, report[1]);
+    }
+    if (error < 0) {
+        refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
+    }
+    call(close, report[1]);
+    call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0});                 /* a command may have cores */
+    if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* the child ends with init */
+        static char why[TEXT_SIZE + 1], hint[TEXT_SIZE + 1];
+        if (byte != OFF) {
+            refuse("the daemon called the command off before it was started", 0, try_again);
+        }
+        read_before_start(why, TEXT_SIZE, 1);
+        read_before_start(hint, TEXT_SIZE, 1);
+        refuse(why, 0, hint);
+    }
+    command = (int)error;
+    call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);
 }
+
 __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
-    if (stack[0] == 2 && after("init", argument[1])) init(environment);
-    if (stack[0] == 2 && after("namespaces", argument[1])) namespaces();
-    if (stack[0] == 2 && after("probe", argument[1])) after("probe-landlock", argument[1]) ? probe_landlock() : probe();
-    if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4]))
+    if (stack[0] == 2 && after("init", argument[1])) {
+        init(environment);
+    }
+    if (stack[0] == 2 && after("namespaces", argument[1])) {
+        namespaces();
+    }
+    if (stack[0] == 2 && after("probe", argument[1])) {
+        after("probe-landlock", argument[1]) ? probe_landlock() : probe();
+    }
+    if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4])) {
         launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
+    }
     refuse("wrong arguments for apply-seccomp", 0, not_by_hand);
 }

@@ -1,20 +1,65 @@
 /* What the helper's source files share: what the daemon is told and says (docs/helper.md), and each other's ends. */
 #pragma once
 #include "kernel.h"
+
 enum { UNIX_SOCKET = 3 /* the access that is reported */ };
+
 enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
+
 /* To the daemon: frames of type, length of the payload, payload. */
-enum { TICKET = 1, DESCRIPTORS = 2, STARTED = 3, EXIT = 4, EXEC_FAILED = 5, FAILED = 6, REFUSED = 7, LOST = 8,
-       CONNECTING = 9, MAX_PAYLOAD = 1024 };
+enum {
+    TICKET = 1,
+    DESCRIPTORS = 2,
+    STARTED = 3,
+    EXIT = 4,
+    EXEC_FAILED = 5,
+    FAILED = 6,
+    REFUSED = 7,
+    LOST = 8,
+    CONNECTING = 9,
+    MAX_PAYLOAD = 1024
+};
+
 /* From the daemon: the bwrap options (one byte and a descriptor), the configuration, then control bytes; an ANSWER is
  * followed by two numbers, the question and an error number. */
-enum { OPTIONS_FOLLOW = 'A', GO = 'G', KILL = 'K', ANSWER = 'R', AGAIN = 'Q', HARMLESS = 'H', PARTLY = 'P',
-       OFF = 'O', TEXT_SIZE = 400 /* bytes of each of the two texts that follow OFF */ };
+enum {
+    OPTIONS_FOLLOW = 'A',
+    GO = 'G',
+    KILL = 'K',
+    ANSWER = 'R',
+    AGAIN = 'Q',
+    HARMLESS = 'H',
+    PARTLY = 'P',
+    OFF = 'O',
+    TEXT_SIZE = 400 /* bytes of each of the two texts that follow OFF */
+};
+
 enum { MAGIC = 0x43584253, VERSION = 3, MAX_LISTENERS = 16, MAX_ARGUMENTS = 4 << 20, MAX_PORTS = 64, MAX_ERRNO = 4095 };
-enum { WAIT = 1, UNFILTERED = 2, WATCHED = 4, INTERNET = 8, UNIX = 16, CONFINED = 32, BOUNDED = 64,
-       QUIET = 128, STAY = 256, IDENTIFY = 512, KNOWN_FLAGS = 1023 };
-struct listener { uint32_t backlog, address_length; uint16_t family, port; uint8_t rest_of_address[24]; };
-struct ports { uint16_t first, last; }; /* of the loopback, where a connect is asked about as it is elsewhere */
+
+enum {
+    WAIT = 1,
+    UNFILTERED = 2,
+    WATCHED = 4,
+    INTERNET = 8,
+    UNIX = 16,
+    CONFINED = 32,
+    BOUNDED = 64,
+    QUIET = 128,
+    STAY = 256,
+    IDENTIFY = 512,
+    KNOWN_FLAGS = 1023
+};
+
+struct listener {
+    uint32_t backlog, address_length;
+    uint16_t family, port;
+    uint8_t rest_of_address[24];
+};
+
+struct ports {
+    uint16_t first, last;
+}; /* of the loopback, where a connect is asked about as it is elsewhere */
+
 struct configuration {
     uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports,
         removals;
@@ -23,15 +68,18 @@ struct configuration {
                                   * variables to be removed, the roots of the confinement, and the arguments
                                   * (`arguments` counts all three) */
 };
+
 /* For Landlock, in its numbers: the accesses to files that it handles, the scopes, the flags with which it is put in
  * force, and the accesses granted below each root. */
-struct confinement { uint32_t handled, scoped, flags, granted, roots; };
+struct confinement {
+    uint32_t handled, scoped, flags, granted, roots;
+};
 /* landlock.c */
 extern const struct confinement *confinement; /* NULL where there is none */
 char **take_roots(char **from);               /* returns what comes after them */
 long confine(void);
-int holds_back(const char *path); /* whether nothing may be written, made or removed there */
-extern int terminal_stops;        /* the terminal has stopped the whole job */
+int holds_back(const char *path);           /* whether nothing may be written, made or removed there */
+extern int terminal_stops;                  /* the terminal has stopped the whole job */
 int pass_on_stop(long command, int status); /* whether it has stopped, and has not ended */
 _Noreturn void probe_landlock(void);
 /* namespaces.c, a third stage */
@@ -48,21 +96,28 @@ const char *refused_as_stream(int fd, const char **name, const char **hint);
 long search_and_exec(char **arguments, char **environment);
 long lower_limit(int which, uint64_t soft, uint64_t hard);
 void remove_variables(char **environment, char **patterns, unsigned count);
-enum { VEIL = 1 }; /* in front of each entry of an environment that is not for whoever has it */
+
+enum { VEIL = 1 }; /* in front of each environment entry that is for the command only */
+
 void unveil(char **environment);
 int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
 
-/* notifications.c: system calls that wait for us, and what is reported of them. */
+/* notifications.c: system calls that wait for init, and the reports on them. */
 extern int notifier, timer; /* descriptors to be waited for, or -1 */
 extern uint32_t watched;    /* the flags of the configuration */
-struct process { uint32_t pid; char name[16]; uint32_t mask; };
+
+struct process {
+    uint32_t pid;
+    char name[16];
+    uint32_t mask;
+};
 struct seccomp_notif;
 long install(const void *filter, int with_notifier); /* the descriptor of the notifier, 0, or minus an error number */
 void watch(int given, uint32_t flags);
 void on_notification(void);
 void on_timer(void);
 void send_reports(void);
-void nobody_listens(void);
+void drop_reports(void);
 void respond(uint64_t id, long result); /* minus an error number, or what the call returns */
 void let_go_on(uint64_t id);
 int still_waits(uint64_t id);
@@ -93,7 +148,7 @@ int is_foreign(int socket);       /* made in another network than this one */
 extern const char from_outside[];
 void on_answer(uint32_t question, uint32_t error);
 void ask_again(void);
-void nobody_answers(void);
+void end_questions(void);
 void connect_ended(int child, int status); /* which may have been another's */
-int drop_interrupted(void);               /* how many still wait */
+int drop_interrupted(void);                /* how many still wait */
 void ask_about_ports(const struct ports *first, unsigned count);

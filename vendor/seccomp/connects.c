@@ -3,10 +3,10 @@
  * Internet alone: a blocking TCP connect to somewhere else than the loopback is asked about, and then goes on in the
  *     caller. That is a courtesy, so that a program hears at once what becomes of it: its network has no way out.
  * Unix sockets listed: the answer is what is enforced, and a caller could change its address, or what is behind its
- *     descriptor, while we look. So no connect goes on in the caller: the address is copied, the socket duplicated, a
+ *     descriptor, meanwhile. So no connect goes on in the caller: the address is copied, the socket duplicated, a
  *     path resolved to its inode, and just these are asked about and connected, by a child since it may take long.
- * Sockets of another network: who is handed one over a listed socket (SCM_RIGHTS) could leave by it. The network of a
- *     socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). For other calls than connect(2) see sockets.c.
+ * Sockets of another network: a command that gets one over a listed socket (SCM_RIGHTS) could leave by it. The
+ *     network of a socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). For other calls see sockets.c.
  * PROMISES
  *  1. With UNIX, a Unix socket reaches what the daemon said yes to and nothing else, also when the daemon is gone.
  *  2. A caller that is interrupted leaves nothing behind that would connect later; one that comes again with a socket
@@ -23,73 +23,119 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
+
 enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262 };
+
 enum { A_CONNECT = 1, ANOTHER_CALL = 2 };
+
 enum { ASK = 1, PERFORM = 2 }; /* what is to be done; negative: the error for the caller */
+
 static struct waiting {
     uint64_t id;
     uint32_t question; /* 0: it has been answered, or was none */
     uint32_t thread, family, port, length;
-    int used, socket, target, child, is_quick; /* socket: ours to close */
-    uint8_t shown[16]; /* the Internet address that is asked about */
-    union { uint8_t bytes[128 + 2]; uint16_t family; struct sockaddr_in in; struct sockaddr_in6 in6; } to;
+    int used, socket, target, child, is_quick; /* socket: closed here */
+    uint8_t shown[16];                         /* the Internet address that is asked about */
+
+    union {
+        uint8_t bytes[128 + 2];
+        uint16_t family;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    } to;
 } waiting[MOST_WAITING];
 static const struct ports *asked_ports;
 static unsigned asked_count, last_question;
-static uint64_t connected_for_nobody; /* the cookie of a socket whose caller was interrupted */
+static uint64_t connected_in_vain; /* the cookie of a socket whose caller was interrupted */
+
 /* The child's notifier goes to init by a message. But with UNIX the filter looks at sendmsg(2) already, and there is no
  * answer yet: then init takes it, as it takes sockets. The child is dumpable for that, as it is after its exec. */
 long hand_over(int report, int notifier, uint32_t flags) {
-    struct { struct cmsghdr head; int notifier; } control = {
-        {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, notifier};
+    struct {
+        struct cmsghdr head;
+        int notifier;
+    } control = {{.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, notifier};
+
     uint32_t said[2] = {0};
-    struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said}, .msg_iovlen = 1,
-                          .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
-    if (flags & UNIX) said[1] = (uint32_t)notifier, call(prctl, PR_SET_DUMPABLE, 1);
+    struct msghdr text = {.msg_iov = &(struct iovec){said, sizeof said},
+                          .msg_iovlen = 1,
+                          .msg_control = &control,
+                          .msg_controllen = CMSG_LEN(sizeof(int))};
+    if (flags & UNIX) {
+        said[1] = (uint32_t)notifier;
+        call(prctl, PR_SET_DUMPABLE, 1);
+    }
     long sent = flags & UNIX ? call(write, report, said, sizeof said) : call(sendmsg, report, &text, MSG_NOSIGNAL);
-    if (sent != sizeof said) return sent < 0 ? sent : -EIO;
+    if (sent != sizeof said) {
+        return sent < 0 ? sent : -EIO;
+    }
     return flags & UNIX ? 0 : call(close, notifier);
 }
+
 long take_over(int report, int child, uint32_t notifier) {
     long process = call(pidfd_open, child, 0), taken = process < 0 ? process : call(pidfd_getfd, process, notifier, 0);
-    if (process >= 0) call(close, process);
-    if (taken >= 0) call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
+    if (process >= 0) {
+        call(close, process);
+    }
+    if (taken >= 0) {
+        call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
+    }
     return taken;
 }
-void ask_about_ports(const struct ports *first, unsigned count) { asked_ports = first, asked_count = count; }
+
+void ask_about_ports(const struct ports *first, unsigned count) {
+    asked_ports = first;
+    asked_count = count;
+}
+
 int option(int socket, int name) {
     int value = -1, size = sizeof value;
     return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
 }
+
 static uint64_t number_of(int socket, int name) {
     uint64_t value = 0;
     call(getsockopt, socket, SOL_SOCKET, name, &value, &(int){sizeof value});
     return value;
 }
+
 #define cookie_of(socket) number_of(socket, SO_COOKIE)
 #define network_of(socket) number_of(socket, 71 /* SO_NETNS_COOKIE */)
+
 int is_foreign(int fd) {
     static uint64_t own;
     int one;
-    if (!own && (one = (int)call(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0)
-        own = network_of(one), call(close, one);
+    if (!own && (one = (int)call(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0) {
+        own = network_of(one);
+        call(close, one);
+    }
     return own && network_of(fd) != own;
 }
+
 static int is_connected(int socket) {
     uint8_t peer[128];
     return call(getpeername, socket, peer, &(int){sizeof peer}) == 0;
 }
+
 static void forget(struct waiting *one) {
-    if (one->socket >= 0) call(close, one->socket);
-    if (one->target >= 0) call(close, one->target);
+    if (one->socket >= 0) {
+        call(close, one->socket);
+    }
+    if (one->target >= 0) {
+        call(close, one->target);
+    }
     one->used = 0;
 }
+
 static void finish(struct waiting *one, long error) {
     int gone = !still_waits(one->id);
     respond(one->id, error);
-    if (gone && !error && one->used == A_CONNECT) connected_for_nobody = cookie_of(one->socket);
+    if (gone && !error && one->used == A_CONNECT) {
+        connected_in_vain = cookie_of(one->socket);
+    }
     forget(one);
 }
+
 static void perform(struct waiting *one) {
     struct sockaddr_un inode = {.sun_family = AF_UNIX, .sun_path = "/proc/self/fd/"};
     const void *to = &one->to;
@@ -97,11 +143,13 @@ static void perform(struct waiting *one) {
     if (one->target >= 0) {
         const char *number = decimal((unsigned)one->target);
         memcpy(inode.sun_path + 14, number, length_of(number));
-        to = &inode, length = sizeof inode;
+        to = &inode;
+        length = sizeof inode;
     }
     one->question = 0;
-    if (is_connected(one->socket) && connected_for_nobody && cookie_of(one->socket) == connected_for_nobody) {
-        connected_for_nobody = 0, finish(one, 0);
+    if (is_connected(one->socket) && connected_in_vain && cookie_of(one->socket) == connected_in_vain) {
+        connected_in_vain = 0;
+        finish(one, 0);
         return;
     }
     long child = one->is_quick ? call(connect, one->socket, to, length) : call(clone, SIGCHLD);
@@ -109,22 +157,32 @@ static void perform(struct waiting *one) {
         finish(one, child);
         return;
     }
-    if (!child)
-        for (long error = call(connect, one->socket, to, length);;) call(exit_group, -error);
+    if (!child) {
+        for (long error = call(connect, one->socket, to, length);;) {
+            call(exit_group, -error);
+        }
+    }
     one->child = (int)child;
     set_timer(SOON_MS);
 }
+
 static void go_on(struct waiting *one) {
     if (one->socket >= 0) {
         perform(one);
         return;
     }
-    let_go_on(one->id), forget(one);
+    let_go_on(one->id);
+    forget(one);
 }
+
 static void without_answer(struct waiting *one) {
-    if (one->target >= 0) finish(one, -EACCES);
-    else go_on(one);
+    if (one->target >= 0) {
+        finish(one, -EACCES);
+    } else {
+        go_on(one);
+    }
 }
+
 /* Which socket it is that will be connected, whatever stands at its path by now. Inode numbers are used again, so when
  * it was made belongs to it; where the file system does not know, when it was changed. Returns its size. */
 static unsigned identify(int target, char *to) {
@@ -135,48 +193,75 @@ static unsigned identify(int target, char *to) {
     memcpy(to, numbers, sizeof numbers);
     return sizeof numbers;
 }
+
 static int ask(struct waiting *one) {
-    struct { uint32_t question, family, port, pid; char name[16], address[MAX_PAYLOAD - 32 + 1]; } frame = {
-        one->question, one->family, one->port};
+    struct {
+        uint32_t question, family, port, pid;
+        char name[16], address[MAX_PAYLOAD - 32 + 1];
+    } frame = {one->question, one->family, one->port};
+
     long length = one->family == AF_INET ? 4 : 16;
     memcpy(frame.address, one->shown, sizeof one->shown);
     if (one->target >= 0) {
-        if (watched & IDENTIFY) frame.port = identify(one->target, frame.address);
+        if (watched & IDENTIFY) {
+            frame.port = identify(one->target, frame.address);
+        }
         char *path = frame.address + frame.port;
         length = name_of(one->target, path, sizeof frame.address - frame.port);
-        if (length <= 0 || *path != '/') return 0;
+        if (length <= 0 || *path != '/') {
+            return 0;
+        }
         length += frame.port;
     }
-    if (length > MAX_PAYLOAD - 33) return 0;
+    if (length > MAX_PAYLOAD - 33) {
+        return 0;
+    }
     struct process process = process_of(one->thread);
     frame.pid = process.pid;
     memcpy(frame.name, process.name, sizeof process.name);
     return tell(CONNECTING, &frame, 32 + (unsigned)length);
 }
+
 /* Fills in whom an Internet address means. 0: it is not asked about. */
 static int is_elsewhere(struct waiting *one) {
     const uint8_t *bytes = one->to.in6.sin6_addr.s6_addr;
     unsigned zeros = 0, size = 16;
-    if (one->to.family == AF_INET && one->length >= sizeof(struct sockaddr_in)) bytes = one->to.bytes + 4, size = 4;
-    else if (one->to.family != AF_INET6 || one->length < 24) return 0;
-    while (zeros < size && !bytes[zeros]) zeros++;
-    if (zeros == 10 && bytes[10] == 0xff && bytes[11] == 0xff) { /* IPv4 written as IPv6 */
-        for (bytes += 12, size = 4, zeros = 0; zeros < size && !bytes[zeros];) zeros++;
+    if (one->to.family == AF_INET && one->length >= sizeof(struct sockaddr_in)) {
+        bytes = one->to.bytes + 4;
+        size = 4;
+    } else if (one->to.family != AF_INET6 || one->length < 24) {
+        return 0;
     }
-    one->family = size == 4 ? AF_INET : AF_INET6, one->port = __builtin_bswap16(one->to.in.sin_port);
+    while (zeros < size && !bytes[zeros]) {
+        zeros++;
+    }
+    if (zeros == 10 && bytes[10] == 0xff && bytes[11] == 0xff) { /* IPv4 written as IPv6 */
+        for (bytes += 12, size = 4, zeros = 0; zeros < size && !bytes[zeros];) {
+            zeros++;
+        }
+    }
+    one->family = size == 4 ? AF_INET : AF_INET6;
+    one->port = __builtin_bswap16(one->to.in.sin_port);
     memcpy(one->shown, bytes, size);
     int loopback = zeros == size || (size == 4 ? *bytes == 127 : zeros == 15 && bytes[15] == 1);
-    for (unsigned n = 0; loopback && n < asked_count; n++)
-        if (asked_ports[n].first <= one->port && one->port <= asked_ports[n].last) loopback = 0;
+    for (unsigned n = 0; loopback && n < asked_count; n++) {
+        if (asked_ports[n].first <= one->port && one->port <= asked_ports[n].last) {
+            loopback = 0;
+        }
+    }
     return !loopback;
 }
+
 static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one, int type) {
     char *path = (char *)one->to.bytes + 2;
     struct statx is = {0};
-    if (one->to.family != AF_UNIX || one->length <= 2 || one->length > sizeof(struct sockaddr_un)) return -EINVAL;
+    if (one->to.family != AF_UNIX || one->length <= 2 || one->length > sizeof(struct sockaddr_un)) {
+        return -EINVAL;
+    }
     path[one->length - 2] = 0;
     if (!*path) { /* an abstract name, which may not be text */
-        *path = '@', report(asked, UNIX_SOCKET, EACCES, path);
+        *path = '@';
+        report(asked, UNIX_SOCKET, EACCES, path);
         return -EACCES;
     }
     if (type != SOCK_STREAM && type != SOCK_SEQPACKET) {
@@ -184,121 +269,206 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one,
         return -EACCES;
     }
     long directory = *path == '/' ? AT_FDCWD : open_directory(one->thread, AT_FDCWD);
-    if (directory < 0 && directory != AT_FDCWD) return -EACCES;
+    if (directory < 0 && directory != AT_FDCWD) {
+        return -EACCES;
+    }
     long target = look(directory, path, 0, 0);
-    if (directory >= 0) call(close, directory);
-    if (target == -ELOOP) report(asked, UNIX_SOCKET, EACCES, path); /* a link of /proc, perhaps to one of ours */
-    if (target < 0) return target == -ELOOP ? -EACCES : target;
-    one->target = (int)target, one->family = AF_UNIX, one->port = 0;
+    if (directory >= 0) {
+        call(close, directory);
+    }
+    if (target == -ELOOP) {
+        report(asked, UNIX_SOCKET, EACCES, path); /* a link of /proc, perhaps to a descriptor of init */
+    }
+    if (target < 0) {
+        return target == -ELOOP ? -EACCES : target;
+    }
+    one->target = (int)target;
+    one->family = AF_UNIX;
+    one->port = 0;
     call(statx, target, "", AT_EMPTY_PATH, STATX_TYPE, &is);
     return (is.stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
 }
+
 const char from_outside[] = "/(a socket of another network)";
+
 long open_process(const struct seccomp_notif *asked) {
     long process = call(pidfd_open, asked->pid, 0);
     return process < 0 ? call(pidfd_open, process_of(asked->pid).pid, 0) : process; /* not the first of its threads */
 }
+
 long duplicate(const struct seccomp_notif *asked) {
     long process = open_process(asked), socket;
-    if (process < 0) return -EACCES;
+    if (process < 0) {
+        return -EACCES;
+    }
     socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
     call(close, process);
-    if (socket == -EPERM) return -EACCES;
-    if (socket < 0) return socket;
+    if (socket == -EPERM) {
+        return -EACCES;
+    }
+    if (socket < 0) {
+        return socket;
+    }
     long error = option((int)socket, SO_DOMAIN) < 0 ? -ENOTSOCK : still_waits(asked->id) ? 0 : -EINTR;
-    if (error) call(close, socket); /* EINTR: it may have been another process that was looked at */
+    if (error) {
+        call(close, socket); /* EINTR: it may have been another process that was looked at */
+    }
     return error ? error : socket;
 }
+
 static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     int enforced = watched & UNIX;
-    if (one->length > 128) return -EINVAL;
+    if (one->length > 128) {
+        return -EINVAL;
+    }
     long got = read_memory(one->thread, asked->data.args[1], &one->to, one->length);
-    if (got == -EPERM && enforced) report(asked, UNIX_SOCKET, EACCES, "/(an address that cannot be read)");
-    if (got != (long)one->length) return got == -EPERM ? -EACCES : -EFAULT;
+    if (got == -EPERM && enforced) {
+        report(asked, UNIX_SOCKET, EACCES, "/(an address that cannot be read)");
+    }
+    if (got != (long)one->length) {
+        return got == -EPERM ? -EACCES : -EFAULT;
+    }
     int elsewhere = is_elsewhere(one) && watched & INTERNET;
-    if (!enforced && !elsewhere) return PERFORM;
-    if ((one->socket = (int)duplicate(asked)) < 0) return one->socket;
+    if (!enforced && !elsewhere) {
+        return PERFORM;
+    }
+    if ((one->socket = (int)duplicate(asked)) < 0) {
+        return one->socket;
+    }
     int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
     if (enforced && domain != AF_UNIX && is_foreign(one->socket)) { /* Unix sockets belong to their paths instead */
         report(asked, UNIX_SOCKET, EACCES, from_outside);
         return -EACCES;
     }
     one->is_quick = type != SOCK_STREAM && type != SOCK_SEQPACKET;
-    if (domain == AF_UNIX) return enforced ? prepare_unix(asked, one, type) : PERFORM;
+    if (domain == AF_UNIX) {
+        return enforced ? prepare_unix(asked, one, type) : PERFORM;
+    }
     int protocol = option(one->socket, SO_PROTOCOL);
     return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
-           && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket) ? ASK : PERFORM;
+                   && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket)
+               ? ASK
+               : PERFORM;
 }
+
 static struct waiting *find_room(void) {
     struct waiting *one = waiting;
-    while (one < waiting + MOST_WAITING && one->used) one++;
+    while (one < waiting + MOST_WAITING && one->used) {
+        one++;
+    }
     return one < waiting + MOST_WAITING ? one : NULL;
 }
+
 long in_a_child(const struct seccomp_notif *asked, int socket) {
     drop_interrupted(); /* this caller may come again */
     struct waiting *one = find_room();
     long child = one ? call(clone, SIGCHLD) : -EAGAIN;
-    if (child <= 0) return child;
-    *one = (struct waiting){.id = asked->id, .thread = asked->pid, .used = ANOTHER_CALL, .socket = socket, .target = -1,
+    if (child <= 0) {
+        return child;
+    }
+    *one = (struct waiting){.id = asked->id,
+                            .thread = asked->pid,
+                            .used = ANOTHER_CALL,
+                            .socket = socket,
+                            .target = -1,
                             .child = (int)child};
     set_timer(SOON_MS);
     return child;
 }
+
 void on_connect(const struct seccomp_notif *asked) {
     struct waiting *one = find_room();
     if (!one) {
-        if (watched & UNIX) respond(asked->id, -EAGAIN);
-        else let_go_on(asked->id);
+        if (watched & UNIX) {
+            respond(asked->id, -EAGAIN);
+        } else {
+            let_go_on(asked->id);
+        }
         return;
     }
-    *one = (struct waiting){.id = asked->id, .thread = asked->pid, .length = (uint32_t)asked->data.args[2],
-                            .used = A_CONNECT, .socket = -1, .target = -1};
+    *one = (struct waiting){.id = asked->id,
+                            .thread = asked->pid,
+                            .length = (uint32_t)asked->data.args[2],
+                            .used = A_CONNECT,
+                            .socket = -1,
+                            .target = -1};
     long next = prepare(asked, one);
     if (!(watched & UNIX)) { /* it goes on in the caller */
-        if (one->socket >= 0) call(close, one->socket);
+        if (one->socket >= 0) {
+            call(close, one->socket);
+        }
         one->socket = -1;
-        if (next != ASK) next = PERFORM;
+        if (next != ASK) {
+            next = PERFORM;
+        }
     }
-    if (next < 0) finish(one, next);
-    else if (next == PERFORM) go_on(one);
-    else {
+    if (next < 0) {
+        finish(one, next);
+    } else if (next == PERFORM) {
+        go_on(one);
+    } else {
         one->question = ++last_question ? last_question : ++last_question;
         set_timer(SOON_MS);
-        if (!ask(one)) without_answer(one);
+        if (!ask(one)) {
+            without_answer(one);
+        }
     }
 }
+
 void on_answer(uint32_t question, uint32_t error) {
     for (struct waiting *one = waiting; question && one < waiting + MOST_WAITING; one++) {
-        if (!one->used || one->question != question) continue;
-        if (error) finish(one, -(long)error);
-        else go_on(one);
+        if (!one->used || one->question != question) {
+            continue;
+        }
+        if (error) {
+            finish(one, -(long)error);
+        } else {
+            go_on(one);
+        }
         return;
     }
 }
+
 void ask_again(void) {
-    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
-        if (one->used && one->question && !ask(one)) without_answer(one);
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
+        if (one->used && one->question && !ask(one)) {
+            without_answer(one);
+        }
+    }
 }
-void nobody_answers(void) {
-    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
-        if (one->used && one->question) without_answer(one);
+
+void end_questions(void) {
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
+        if (one->used && one->question) {
+            without_answer(one);
+        }
+    }
 }
+
 void connect_ended(int child, int status) {
-    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++)
-        if (one->used && one->child == child && !WIFSTOPPED(status))
+    for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
+        if (one->used && one->child == child && !WIFSTOPPED(status)) {
             finish(one, WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR);
+        }
+    }
 }
+
 int drop_interrupted(void) {
     int left = 0;
     for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
-        if (!one->used) continue;
+        if (!one->used) {
+            continue;
+        }
         if (still_waits(one->id)) {
             left++;
             continue;
         }
         if (one->child) {
-            call(kill, one->child, SIGKILL), call(wait4, one->child, NULL, 0, NULL);
-            if (one->used == A_CONNECT && is_connected(one->socket)) connected_for_nobody = cookie_of(one->socket);
+            call(kill, one->child, SIGKILL);
+            call(wait4, one->child, NULL, 0, NULL);
+            if (one->used == A_CONNECT && is_connected(one->socket)) {
+                connected_in_vain = cookie_of(one->socket);
+            }
         }
         forget(one);
     }

@@ -1,21 +1,37 @@
 /* One system call. An interrupted one is made once more: there are no signal handlers, so the process has been stopped
  * and continued. The sixth argument is always zero. */
 #include "kernel.h"
-long short_system_call(long number, long a, long b, long c) { return system_call(number, a, b, c, 0, 0); }
+
+long short_system_call(long number, long a, long b, long c) {
+    return system_call(number, a, b, c, 0, 0);
+}
 #if defined __x86_64__
 long system_call(long number, long a, long b, long c, long d, long e) {
-    register long rax, r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = 0;
-    do __asm__ volatile("syscall" : "=a"(rax) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                                  : "rcx", "r11", "memory"); while (rax == -EINTR);
+    register long rax;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = 0;
+    do {
+        __asm__ volatile("syscall"
+                         : "=a"(rax)
+                         : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                         : "rcx", "r11", "memory");
+    } while (rax == -EINTR);
     return rax;
 }
 #elif defined __aarch64__
 long system_call(long number, long a, long b, long c, long d, long e) {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0"), x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d, x4 __asm__("x4") = e, x5 __asm__("x5") = 0;
-    do { x0 = a; __asm__ volatile("svc 0" : "+r"(x0)
-                              : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory"); }
-    while (x0 == -EINTR);
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0");
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = 0;
+    do {
+        x0 = a;
+        __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    } while (x0 == -EINTR);
     return x0;
 }
 #endif

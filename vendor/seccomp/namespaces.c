@@ -8,10 +8,10 @@
  * PROMISES
  *  1. The answer is {stage, error number} and, when all went well (0, 0), the sockets in the order of their steps. It
  *     comes from the fork alone; a fork that dies closes its end without a word. A fork that hangs is ended by a timer,
- *     one that waits for the rest of its program (MORE) by the end of whoever would send it.
+ *     one that waits for the rest of its program (MORE) by the end of its sender.
  *  2. Nothing of a request outlives its fork but the sockets that were handed out and the state of the kernel.
- *  3. What belongs to the daemon's own user namespace (the host's network) is refused: the kernel lets nobody enter the
- *     user namespace that one is in.
+ *  3. What belongs to the daemon's own user namespace (the host's network) is refused: the kernel refuses entry to
+ *     the caller's own user namespace.
  *  4. A mount lands on the place that its path names, or nowhere: no symbolic link on the way to it is followed.
  *  5. It ends when the daemon closes the socket, or ends in whatever way; signals do not end it before.
  * Trusted: the daemon and the kernel. Nothing here reads what a sandboxed process has written. */
@@ -28,201 +28,356 @@
 #include <string.h>
 #include <sys/time.h>
 #include "bridge.h"
+
 enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
+
 /* Where it failed: before the program, or in which of its steps. */
-enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS,
-       FIRST_STEP = 16 };
+enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS, FIRST_STEP = 16 };
+
 enum { NETLINK = 1, OPEN = 2, MOUNT = 3, MORE = 4 };
+
 enum { BIND, LISTEN, CONNECT };
-struct step { uint32_t kind, length; /* of what follows the head; a multiple of 4 */ };
-struct netlink_step { uint32_t protocol, acknowledgements; uint8_t messages[]; };
+
+struct step {
+    uint32_t kind, length; /* of what follows the head; a multiple of 4 */
+};
+
+struct netlink_step {
+    uint32_t protocol, acknowledgements;
+    uint8_t messages[];
+};
+
 struct open_step {
     uint32_t family, type, protocol, then, backlog, address_length;
     uint8_t address[28];
-    struct { uint32_t level, name, value; } option[]; /* set before anything else */
+
+    struct {
+        uint32_t level, name, value;
+    } option[]; /* set before anything else */
 };
+
 /* What is mounted on the path: itself; itself, read-only; the same, unless it is missing; the symbolic link that stands
  * there; what is mounted at another path. */
 enum { SAME, READ_ONLY, READ_ONLY_IF_THERE, LINK, COPY };
-struct mount_step { uint32_t how, other; /* where the other path begins */ char path[]; /* both end in a zero byte */ };
+
+struct mount_step {
+    uint32_t how, other; /* where the other path begins */
+    char path[];         /* both end in a zero byte */
+};
+
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
 static int answers, sockets[MAX_SOCKETS];
 static unsigned opened;
+
 /* What a sandbox may have of what its user has: half of it, or one command could take all (inotify(7)). The kernel
  * counts in each user namespace (user_namespaces(7)), and looks the files up in that of the caller. */
-static struct { const char *path; char half[12]; } shares[] = {
-    {"/proc/sys/user/max_inotify_instances", ""}, {"/proc/sys/user/max_inotify_watches", ""}};
+static struct {
+    const char *path;
+    char half[12];
+} shares[] = {{"/proc/sys/user/max_inotify_instances", ""}, {"/proc/sys/user/max_inotify_watches", ""}};
+
 static void share(int take) { /* where there is no such limit, or it cannot be set, nothing is changed */
     for (unsigned n = 0; n < sizeof shares / sizeof *shares; n++) {
         char text[12] = "", *at = text;
         unsigned limit = 0, length = length_of(shares[n].half);
         int how = (take ? O_RDONLY : O_WRONLY) | O_CLOEXEC;
         long fd = take || length ? call(openat, AT_FDCWD, shares[n].path, how) : -1;
-        if (fd >= 0 && !take) call(write, fd, shares[n].half, length);
+        if (fd >= 0 && !take) {
+            call(write, fd, shares[n].half, length);
+        }
         if (fd >= 0 && take && call(read, fd, text, sizeof text - 1) > 0) {
-            while (*at >= '0' && *at <= '9') limit = limit * 10 + (unsigned)(*at++ - '0');
+            while (*at >= '0' && *at <= '9') {
+                limit = limit * 10 + (unsigned)(*at++ - '0');
+            }
             const char *half = decimal(limit / 2);
             memcpy(shares[n].half, half, length_of(half) + 1);
         }
-        if (fd >= 0) call(close, fd);
+        if (fd >= 0) {
+            call(close, fd);
+        }
     }
 }
+
 long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count) {
-    struct { struct cmsghdr head; int sent[MAX_SOCKETS]; } control = {
+    struct {
+        struct cmsghdr head;
+        int sent[MAX_SOCKETS];
+    } control = {
         .head = {.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    for (unsigned n = 0; n < count; n++) control.sent[n] = descriptor[n];
+
+    for (unsigned n = 0; n < count; n++) {
+        control.sent[n] = descriptor[n];
+    }
     struct msghdr text = {.msg_iov = &(struct iovec){(void *)message, length}, .msg_iovlen = 1};
-    if (count) text.msg_control = &control, text.msg_controllen = (unsigned)control.head.cmsg_len;
+    if (count) {
+        text.msg_control = &control;
+        text.msg_controllen = (unsigned)control.head.cmsg_len;
+    }
     return call(sendmsg, to, &text, MSG_NOSIGNAL);
 }
+
 static void say(uint32_t stage, long error) {
     uint32_t said[] = {stage, (uint32_t)-error};
-    if (stage != COMPLETE)
-        while (opened) call(close, sockets[--opened]); /* whoever hears of the failure finds their ports free */
+    if (stage != COMPLETE) {
+        while (opened) {
+            call(close, sockets[--opened]); /* their ports are free before the failure is reported */
+        }
+    }
     send_with(answers, said, sizeof said, sockets, opened);
 }
+
 static _Noreturn void answer(uint32_t stage, long error) {
     say(stage, error);
-    for (;;) call(exit_group, 0);
+    for (;;) {
+        call(exit_group, 0);
+    }
 }
+
 static void end_within(long seconds) { /* 0: take as long as you like */
     call(setitimer, ITIMER_REAL, (&(struct itimerval){.it_value = {seconds, 0}}), NULL);
 }
+
 /* A program with its descriptors, those that did not come -1. Returns its length; 0 or less is the end. */
-struct came { struct cmsghdr head; int descriptor[3]; };
+struct came {
+    struct cmsghdr head;
+    int descriptor[3];
+};
+
 static long receive(int from, struct came *came, int *cut) {
-    struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program}, .msg_iovlen = 1,
-                          .msg_control = came, .msg_controllen = sizeof *came};
+    struct msghdr text = {.msg_iov = &(struct iovec){program, sizeof program},
+                          .msg_iovlen = 1,
+                          .msg_control = came,
+                          .msg_controllen = sizeof *came};
     came->head.cmsg_len = 0;
     long got = call(recvmsg, from, &text, MSG_CMSG_CLOEXEC);
-    for (unsigned n = 0; n < 3; n++)
-        if (came->head.cmsg_len < CMSG_LEN((n + 1) * sizeof(int))) came->descriptor[n] = -1;
+    for (unsigned n = 0; n < 3; n++) {
+        if (came->head.cmsg_len < CMSG_LEN((n + 1) * sizeof(int))) {
+            came->descriptor[n] = -1;
+        }
+    }
     *cut = text.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
     return got;
 }
+
 /* Sends the messages as one, and reads until each has been acknowledged or one was refused. */
 static long converse(const struct netlink_step *step, unsigned length) {
     long fd = call(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, step->protocol), error;
-    if (fd < 0) return fd;
-    if ((error = call(sendto, fd, step->messages, length - sizeof *step, 0)) < 0) return error;
+    if (fd < 0) {
+        return fd;
+    }
+    if ((error = call(sendto, fd, step->messages, length - sizeof *step, 0)) < 0) {
+        return error;
+    }
     for (uint32_t missing = step->acknowledgements; missing;) {
         long got = call(recvfrom, fd, replies, sizeof replies, 0);
-        if (got <= 0) return got ? got : -EPROTO;
+        if (got <= 0) {
+            return got ? got : -EPROTO;
+        }
         for (struct nlmsghdr *one = (void *)replies; NLMSG_OK(one, got) && missing; one = NLMSG_NEXT(one, got)) {
-            if (one->nlmsg_type != NLMSG_ERROR) continue;
-            if ((error = ((struct nlmsgerr *)NLMSG_DATA(one))->error)) return error;
+            if (one->nlmsg_type != NLMSG_ERROR) {
+                continue;
+            }
+            if ((error = ((struct nlmsgerr *)NLMSG_DATA(one))->error)) {
+                return error;
+            }
             missing--;
         }
     }
     return call(close, fd);
 }
+
 static long open_socket(const struct open_step *step, unsigned length) {
     long fd = call(socket, step->family, step->type | SOCK_CLOEXEC | SOCK_NONBLOCK, step->protocol), error = 0;
-    if (fd < 0) return fd;
+    if (fd < 0) {
+        return fd;
+    }
     sockets[opened++] = (int)fd;
-    for (unsigned n = 0; n < (length - sizeof *step) / sizeof *step->option && !error; n++)
+    for (unsigned n = 0; n < (length - sizeof *step) / sizeof *step->option && !error; n++) {
         error = call(setsockopt, fd, step->option[n].level, step->option[n].name, &step->option[n].value, 4);
-    if (!error && step->then == CONNECT) error = call(connect, fd, step->address, step->address_length);
-    else if (!error) error = call(bind, fd, step->address, step->address_length);
-    if (!error && step->then == LISTEN) error = call(listen, fd, step->backlog);
-    return error == -EINPROGRESS ? 0 : error; /* whoever gets it sees how that ends */
+    }
+    if (!error && step->then == CONNECT) {
+        error = call(connect, fd, step->address, step->address_length);
+    } else if (!error) {
+        error = call(bind, fd, step->address, step->address_length);
+    }
+    if (!error && step->then == LISTEN) {
+        error = call(listen, fd, step->backlog);
+    }
+    return error == -EINPROGRESS ? 0 : error; /* the receiver sees how that ends */
 }
+
 long open_path(const char *path, long flags) {
     struct open_how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = RESOLVE_NO_SYMLINKS};
     return call(openat2, AT_FDCWD, path, &how, sizeof how);
 }
+
 /* A symbolic link has no descriptor that could be mounted on, so its directory is opened, and its name not followed. */
 static long mount_link(char *path) {
     char *name = path + length_of(path);
-    while (name > path && name[-1] != '/') name--;
-    if (name <= path) return -EINVAL;
+    while (name > path && name[-1] != '/') {
+        name--;
+    }
+    if (name <= path) {
+        return -EINVAL;
+    }
     name[-1] = 0;
     long parent = open_path(name - 1 > path ? path : "/", O_DIRECTORY), tree = parent;
-    if (tree >= 0) tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    if (tree >= 0) {
+        tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    }
     return tree < 0 ? tree : call(move_mount, tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
 }
+
 static long mount_one(const struct mount_step *step, unsigned length) {
     char *path = (char *)step->path, *end = path + length - sizeof *step;
-    if (end[-1] || step->other >= end - path) return -EINVAL;
-    if (step->how == LINK) return mount_link(path);
+    if (end[-1] || step->other >= end - path) {
+        return -EINVAL;
+    }
+    if (step->how == LINK) {
+        return mount_link(path);
+    }
     long target = open_path(path, 0), source = target, tree, error = 0;
-    if (step->how == READ_ONLY_IF_THERE && target == -ENOENT) return 0;
-    if (target >= 0 && step->how == COPY) source = open_path(path + step->other, 0);
-    if (target < 0 || source < 0) return target < 0 ? target : source;
+    if (step->how == READ_ONLY_IF_THERE && target == -ENOENT) {
+        return 0;
+    }
+    if (target >= 0 && step->how == COPY) {
+        source = open_path(path + step->other, 0);
+    }
+    if (target < 0 || source < 0) {
+        return target < 0 ? target : source;
+    }
     tree = call(open_tree, source, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
-    if (tree < 0) return tree;
-    if (step->how == READ_ONLY || step->how == READ_ONLY_IF_THERE)
+    if (tree < 0) {
+        return tree;
+    }
+    if (step->how == READ_ONLY || step->how == READ_ONLY_IF_THERE) {
         error = call(mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE,
                      &(struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY}, sizeof(struct mount_attr));
-    if (!error) error = call(move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
-    call(close, tree), call(close, target);
-    if (source != target) call(close, source);
+    }
+    if (!error) {
+        error = call(move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    }
+    call(close, tree);
+    call(close, target);
+    if (source != target) {
+        call(close, source);
+    }
     return error;
 }
+
 static void enter_mounts(int mounts) {
     long error = mounts < 0 ? 0 : call(setns, mounts, CLONE_NEWNS);
-    if (error) answer(ENTERING_MOUNTS, error);
+    if (error) {
+        answer(ENTERING_MOUNTS, error);
+    }
 }
+
 /* The fork. `length` is that of the program. */
 static _Noreturn void perform(int network, int mounts, long length) {
     end_within(WITHIN_S);
-    call(close, REQUESTS); /* where nobody listens once the process that forked is gone */
+    call(close, REQUESTS); /* unread once the process that forked is gone */
     long owner = call(ioctl, network, NS_GET_USERNS), error;
-    if (owner < 0) answer(NO_OWNER, owner);
-    if ((error = call(setns, owner, CLONE_NEWUSER))) answer(ENTERING_USER, error);
+    if (owner < 0) {
+        answer(NO_OWNER, owner);
+    }
+    if ((error = call(setns, owner, CLONE_NEWUSER))) {
+        answer(ENTERING_USER, error);
+    }
     share(0);
-    if ((error = call(setns, network, CLONE_NEWNET))) answer(ENTERING_NETWORK, error);
+    if ((error = call(setns, network, CLONE_NEWNET))) {
+        answer(ENTERING_NETWORK, error);
+    }
     enter_mounts(mounts);
     uint8_t *at = (uint8_t *)program, *end = at + length;
     for (uint32_t number = FIRST_STEP; at < end; number++) {
         const struct step *step = (const void *)at;
         const void *body = step + 1;
         unsigned long left = (unsigned long)(end - at);
-        if (left < sizeof *step || step->length > left - sizeof *step || step->length % 4) answer(MALFORMED, 0);
-        if (step->kind == NETLINK && step->length >= sizeof(struct netlink_step)) error = converse(body, step->length);
-        else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS &&
-                 ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address)
+        if (left < sizeof *step || step->length > left - sizeof *step || step->length % 4) {
+            answer(MALFORMED, 0);
+        }
+        if (step->kind == NETLINK && step->length >= sizeof(struct netlink_step)) {
+            error = converse(body, step->length);
+        } else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS
+                   && ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address) {
             error = open_socket(body, step->length);
-        else if (step->kind == MOUNT && mounts >= 0 && step->length > sizeof(struct mount_step))
+        } else if (step->kind == MOUNT && mounts >= 0 && step->length > sizeof(struct mount_step)) {
             error = mount_one(body, step->length);
-        else if (step->kind == MORE && !step->length && left == sizeof *step && mounts < 0) {
+        } else if (step->kind == MORE && !step->length && left == sizeof *step && mounts < 0) {
             struct came came;
             int cut;
-            say(COMPLETE, 0), end_within(0);
-            while (opened) call(close, sockets[--opened]);
-            if ((length = receive(answers, &came, &cut)) <= 0) for (;;) call(exit_group, 0);
+            say(COMPLETE, 0);
+            end_within(0);
+            while (opened) {
+                call(close, sockets[--opened]);
+            }
+            if ((length = receive(answers, &came, &cut)) <= 0) {
+                for (;;) {
+                    call(exit_group, 0);
+                }
+            }
             end_within(WITHIN_S);
-            if (cut) answer(MALFORMED, 0);
+            if (cut) {
+                answer(MALFORMED, 0);
+            }
             enter_mounts(mounts = came.descriptor[0]);
-            at = (uint8_t *)program, end = at + length, number = FIRST_STEP - 1;
+            at = (uint8_t *)program;
+            end = at + length;
+            number = FIRST_STEP - 1;
             continue;
-        } else answer(MALFORMED, 0);
-        if (error) answer(number, error);
+        } else {
+            answer(MALFORMED, 0);
+        }
+        if (error) {
+            answer(number, error);
+        }
         at += sizeof *step + step->length;
     }
     answer(COMPLETE, 0);
 }
+
 _Noreturn void namespaces(void) {
-    call(prctl, PR_SET_NAME, "sandboxd-netns"), call(prctl, PR_SET_DUMPABLE, 0), share(1);
-    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8), dispose(SIGALRM, SIG_DFL);
+    call(prctl, PR_SET_NAME, "sandboxd-netns");
+    call(prctl, PR_SET_DUMPABLE, 0);
+    share(1);
+    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
+    dispose(SIGALRM, SIG_DFL);
     dispose(SIGCHLD, SIG_IGN); /* the kernel reaps */
-    dispose(SIGINT, SIG_IGN), dispose(SIGQUIT, SIG_IGN), dispose(SIGTERM, SIG_IGN), dispose(SIGHUP, SIG_IGN);
+    dispose(SIGINT, SIG_IGN);
+    dispose(SIGQUIT, SIG_IGN);
+    dispose(SIGTERM, SIG_IGN);
+    dispose(SIGHUP, SIG_IGN);
     call(close_range, 3, ~0u);
     for (;;) {
         struct came came; /* network, answers, mounts */
         int cut, *descriptor = came.descriptor;
         long got = receive(REQUESTS, &came, &cut);
-        if (got <= 0) for (;;) call(exit_group, 0);
-        if (descriptor[1] < 0) continue;
+        if (got <= 0) {
+            for (;;) {
+                call(exit_group, 0);
+            }
+        }
+        if (descriptor[1] < 0) {
+            continue;
+        }
         long child = call(clone, SIGCHLD);
-        if (child <= 0) answers = descriptor[1];
-        if (!child && cut) answer(MALFORMED, 0);
-        if (!child) perform(descriptor[0], descriptor[2], got);
+        if (child <= 0) {
+            answers = descriptor[1];
+        }
+        if (!child && cut) {
+            answer(MALFORMED, 0);
+        }
+        if (!child) {
+            perform(descriptor[0], descriptor[2], got);
+        }
         if (child < 0) {
             uint32_t said[] = {CANNOT_FORK, (uint32_t)-child};
             call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        for (unsigned n = 0; n < 3; n++)
-            if (descriptor[n] >= 0) call(close, descriptor[n]);
+        for (unsigned n = 0; n < 3; n++) {
+            if (descriptor[n] >= 0) {
+                call(close, descriptor[n]);
+            }
+        }
     }
 }

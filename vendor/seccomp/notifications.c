@@ -32,128 +32,209 @@
 #define SYS_removexattrat 466
 #define SYS_file_setattr 469
 #define WAKE_UP_AT_ONCE _IOW('!', 4, uint64_t) /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, Linux 6.6: both run on one processor */
+
 enum { TMPFS = 0x01021994, KEPT = 64, SOON_MS = 20, BURST = 256, PER_TICK = 10, MOST_UNREAD = 96 << 10, PATH = 4096 };
+
 enum { TEMPORARY = 020000000 /* __O_TMPFILE */, READ = 1, WRITE = 2, CUT = 1 };
+
 int notifier = -1, timer = -1;
 uint32_t watched;
 static int proc_is_ours; /* otherwise the numbers in it are those of another namespace */
+
 /* ---- Talking to the kernel -------------------------------------------------------------------------------------- */
 long install(const void *filter, int with_notifier) {
     return call(seccomp, SECCOMP_SET_MODE_FILTER, with_notifier ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, filter);
 }
+
 void watch(int given, uint32_t flags) {
-    notifier = given, watched = flags;
+    notifier = given;
+    watched = flags;
     timer = (int)call(timerfd_create, 1 /* CLOCK_MONOTONIC */, TFD_CLOEXEC | TFD_NONBLOCK);
     call(ioctl, notifier, WAKE_UP_AT_ONCE, 1);
     char self[4] = {0};
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
+
 void respond(uint64_t id, long result) {
     struct seccomp_notif_resp response = {.id = id, .error = result < 0 ? (int)result : 0};
-    if (result > 0) response.val = result;
+    if (result > 0) {
+        response.val = result;
+    }
     call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
+
 void let_go_on(uint64_t id) {
     struct seccomp_notif_resp response = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_SEND, &response); /* a caller that was interrupted is gone */
 }
-int still_waits(uint64_t id) { return call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0; }
+
+int still_waits(uint64_t id) {
+    return call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
+}
+
 void set_timer(unsigned ms) {
     static unsigned set;
-    if (ms && set && set <= ms) return;
+    if (ms && set && set <= ms) {
+        return;
+    }
     set = ms;
     struct itimerspec when = {.it_value = {0, ms * 1000000L}};
-    if (ms) call(timerfd_settime, timer, 0, &when, NULL);
+    if (ms) {
+        call(timerfd_settime, timer, 0, &when, NULL);
+    }
 }
-_Noreturn void probe(void) { /* whether this machine gives us a notifier: the status is 0 or an error number */
+
+_Noreturn void probe(void) { /* tries to get a notifier: the status is 0 or an error number */
     struct sock_filter allow = {6 /* BPF_RET | BPF_K */, 0, 0, SECCOMP_RET_ALLOW};
     call(prctl, PR_SET_NO_NEW_PRIVS, 1);
     long error = install(&(struct sock_fprog){1, &allow}, 1);
-    for (;;) call(exit_group, error < 0 ? -error : 0);
+    for (;;) {
+        call(exit_group, error < 0 ? -error : 0);
+    }
 }
+
 /* ---- Looking at the caller -------------------------------------------------------------------------------------- */
 static char *put(char *to, const char *text) {
-    while ((*to = *text++)) to++;
+    while ((*to = *text++)) {
+        to++;
+    }
     return to;
 }
+
 long open_in_proc(uint32_t thread, const char *name, int number, int flags) {
     char path[64], *end;
-    if (!proc_is_ours) return -ENOSYS;
+    if (!proc_is_ours) {
+        return -ENOSYS;
+    }
     end = put(put(put(path, "/proc/"), decimal(thread)), name);
-    if (number >= 0) put(end, decimal((unsigned)number));
+    if (number >= 0) {
+        put(end, decimal((unsigned)number));
+    }
     return call(openat, AT_FDCWD, path, flags | O_CLOEXEC);
 }
+
 long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size) {
     unsigned long first = 4096 - from % 4096; /* what lies on the next page may be missing */
-    if (first > size) first = size;
+    if (first > size) {
+        first = size;
+    }
     struct iovec here = {to, size}, there[] = {{(void *)from, first}, {(void *)(from + first), size - first}};
     return call(process_vm_readv, thread, &here, 1, there, 2);
 }
+
 static int read_path(uint32_t thread, uint64_t from, char *to) {
     long got = read_memory(thread, from, to, PATH);
-    for (long n = 0; n < got; n++)
-        if (!to[n]) return n > 0;
+    for (long n = 0; n < got; n++) {
+        if (!to[n]) {
+            return n > 0;
+        }
+    }
     return 0;
 }
+
 long open_directory(uint32_t thread, int fd) {
-    if (fd == AT_FDCWD) return open_in_proc(thread, "/cwd", -1, O_PATH);
+    if (fd == AT_FDCWD) {
+        return open_in_proc(thread, "/cwd", -1, O_PATH);
+    }
     return fd < 0 ? -EBADF : open_in_proc(thread, "/fd/", fd, O_PATH);
 }
+
 struct process process_of(uint32_t thread) {
     struct process process = {thread, ""};
     char text[256], *at = text;
     long fd = open_in_proc(thread, "/status", -1, O_RDONLY), got = fd < 0 ? 0 : call(read, fd, text, sizeof text - 1);
-    call(close, fd), text[got > 0 ? got : 0] = 0;
-    for (unsigned n = 0; after("Name:\t", text) && n < sizeof process.name - 1 && text[6 + n] != '\n'; n++)
+    call(close, fd);
+    text[got > 0 ? got : 0] = 0;
+    for (unsigned n = 0; after("Name:\t", text) && n < sizeof process.name - 1 && text[6 + n] != '\n'; n++) {
         process.name[n] = text[6 + n];
-    for (; *at && !after("\nTgid:\t", at); at++)
-        for (const char *p = after("\nUmask:\t", at); p && *p >= '0'; p++) process.mask = process.mask * 8 + *p - '0';
-    if (*at)
-        for (at += 7, process.pid = 0; *at >= '0' && *at <= '9'; at++)
+    }
+    for (; *at && !after("\nTgid:\t", at); at++) {
+        for (const char *p = after("\nUmask:\t", at); p && *p >= '0'; p++) {
+            process.mask = process.mask * 8 + *p - '0';
+        }
+    }
+    if (*at) {
+        for (at += 7, process.pid = 0; *at >= '0' && *at <= '9'; at++) {
             process.pid = process.pid * 10 + (uint32_t)(*at - '0');
+        }
+    }
     return process;
 }
+
 /* ---- What is kept for the daemon -------------------------------------------------------------------------------- */
 static struct kept {
     uint32_t length, thread;
-    struct { uint32_t access, call, error, pid, count, flags; char name[16], path[MAX_PAYLOAD - 40]; } frame;
+
+    struct {
+        uint32_t access, call, error, pid, count, flags;
+        char name[16], path[MAX_PAYLOAD - 40];
+    } frame;
 } kept[KEPT];
+
 static uint32_t reports, lost, tokens = BURST;
 static int unheard; /* the daemon is gone */
+
 void send_reports(void) {
     int unread = 0; /* by the daemon: what room is left beyond is for questions, and for the end of the command */
     for (struct kept *one = kept; one < kept + reports; one++) {
         call(ioctl, BRIDGE, SIOCOUTQ, &unread);
-        if (!tokens || unread > MOST_UNREAD || !tell(REFUSED, &one->frame, one->length)) lost += one->frame.count;
-        else tokens--;
+        if (!tokens || unread > MOST_UNREAD || !tell(REFUSED, &one->frame, one->length)) {
+            lost += one->frame.count;
+        } else {
+            tokens--;
+        }
     }
     reports = 0;
-    if (lost && unread <= MOST_UNREAD && tell(LOST, &lost, sizeof lost)) lost = 0;
+    if (lost && unread <= MOST_UNREAD && tell(LOST, &lost, sizeof lost)) {
+        lost = 0;
+    }
 }
-void nobody_listens(void) { unheard = 1, reports = lost = 0, tokens = BURST; }
+
+void drop_reports(void) {
+    unheard = 1;
+    reports = lost = 0;
+    tokens = BURST;
+}
+
 void report(const struct seccomp_notif *call, uint32_t access, long error, const char *path) {
     char shown[sizeof kept->frame.path + 1];
     unsigned length = length_of(path), cut = length >= sizeof shown;
-    if (unheard || !length) return;
-    if (!still_waits(call->id)) return; /* interrupted: it comes again, or its number is somebody else's by now */
-    if (cut) length = sizeof shown - 1;
-    memcpy(shown, path, length), shown[length] = 0;
+    if (unheard || !length) {
+        return;
+    }
+    if (!still_waits(call->id)) {
+        return; /* interrupted: it comes again, or its number belongs to another call by now */
+    }
+    if (cut) {
+        length = sizeof shown - 1;
+    }
+    memcpy(shown, path, length);
+    shown[length] = 0;
     set_timer(SOON_MS);
-    for (struct kept *one = kept; one < kept + reports; one++)
+    for (struct kept *one = kept; one < kept + reports; one++) {
         if (one->frame.access == access && one->length == 40 + length && after(shown, one->frame.path)
             && (one->thread == call->pid || one->frame.call == (uint32_t)call->data.nr)) {
             one->frame.count++;
             return;
         }
-    if (reports == KEPT) send_reports();
+    }
+    if (reports == KEPT) {
+        send_reports();
+    }
     struct kept *one = kept + reports++;
     struct process process = process_of(call->pid);
-    one->length = 40 + length, one->thread = call->pid;
-    one->frame.access = access, one->frame.call = (uint32_t)call->data.nr, one->frame.error = (uint32_t)error;
-    one->frame.pid = process.pid, one->frame.count = 1, one->frame.flags = cut ? CUT : 0;
+    one->length = 40 + length;
+    one->thread = call->pid;
+    one->frame.access = access;
+    one->frame.call = (uint32_t)call->data.nr;
+    one->frame.error = (uint32_t)error;
+    one->frame.pid = process.pid;
+    one->frame.count = 1;
+    one->frame.flags = cut ? CUT : 0;
     memcpy(one->frame.name, process.name, sizeof process.name);
     memcpy(one->frame.path, shown, length < sizeof one->frame.path ? length + 1 : length);
 }
+
 void on_timer(void) {
     uint64_t times;
     call(read, timer, &times, sizeof times);
@@ -161,14 +242,19 @@ void on_timer(void) {
     send_reports();
     tokens = tokens + PER_TICK > BURST ? BURST : tokens + PER_TICK;
     int waiting = drop_interrupted();
-    if (lost || tokens < BURST) set_timer(SOON_MS);
-    else if (waiting) set_timer(100);
+    if (lost || tokens < BURST) {
+        set_timer(SOON_MS);
+    } else if (waiting) {
+        set_timer(100);
+    }
 }
+
 /* ---- What the kernel will say ----------------------------------------------------------------------------------- */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve) {
     struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_NO_MAGICLINKS | resolve};
     return call(openat2, directory, path, &how, sizeof how);
 }
+
 long name_of(long fd, char *to, unsigned long size) {
     char link[32];
     put(put(link, "/proc/self/fd/"), decimal((unsigned)fd));
@@ -176,38 +262,58 @@ long name_of(long fd, char *to, unsigned long size) {
     to[length > 0 ? length : 0] = 0;
     return length;
 }
+
 enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
+
 /* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: outside it is
  * absent; how deep such names lie in each other. */
 enum { EITHER = 1, DONE = -1, DEEPEST = 8 };
+
 static uint64_t resolve; /* what the caller said to openat2 */
 static char path[2][PATH], found[PATH + PATH + 2];
-/* A place. `cover`: one of the empty directories, or the file that nobody may read, which stand for what is denied.
+
+/* A place. `cover`: one of the empty directories, or the unreadable file, which stand for what is denied.
  * `keeps_absent`: what sandboxd has mounted where a name has to stay absent, or on the way to one: sticky, as nothing
  * else that one user alone may write. A file is empty, a directory has to be, but for others of its kind. */
-struct place { uint32_t mode; uint64_t mount; int exists, is_root, read_only, cover, keeps_absent; };
+struct place {
+    uint32_t mode;
+    uint64_t mount;
+    int exists, is_root, read_only, cover, keeps_absent;
+};
+
 static struct place place_of(long fd, int closely) {
     struct statfs in;
     struct statx is = {0};
     struct place place = {.exists = 1};
-    if (call(fstatfs, fd, &in)) return place;
+    if (call(fstatfs, fd, &in)) {
+        return place;
+    }
     place.read_only = in.f_flags & 1; /* ST_RDONLY, of the mount */
-    if (!closely && !place.read_only && in.f_type != TMPFS) return place;
+    if (!closely && !place.read_only && in.f_type != TMPFS) {
+        return place;
+    }
     call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
-    place.mode = is.stx_mode, place.mount = is.stx_mnt_id;
+    place.mode = is.stx_mode;
+    place.mount = is.stx_mnt_id;
     place.is_root = !!(is.stx_attributes & STATX_ATTR_MOUNT_ROOT);
     int is_directory = (is.stx_mode & S_IFMT) == S_IFDIR, granted = is.stx_mode & (is_directory ? 0222 : 0777);
     place.cover = place.is_root && !granted && (!is_directory || in.f_type == TMPFS);
     place.keeps_absent = place.is_root && (is.stx_mode & 07422) == 01400 && is.stx_uid == call(getuid)
-        && (is_directory || ((is.stx_mode & S_IFMT) == S_IFREG && !is.stx_size && place.read_only));
+                         && (is_directory || ((is.stx_mode & S_IFMT) == S_IFREG && !is.stx_size && place.read_only));
     return place;
 }
+
 static char *last_part(char *of) { /* and takes slashes from its end */
     unsigned n = length_of(of);
-    while (n > 1 && of[n - 1] == '/') of[--n] = 0;
-    while (n && of[n - 1] != '/') n--;
+    while (n > 1 && of[n - 1] == '/') {
+        of[--n] = 0;
+    }
+    while (n && of[n - 1] != '/') {
+        n--;
+    }
     return of + n;
 }
+
 static long look_above(long directory, char *whole, char *part) {
     char first = *part;
     *part = 0;
@@ -215,143 +321,243 @@ static long look_above(long directory, char *whole, char *part) {
     *part = first;
     return fd;
 }
+
 static void name_below(long fd, const char *part) {
     name_of(fd, found, PATH);
     char *end = found + length_of(found);
-    if (end > found && end[-1] != '/') end = put(end, "/");
+    if (end > found && end[-1] != '/') {
+        end = put(end, "/");
+    }
     put(end, part);
 }
+
 /* The way to a path was barred: by one of our covers? */
 static long barred(long directory, char *whole) {
     long fd, error = 0;
     char *part = last_part(whole), *end = part + length_of(part);
-    for (; (fd = look_above(directory, whole, part)) == -EACCES && part > whole + 1; part = last_part(whole))
+    for (; (fd = look_above(directory, whole, part)) == -EACCES && part > whole + 1; part = last_part(whole)) {
         part[-1] = 0;
-    if (fd < 0) return 0;
-    for (char *cut = part; cut < end; cut++)
-        if (!*cut) *cut = '/';
-    if (place_of(fd, 1).cover) error = EACCES, name_below(fd, part);
+    }
+    if (fd < 0) {
+        return 0;
+    }
+    for (char *cut = part; cut < end; cut++) {
+        if (!*cut) {
+            *cut = '/';
+        }
+    }
+    if (place_of(fd, 1).cover) {
+        error = EACCES;
+        name_below(fd, part);
+    }
     call(close, fd);
     return error;
 }
-static int is_here_or_above(const char *name) { return after(".", name) && (!name[1] || (name[1] == '.' && !name[2])); }
+
+static int is_here_or_above(const char *name) {
+    return after(".", name) && (!name[1] || (name[1] == '.' && !name[2]));
+}
+
 static int is_absent(long fd);
+
 static int holds_something(long directory) { /* that is there outside as well */
     char entries[1024];
     long fd = call(openat, directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n, something = 0, entry;
-    while (fd >= 0 && !something && (n = call(getdents64, fd, entries, sizeof entries)) > 0)
+    while (fd >= 0 && !something && (n = call(getdents64, fd, entries, sizeof entries)) > 0) {
         for (long at = 0; at < n && !something; at += *(unsigned short *)(entries + at + 16)) {
-            if (is_here_or_above(entries + at + 19)) continue;
-            entry = look(fd, entries + at + 19, O_NOFOLLOW, 0), something = entry < 0 || !is_absent(entry);
-            if (entry >= 0) call(close, entry);
+            if (is_here_or_above(entries + at + 19)) {
+                continue;
+            }
+            entry = look(fd, entries + at + 19, O_NOFOLLOW, 0);
+            something = entry < 0 || !is_absent(entry);
+            if (entry >= 0) {
+                call(close, entry);
+            }
         }
-    if (fd >= 0) call(close, fd);
+    }
+    if (fd >= 0) {
+        call(close, fd);
+    }
     return something;
 }
+
 static int is_absent(long fd) {
     static int depth;
     struct place at = place_of(fd, 1);
-    if (!at.keeps_absent || depth == DEEPEST) return 0;
+    if (!at.keeps_absent || depth == DEEPEST) {
+        return 0;
+    }
     depth++;
     int something = (at.mode & S_IFMT) == S_IFDIR && holds_something(fd);
-    return depth--, !something;
+    depth--;
+    return !something;
 }
+
 /* A directory in which there is something is not removed, mount or not: git tries that. Nor is a file by rmdir(2). */
 static int fails_by_itself(long fd, int kind, uint64_t flags) {
     int as_directory = flags == AT_REMOVEDIR;
     return as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd));
 }
-static long held_back(long fd) { return name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0; }
+
+static long held_back(long fd) {
+    return name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0;
+}
+
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
     int kind = at->mode & S_IFMT;
-    if (need == READS) return at->cover && !(at->mode & 0444) ? EACCES : 0;
-    if (need == REMOVES && flags != EITHER && (at->is_root || at->read_only)) {
-        if (fails_by_itself(fd, kind, flags)) return 0;
-        if (is_absent(fd)) return DONE;
+    if (need == READS) {
+        return at->cover && !(at->mode & 0444) ? EACCES : 0;
     }
-    if (need == REMOVES) return at->is_root ? EBUSY : at->read_only ? EROFS : held_back(fd);
-    if (need == CHANGES) return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE : at->read_only ? EROFS : 0;
-    if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) return at->cover ? EEXIST : 0;
-    if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) return 0; /* O_CREAT of what is there */
-    if (kind == S_IFDIR) return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
-    if (kind == S_IFIFO ? !(flags & O_ACCMODE) : kind != S_IFREG) return 0; /* a device is not on the mount */
-    if (!at->read_only && !held_back(fd)) return 0;
-    if (kind == S_IFREG && at->read_only && flags & O_TRUNC) return EROFS;
+    if (need == REMOVES && flags != EITHER && (at->is_root || at->read_only)) {
+        if (fails_by_itself(fd, kind, flags)) {
+            return 0;
+        }
+        if (is_absent(fd)) {
+            return DONE;
+        }
+    }
+    if (need == REMOVES) {
+        return at->is_root ? EBUSY : at->read_only ? EROFS : held_back(fd);
+    }
+    if (need == CHANGES) {
+        return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE : at->read_only ? EROFS : 0;
+    }
+    if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
+        return at->cover ? EEXIST : 0;
+    }
+    if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) {
+        return 0; /* O_CREAT of what is there */
+    }
+    if (kind == S_IFDIR) {
+        return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
+    }
+    if (kind == S_IFIFO ? !(flags & O_ACCMODE) : kind != S_IFREG) {
+        return 0; /* a device is not on the mount */
+    }
+    if (!at->read_only && !held_back(fd)) {
+        return 0;
+    }
+    if (kind == S_IFREG && at->read_only && flags & O_TRUNC) {
+        return EROFS;
+    }
     long error = call(faccessat2, fd, "", 2 /* W_OK */, AT_EMPTY_PATH | AT_EACCESS);
-    if (!error) return held_back(fd);
+    if (!error) {
+        return held_back(fd);
+    }
     return error == -EROFS || at->cover ? -error : 0; /* otherwise its mode would have been enough */
 }
+
 /* The error number that the mounts are the reason of, or 0; then `found` is where. */
 static long judge(long directory, char *whole, enum need need, uint64_t flags, struct place *at) {
     int follows = need < MAKES ? !(flags & O_NOFOLLOW) : need == CHANGES && !(flags & AT_SYMLINK_NOFOLLOW);
     long fd = look(directory, whole, follows ? 0 : O_NOFOLLOW, resolve), error = 0;
-    if (fd == -EACCES) return barred(directory, whole);
+    if (fd == -EACCES) {
+        return barred(directory, whole);
+    }
     if (fd >= 0) {
         *at = place_of(fd, need == REMOVES);
-        if ((need != REMOVES || !is_here_or_above(last_part(whole))) && (error = judge_place(fd, at, need, flags)))
+        if ((need != REMOVES || !is_here_or_above(last_part(whole))) && (error = judge_place(fd, at, need, flags))) {
             name_of(fd, found, PATH);
+        }
     } else if (fd == -ENOENT && (need == MAKES || (need == WRITES && flags & O_CREAT))) {
         char *part = last_part(whole);
-        if ((fd = look_above(directory, whole, part)) < 0) return 0;
+        if ((fd = look_above(directory, whole, part)) < 0) {
+            return 0;
+        }
         struct place above = place_of(fd, 0);
         name_below(fd, part);
         error = above.read_only ? EROFS : above.cover || holds_back(found) ? EACCES : 0;
     }
-    if (fd >= 0) call(close, fd);
+    if (fd >= 0) {
+        call(close, fd);
+    }
     return error;
 }
+
 static uint64_t mount_above(long directory, char *whole) {
     long fd = look_above(directory, whole, last_part(whole));
     struct place above = fd < 0 ? (struct place){0} : place_of(fd, 1);
-    if (fd >= 0) call(close, fd);
+    if (fd >= 0) {
+        call(close, fd);
+    }
     return above.mount;
 }
+
 /* rename(2) finds different mounts first, then a name that is taken (RENAME_NOREPLACE, as mv(1) tries), then a mount.
  * After the first, mv(1) fails to remove the new name, there or not: so one that cannot be made is reported at once. */
 static long judge_rename(long from, long to, uint64_t flags) {
     struct place old = {0}, new = {0};
     long error = judge(from, path[0], REMOVES, EITHER, &old);
-    if (!old.exists) return error;
-    if (mount_above(from, path[0]) != mount_above(to, path[1])) return judge(to, path[1], MAKES, 0, &new);
-    if (error) return error;
+    if (!old.exists) {
+        return error;
+    }
+    if (mount_above(from, path[0]) != mount_above(to, path[1])) {
+        return judge(to, path[1], MAKES, 0, &new);
+    }
+    if (error) {
+        return error;
+    }
     error = flags & 1 ? 0 : judge(to, path[1], REMOVES, EITHER, &new);
     return new.exists ? error : judge(to, path[1], MAKES, 0, &new);
 }
+
 /* ---- The calls: where their arguments are ----------------------------------------------------------------------- */
 enum { NOWHERE = -1 };
+
 static const struct shape {
     short number;
     signed char directory, path, flags; /* which argument */
+
     enum { OPEN, OPEN_HOW, FILE_WRITTEN, NAME_MADE, NAME_REMOVED, FILE_CHANGED, RENAMED, LINKED } kind;
+
     int fixed; /* flags */
 } shapes[] = {
-    {SYS_openat, 0, 1, 2, OPEN}, {SYS_openat2, 0, 1, 2, OPEN_HOW}, {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE},
-    {SYS_unlinkat, 0, 1, 2, NAME_REMOVED}, {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
-    {SYS_utimensat, 0, 1, 3, FILE_CHANGED}, {SYS_fchownat, 0, 1, 4, FILE_CHANGED},
-    {SYS_renameat, 0, 1, NOWHERE, RENAMED}, {SYS_renameat2, 0, 1, 4, RENAMED},
-    {SYS_linkat, 0, 1, NOWHERE, LINKED}, {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE},
-    {SYS_mknodat, 0, 1, NOWHERE, NAME_MADE}, {SYS_fchmodat2, 0, 1, 3, FILE_CHANGED},
-    {SYS_truncate, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_TRUNC}, {SYS_setxattr, NOWHERE, 0, NOWHERE, FILE_CHANGED},
+    {SYS_openat, 0, 1, 2, OPEN},
+    {SYS_openat2, 0, 1, 2, OPEN_HOW},
+    {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE},
+    {SYS_unlinkat, 0, 1, 2, NAME_REMOVED},
+    {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
+    {SYS_utimensat, 0, 1, 3, FILE_CHANGED},
+    {SYS_fchownat, 0, 1, 4, FILE_CHANGED},
+    {SYS_renameat, 0, 1, NOWHERE, RENAMED},
+    {SYS_renameat2, 0, 1, 4, RENAMED},
+    {SYS_linkat, 0, 1, NOWHERE, LINKED},
+    {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE},
+    {SYS_mknodat, 0, 1, NOWHERE, NAME_MADE},
+    {SYS_fchmodat2, 0, 1, 3, FILE_CHANGED},
+    {SYS_truncate, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_TRUNC},
+    {SYS_setxattr, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_lsetxattr, NOWHERE, 0, NOWHERE, FILE_CHANGED, AT_SYMLINK_NOFOLLOW},
     {SYS_removexattr, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_lremovexattr, NOWHERE, 0, NOWHERE, FILE_CHANGED, AT_SYMLINK_NOFOLLOW},
-    {SYS_setxattrat, 0, 1, 2, FILE_CHANGED}, {SYS_removexattrat, 0, 1, 2, FILE_CHANGED},
+    {SYS_setxattrat, 0, 1, 2, FILE_CHANGED},
+    {SYS_removexattrat, 0, 1, 2, FILE_CHANGED},
     {SYS_file_setattr, 0, 1, 4, FILE_CHANGED},
 #ifdef SYS_open
-    {SYS_open, NOWHERE, 0, 1, OPEN}, {SYS_creat, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_CREAT | O_TRUNC},
-    {SYS_mkdir, NOWHERE, 0, NOWHERE, NAME_MADE}, {SYS_mknod, NOWHERE, 0, NOWHERE, NAME_MADE},
-    {SYS_symlink, NOWHERE, 1, NOWHERE, NAME_MADE}, {SYS_unlink, NOWHERE, 0, NOWHERE, NAME_REMOVED},
-    {SYS_rmdir, NOWHERE, 0, NOWHERE, NAME_REMOVED, AT_REMOVEDIR}, {SYS_rename, NOWHERE, 0, NOWHERE, RENAMED},
-    {SYS_link, NOWHERE, 0, NOWHERE, LINKED}, {SYS_chmod, NOWHERE, 0, NOWHERE, FILE_CHANGED},
-    {SYS_chown, NOWHERE, 0, NOWHERE, FILE_CHANGED}, {SYS_utime, NOWHERE, 0, NOWHERE, FILE_CHANGED},
+    {SYS_open, NOWHERE, 0, 1, OPEN},
+    {SYS_creat, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_CREAT | O_TRUNC},
+    {SYS_mkdir, NOWHERE, 0, NOWHERE, NAME_MADE},
+    {SYS_mknod, NOWHERE, 0, NOWHERE, NAME_MADE},
+    {SYS_symlink, NOWHERE, 1, NOWHERE, NAME_MADE},
+    {SYS_unlink, NOWHERE, 0, NOWHERE, NAME_REMOVED},
+    {SYS_rmdir, NOWHERE, 0, NOWHERE, NAME_REMOVED, AT_REMOVEDIR},
+    {SYS_rename, NOWHERE, 0, NOWHERE, RENAMED},
+    {SYS_link, NOWHERE, 0, NOWHERE, LINKED},
+    {SYS_chmod, NOWHERE, 0, NOWHERE, FILE_CHANGED},
+    {SYS_chown, NOWHERE, 0, NOWHERE, FILE_CHANGED},
+    {SYS_utime, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_lchown, NOWHERE, 0, NOWHERE, FILE_CHANGED, AT_SYMLINK_NOFOLLOW},
-    {SYS_utimes, NOWHERE, 0, NOWHERE, FILE_CHANGED}, {SYS_futimesat, 0, 1, NOWHERE, FILE_CHANGED},
+    {SYS_utimes, NOWHERE, 0, NOWHERE, FILE_CHANGED},
+    {SYS_futimesat, 0, 1, NOWHERE, FILE_CHANGED},
 #endif
 };
 static long directory_of(const struct seccomp_notif *call, int argument, const char *below) {
-    if (*below == '/' && !(resolve & (RESOLVE_IN_ROOT | RESOLVE_BENEATH))) return AT_FDCWD;
+    if (*below == '/' && !(resolve & (RESOLVE_IN_ROOT | RESOLVE_BENEATH))) {
+        return AT_FDCWD;
+    }
     return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument]);
 }
+
 /* Whether there is nothing left to do. */
 static int on_file(const struct seccomp_notif *asked, const struct shape *shape) {
     const __u64 *argument = asked->data.args;
@@ -361,40 +567,82 @@ static int on_file(const struct seccomp_notif *asked, const struct shape *shape)
     struct place at = {0};
     resolve = 0;
     if (shape->kind == OPEN_HOW) {
-        if (read_memory(asked->pid, argument[2], &how, sizeof how) != sizeof how) return 0;
-        flags = how.flags, resolve = how.resolve;
+        if (read_memory(asked->pid, argument[2], &how, sizeof how) != sizeof how) {
+            return 0;
+        }
+        flags = how.flags;
+        resolve = how.resolve;
     }
     int opens = shape->kind <= OPEN_HOW, access = WRITE;
-    if (opens && flags & O_PATH) return 0;
-    if (opens && !(flags & (O_ACCMODE | O_CREAT | O_TRUNC | TEMPORARY))) access = READ;
-    if (!read_path(asked->pid, argument[(int)shape->path], path[0])) return 0;
-    if (two && !read_path(asked->pid, argument[second], path[1])) return 0;
+    if (opens && flags & O_PATH) {
+        return 0;
+    }
+    if (opens && !(flags & (O_ACCMODE | O_CREAT | O_TRUNC | TEMPORARY))) {
+        access = READ;
+    }
+    if (!read_path(asked->pid, argument[(int)shape->path], path[0])) {
+        return 0;
+    }
+    if (two && !read_path(asked->pid, argument[second], path[1])) {
+        return 0;
+    }
     long from = directory_of(asked, shape->directory, path[0]), error = 0;
-    if (from < 0 && from != AT_FDCWD) return 0;
+    if (from < 0 && from != AT_FDCWD) {
+        return 0;
+    }
     long to = two ? directory_of(asked, second == 1 ? NOWHERE : 2, path[1]) : AT_FDCWD;
-    if (to >= 0 || to == AT_FDCWD) switch (shape->kind) {
-        case OPEN: case OPEN_HOW: case FILE_WRITTEN:
+    if (to >= 0 || to == AT_FDCWD) {
+        switch (shape->kind) {
+        case OPEN:
+        case OPEN_HOW:
+        case FILE_WRITTEN:
             error = judge(from, path[0], access == READ ? READS : WRITES, flags, &at);
             break;
-        case NAME_MADE: error = judge(from, path[0], MAKES, 0, &at); break;
-        case NAME_REMOVED: error = judge(from, path[0], REMOVES, (uint32_t)flags, &at); break;
-        case FILE_CHANGED: error = judge(from, path[0], CHANGES, flags, &at); break;
-        case RENAMED: error = judge_rename(from, to, flags); break;
+        case NAME_MADE:
+            error = judge(from, path[0], MAKES, 0, &at);
+            break;
+        case NAME_REMOVED:
+            error = judge(from, path[0], REMOVES, (uint32_t)flags, &at);
+            break;
+        case FILE_CHANGED:
+            error = judge(from, path[0], CHANGES, flags, &at);
+            break;
+        case RENAMED:
+            error = judge_rename(from, to, flags);
+            break;
         case LINKED: /* of a file that is there */
-            if (judge(from, path[0], CHANGES, AT_SYMLINK_NOFOLLOW, &at), at.exists)
+            if (judge(from, path[0], CHANGES, AT_SYMLINK_NOFOLLOW, &at), at.exists) {
                 error = judge(to, path[1], MAKES, 0, &at);
+            }
+        }
     }
-    if (error > 0 && !(watched & QUIET)) report(asked, (uint32_t)access, error, found);
-    if (to >= 0) call(close, to);
-    if (from >= 0) call(close, from);
+    if (error > 0 && !(watched & QUIET)) {
+        report(asked, (uint32_t)access, error, found);
+    }
+    if (to >= 0) {
+        call(close, to);
+    }
+    if (from >= 0) {
+        call(close, from);
+    }
     return error == DONE;
 }
+
 void on_notification(void) {
     struct seccomp_notif asked = {0};
-    if (call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_RECV, &asked)) return; /* it was interrupted meanwhile */
-    if (on_socket(&asked)) return;
+    if (call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_RECV, &asked)) {
+        return; /* it was interrupted meanwhile */
+    }
+    if (on_socket(&asked)) {
+        return;
+    }
     const struct shape *shape = shapes;
-    while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) shape++;
-    if (shape < shapes + sizeof shapes / sizeof *shapes && on_file(&asked, shape)) respond(asked.id, 0);
-    else let_go_on(asked.id);
+    while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) {
+        shape++;
+    }
+    if (shape < shapes + sizeof shapes / sizeof *shapes && on_file(&asked, shape)) {
+        respond(asked.id, 0);
+    } else {
+        let_go_on(asked.id);
+    }
 }

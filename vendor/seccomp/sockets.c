@@ -11,8 +11,8 @@
  * PROMISES
  *  1. By a socket of another network, and by a Unix socket for datagrams, nothing is sent to an address. What was
  *     connected outside is used as it is. The former is neither bound nor made to listen.
- *  2. A child sends only when there is room and its caller still waits, and answers at once: an interrupted caller, who
- *     comes again, has sent nothing.
+ *  2. A child sends only when there is room and its caller still waits, and answers at once: an interrupted caller,
+ *     which comes again, has sent nothing.
  *  3. One call costs init a bounded amount of time: 64 messages, 256 KiB of each; of a longer stream a part is sent. */
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -22,159 +22,299 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include "bridge.h"
+
 enum { MOST_MESSAGES = 64, MOST_DATA = 1 << 18, MOST_PARTS = 1024, MOST_RIGHTS = 253 /* SCM_MAX_FD */, LATER = 1 };
+
 /* As the kernel has them; `sent` belongs to sendmmsg(2). */
-struct message { uint64_t name; uint32_t name_length, none; uint64_t parts, count, control, control_length;
-                 uint32_t flags, nothing, sent, more; };
-struct rights { uint64_t length; int level, type, descriptor[]; };
+struct message {
+    uint64_t name;
+    uint32_t name_length, none;
+    uint64_t parts, count, control, control_length;
+    uint32_t flags, nothing, sent, more;
+};
+
+struct rights {
+    uint64_t length;
+    int level, type, descriptor[];
+};
+
 static uint8_t data[MOST_DATA], name[128], control[1 << 13] __attribute__((aligned(8)));
 static struct iovec part[MOST_PARTS];
 static int taken[MOST_RIGHTS];
 static unsigned takes;
-static struct { int socket, is_stream, no_names, waits; uint32_t flags; } by;
+
+static struct {
+    int socket, is_stream, no_names, waits;
+    uint32_t flags;
+} by;
+
 static int is_alone(uint32_t thread) {
     struct statx is = {0};
     long fd = open_in_proc(thread, "/task", -1, O_PATH), error = fd;
-    if (fd >= 0) error = call(statx, fd, "", AT_EMPTY_PATH, STATX_NLINK, &is), call(close, fd);
+    if (fd >= 0) {
+        error = call(statx, fd, "", AT_EMPTY_PATH, STATX_NLINK, &is);
+        call(close, fd);
+    }
     return !error && is.stx_nlink == 3; /* two, and one for each thread */
 }
-/* The descriptors that are sent along become ours. */
+
+/* Takes over the descriptors that are sent along. */
 static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
     long process = open_process(asked), got = process < 0 ? -EACCES : 0;
     for (uint64_t at = 0; got >= 0 && at + sizeof(struct rights) <= length;) {
         struct rights *one = (void *)(control + at);
-        if (one->length < sizeof *one || one->length > length - at) got = -EINVAL;
+        if (one->length < sizeof *one || one->length > length - at) {
+            got = -EINVAL;
+        }
         int carries = one->level == SOL_SOCKET && one->type == SCM_RIGHTS;
-        for (uint64_t n = 0; carries && got >= 0 && n < (one->length - sizeof *one) / sizeof(int); n++)
-            if (takes == MOST_RIGHTS) got = -EINVAL;
-            else if ((got = call(pidfd_getfd, process, one->descriptor[n], 0)) >= 0)
+        for (uint64_t n = 0; carries && got >= 0 && n < (one->length - sizeof *one) / sizeof(int); n++) {
+            if (takes == MOST_RIGHTS) {
+                got = -EINVAL;
+            } else if ((got = call(pidfd_getfd, process, one->descriptor[n], 0)) >= 0) {
                 taken[takes++] = one->descriptor[n] = (int)got;
+            }
+        }
         at += (one->length + 7) & ~7ull;
     }
-    if (process >= 0) call(close, process);
+    if (process >= 0) {
+        call(close, process);
+    }
     return got < 0 ? got : 0;
 }
+
 /* The message, all of it, with its `parts` in `part` already. */
 static long copy(const struct seccomp_notif *asked, struct message *one) {
     uint64_t left = sizeof data;
     for (uint64_t n = 0; n < one->count; left -= part[n++].iov_len) {
-        if (part[n].iov_len > left && !by.is_stream) return -EMSGSIZE;
-        if (part[n].iov_len > left) part[n].iov_len = left;
+        if (part[n].iov_len > left && !by.is_stream) {
+            return -EMSGSIZE;
+        }
+        if (part[n].iov_len > left) {
+            part[n].iov_len = left;
+        }
     }
     struct iovec all = {data, sizeof data - left};
-    if (all.iov_len && call(process_vm_readv, asked->pid, &all, 1, part, one->count) != (long)all.iov_len)
+    if (all.iov_len && call(process_vm_readv, asked->pid, &all, 1, part, one->count) != (long)all.iov_len) {
         return -EFAULT;
-    *part = all, one->parts = (uint64_t)part, one->count = 1;
-    if (!one->name) one->name_length = 0;
-    if ((int)one->name_length < 0) return -EINVAL;
-    if (one->name_length > sizeof name) one->name_length = sizeof name;
-    if (one->name_length && by.no_names) return -EACCES;
-    if (read_memory(asked->pid, one->name, name, one->name_length) != one->name_length) return -EFAULT;
+    }
+    *part = all;
+    one->parts = (uint64_t)part;
+    one->count = 1;
+    if (!one->name) {
+        one->name_length = 0;
+    }
+    if ((int)one->name_length < 0) {
+        return -EINVAL;
+    }
+    if (one->name_length > sizeof name) {
+        one->name_length = sizeof name;
+    }
+    if (one->name_length && by.no_names) {
+        return -EACCES;
+    }
+    if (read_memory(asked->pid, one->name, name, one->name_length) != one->name_length) {
+        return -EFAULT;
+    }
     one->name = one->name_length ? (uint64_t)name : 0;
-    if (!one->control_length) one->control = 0;
-    if (!one->control) return 0;
+    if (!one->control_length) {
+        one->control = 0;
+    }
+    if (!one->control) {
+        return 0;
+    }
     uint64_t size = one->control_length;
-    if (size > sizeof control) return -ENOBUFS;
-    if (read_memory(asked->pid, one->control, control, size) != (long)size) return -EFAULT;
-    return one->control = (uint64_t)control, take_rights(asked, size);
+    if (size > sizeof control) {
+        return -ENOBUFS;
+    }
+    if (read_memory(asked->pid, one->control, control, size) != (long)size) {
+        return -EFAULT;
+    }
+    one->control = (uint64_t)control;
+    return take_rights(asked, size);
 }
+
 /* What sendmmsg(2) says of a message. */
 static long note_sent(const struct seccomp_notif *asked, uint64_t at, long done) {
     struct iovec here = {&(uint32_t){(uint32_t)done}, 4}, there = {(void *)(at + offsetof(struct message, sent)), 4};
     return done < 0 || call(process_vm_writev, asked->pid, &here, 1, &there, 1) == 4 ? done : -EFAULT;
 }
+
 static long send_now(const struct message *one) {
     return call(sendmsg, by.socket, one, (by.flags & ~MSG_ZEROCOPY) | MSG_DONTWAIT | MSG_NOSIGNAL);
 }
+
 static _Noreturn void wait_and_send(const struct seccomp_notif *asked, const struct message *one, uint64_t many_at) {
-    struct { int64_t seconds, microseconds; } patience = {0};
+    struct {
+        int64_t seconds, microseconds;
+    } patience = {0};
+
     call(getsockopt, by.socket, SOL_SOCKET, SO_SNDTIMEO, &patience, &(int){sizeof patience});
     struct timespec left = {patience.seconds, patience.microseconds * 1000}, *limit = NULL;
-    if (left.tv_sec || left.tv_nsec) limit = &left;
+    if (left.tv_sec || left.tv_nsec) {
+        limit = &left;
+    }
     long done = -EAGAIN;
     for (; done == -EAGAIN; call(ppoll, NULL, 0, (&(struct timespec){0, 1000000}), NULL)) { /* room, but not enough */
-        if (!call(ppoll, (&(struct pollfd){by.socket, POLLOUT}), 1, limit, NULL) || !still_waits(asked->id)) break;
+        if (!call(ppoll, (&(struct pollfd){by.socket, POLLOUT}), 1, limit, NULL) || !still_waits(asked->id)) {
+            break;
+        }
         done = send_now(one);
     }
-    if (many_at && (done = note_sent(asked, many_at, done)) >= 0) done = 1;
-    for (respond(asked->id, done);;) call(exit_group, 0);
+    if (many_at && (done = note_sent(asked, many_at, done)) >= 0) {
+        done = 1;
+    }
+    for (respond(asked->id, done);;) {
+        call(exit_group, 0);
+    }
 }
+
 /* A result, or LATER with `waits` set: a child answers. */
 static long send_one(const struct seccomp_notif *asked, struct message *one, uint64_t many_at, int may_wait) {
     takes = 0;
     long done = copy(asked, one);
-    if (!done && !still_waits(asked->id)) done = -EINTR;
-    if (!done) done = send_now(one);
+    if (!done && !still_waits(asked->id)) {
+        done = -EINTR;
+    }
+    if (!done) {
+        done = send_now(one);
+    }
     if (done == -EAGAIN && may_wait && !(by.flags & MSG_DONTWAIT) && !(call(fcntl, by.socket, F_GETFL) & O_NONBLOCK)) {
         done = in_a_child(asked, by.socket);
-        if (!done) wait_and_send(asked, one, many_at);
-        if (done > 0) by.waits = 1;
-        else done = -ENOBUFS;
+        if (!done) {
+            wait_and_send(asked, one, many_at);
+        }
+        if (done > 0) {
+            by.waits = 1;
+        } else {
+            done = -ENOBUFS;
+        }
     }
-    while (takes) call(close, taken[--takes]);
+    while (takes) {
+        call(close, taken[--takes]);
+    }
     return done;
 }
+
 static long read_parts(const struct seccomp_notif *asked, uint64_t at, struct message *one) {
     long size = offsetof(struct message, sent);
-    if (read_memory(asked->pid, at, one, (unsigned long)size) != size) return -EFAULT;
-    if (one->count > MOST_PARTS) return -EMSGSIZE;
+    if (read_memory(asked->pid, at, one, (unsigned long)size) != size) {
+        return -EFAULT;
+    }
+    if (one->count > MOST_PARTS) {
+        return -EMSGSIZE;
+    }
     size = (long)(one->count * sizeof *part);
     return read_memory(asked->pid, one->parts, part, (unsigned long)size) == size ? 0 : -EFAULT;
 }
+
 static long send_all(const struct seccomp_notif *asked) {
     const __u64 *argument = asked->data.args;
     int number = asked->data.nr;
     struct message one = {.name = argument[4], .name_length = (uint32_t)argument[5], .count = 1};
-    by.flags = (uint32_t)argument[number == SYS_sendmsg ? 2 : 3], by.waits = 0;
-    if (number == SYS_sendto) *part = (struct iovec){(void *)argument[1], argument[2]};
+    by.flags = (uint32_t)argument[number == SYS_sendmsg ? 2 : 3];
+    by.waits = 0;
+    if (number == SYS_sendto) {
+        *part = (struct iovec){(void *)argument[1], argument[2]};
+    }
     long done = 0, error = number == SYS_sendmsg ? read_parts(asked, argument[1], &one) : 0;
-    if (number != SYS_sendmmsg) return error ? error : send_one(asked, &one, 0, 1);
+    if (number != SYS_sendmmsg) {
+        return error ? error : send_one(asked, &one, 0, 1);
+    }
     for (uint64_t at = argument[1]; done < MOST_MESSAGES && done < (long)(uint32_t)argument[2]; at += sizeof one) {
-        if (!(error = read_parts(asked, at, &one))) error = send_one(asked, &one, at, !done);
-        if (by.waits) return LATER;
-        if (error >= 0) error = note_sent(asked, at, error);
-        if (error < 0) break;
+        if (!(error = read_parts(asked, at, &one))) {
+            error = send_one(asked, &one, at, !done);
+        }
+        if (by.waits) {
+            return LATER;
+        }
+        if (error >= 0) {
+            error = note_sent(asked, at, error);
+        }
+        if (error < 0) {
+            break;
+        }
         done++;
     }
     return done ? done : error;
 }
+
 /* A name in the file system is made as the caller's: in its directory, with its mask, and as confined as it is. */
 static long bind_here(const struct seccomp_notif *asked) {
     uint32_t length = (uint32_t)asked->data.args[2];
-    if (length > sizeof name) return -EINVAL;
-    if (read_memory(asked->pid, asked->data.args[1], name, length) != length) return -EFAULT;
-    if (!still_waits(asked->id)) return -EINTR;
-    if (*(uint16_t *)name != AF_UNIX || length <= 2 || !name[2]) return call(bind, by.socket, name, length);
+    if (length > sizeof name) {
+        return -EINVAL;
+    }
+    if (read_memory(asked->pid, asked->data.args[1], name, length) != length) {
+        return -EFAULT;
+    }
+    if (!still_waits(asked->id)) {
+        return -EINTR;
+    }
+    if (*(uint16_t *)name != AF_UNIX || length <= 2 || !name[2]) {
+        return call(bind, by.socket, name, length);
+    }
     long child = in_a_child(asked, by.socket), directory, error;
-    if (child > 0) by.waits = 1;
-    if (child) return child;
+    if (child > 0) {
+        by.waits = 1;
+    }
+    if (child) {
+        return child;
+    }
     directory = open_directory(asked->pid, AT_FDCWD);
-    if (!(error = confine()) && (error = call(fchdir, directory)) && name[2] == '/') error = 0;
+    if (!(error = confine()) && (error = call(fchdir, directory)) && name[2] == '/') {
+        error = 0;
+    }
     call(umask, process_of(asked->pid).mask);
-    if (!error) error = call(bind, by.socket, name, length);
-    for (;;) call(exit_group, -error);
+    if (!error) {
+        error = call(bind, by.socket, name, length);
+    }
+    for (;;) {
+        call(exit_group, -error);
+    }
 }
+
 int on_socket(const struct seccomp_notif *asked) {
     int number = asked->data.nr, sends = number == SYS_sendto || number == SYS_sendmsg || number == SYS_sendmmsg;
-    if (number == SYS_connect) return on_connect(asked), 1;
-    if (!sends && number != SYS_bind && number != SYS_listen) return 0;
-    by.socket = (int)duplicate(asked), by.waits = 0;
+    if (number == SYS_connect) {
+        on_connect(asked);
+        return 1;
+    }
+    if (!sends && number != SYS_bind && number != SYS_listen) {
+        return 0;
+    }
+    by.socket = (int)duplicate(asked);
+    by.waits = 0;
     if (by.socket < 0) {
-        if (by.socket == -EACCES) report(asked, UNIX_SOCKET, EACCES, "/(a socket that cannot be looked at)");
-        return respond(asked->id, by.socket), 1;
+        if (by.socket == -EACCES) {
+            report(asked, UNIX_SOCKET, EACCES, "/(a socket that cannot be looked at)");
+        }
+        respond(asked->id, by.socket);
+        return 1;
     }
     int is_unix = option(by.socket, SO_DOMAIN) == AF_UNIX, type = option(by.socket, SO_TYPE);
     int foreign = is_foreign(by.socket) && !(is_unix && sends);
-    by.is_stream = type == SOCK_STREAM, by.no_names = foreign || (is_unix && type == SOCK_DGRAM);
+    by.is_stream = type == SOCK_STREAM;
+    by.no_names = foreign || (is_unix && type == SOCK_DGRAM);
     long done = 0;
-    if (!by.no_names && is_alone(asked->pid)) let_go_on(asked->id);
-    else {
-        if (sends) done = send_all(asked);
-        else if (foreign) done = -EACCES;
-        else done = number == SYS_bind ? bind_here(asked) : call(listen, by.socket, (int)asked->data.args[1]);
-        if (done == -EACCES && by.no_names) report(asked, UNIX_SOCKET, EACCES, from_outside);
-        if (!by.waits) respond(asked->id, done);
+    if (!by.no_names && is_alone(asked->pid)) {
+        let_go_on(asked->id);
+    } else {
+        if (sends) {
+            done = send_all(asked);
+        } else if (foreign) {
+            done = -EACCES;
+        } else {
+            done = number == SYS_bind ? bind_here(asked) : call(listen, by.socket, (int)asked->data.args[1]);
+        }
+        if (done == -EACCES && by.no_names) {
+            report(asked, UNIX_SOCKET, EACCES, from_outside);
+        }
+        if (!by.waits) {
+            respond(asked->id, done);
+        }
     }
-    if (!by.waits) call(close, by.socket);
+    if (!by.waits) {
+        call(close, by.socket);
+    }
     return 1;
 }

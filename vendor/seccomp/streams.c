@@ -18,45 +18,91 @@
 #define TCGETS 0x5401
 #endif
 enum { READABLE = 1 /* while it is open for reading only */, PROCESSES = 2 /* so too, but for those of a process */ };
-static const struct { uint32_t magic, how; } of_the_kernel[] = { /* statfs(2), <linux/magic.h> */
-    {0x9fa0, PROCESSES}, {0x62656572 /* sysfs */, READABLE}, {0x27e0eb /* cgroup */, READABLE},
-    {0x63677270 /* cgroup2 */, READABLE}, {0x64626720 /* debugfs */, READABLE}, {0x74726163 /* tracefs */, READABLE},
-    {0x73636673 /* securityfs */, READABLE}, {0x6165676c /* pstore */, READABLE}, {0xde5e81e4 /* efivarfs */, READABLE},
-    {0x62656570 /* configfs */, READABLE}, {0x42494e4d /* binfmt_misc */, READABLE}, {0xf97cff8c /* selinuxfs */, 0},
-    {0x43415d53 /* smackfs */, 0}, {0xcafe4a11 /* bpf */, 0}, {0x6e736673 /* nsfs */, 0}, {0x50494446 /* pidfs */, 0},
-    {0x09041934 /* anonymous inodes */, 0}, {0x5345434d /* secretmem */, 0}, {0x19800202 /* mqueue */, 0},
-    {0x444d4142 /* dma-buf */, 0}, {0x65735543 /* fusectl */, 0}};
-static const struct { short family, type; const char *name; } socket_names[] = {
-    {AF_UNIX, SOCK_STREAM, "an unconnected Unix socket"}, {AF_UNIX, SOCK_DGRAM, "a datagram Unix socket"},
-    {AF_UNIX, SOCK_SEQPACKET, "a seqpacket Unix socket"}, {AF_INET, SOCK_STREAM, "a TCP socket"},
-    {AF_INET6, SOCK_STREAM, "a TCP socket"}, {AF_INET, SOCK_DGRAM, "a UDP socket"},
-    {AF_INET6, SOCK_DGRAM, "a UDP socket"}, {AF_INET, SOCK_RAW, "a raw socket"}, {AF_INET6, SOCK_RAW, "a raw socket"},
-    {AF_NETLINK, 0, "a netlink socket"}, {AF_PACKET, 0, "a packet socket"}, {AF_VSOCK, 0, "a vsock socket"}};
+
+static const struct {
+    uint32_t magic, how;
+} of_the_kernel[] = {/* statfs(2), <linux/magic.h> */
+                     {0x9fa0, PROCESSES},
+                     {0x62656572 /* sysfs */, READABLE},
+                     {0x27e0eb /* cgroup */, READABLE},
+                     {0x63677270 /* cgroup2 */, READABLE},
+                     {0x64626720 /* debugfs */, READABLE},
+                     {0x74726163 /* tracefs */, READABLE},
+                     {0x73636673 /* securityfs */, READABLE},
+                     {0x6165676c /* pstore */, READABLE},
+                     {0xde5e81e4 /* efivarfs */, READABLE},
+                     {0x62656570 /* configfs */, READABLE},
+                     {0x42494e4d /* binfmt_misc */, READABLE},
+                     {0xf97cff8c /* selinuxfs */, 0},
+                     {0x43415d53 /* smackfs */, 0},
+                     {0xcafe4a11 /* bpf */, 0},
+                     {0x6e736673 /* nsfs */, 0},
+                     {0x50494446 /* pidfs */, 0},
+                     {0x09041934 /* anonymous inodes */, 0},
+                     {0x5345434d /* secretmem */, 0},
+                     {0x19800202 /* mqueue */, 0},
+                     {0x444d4142 /* dma-buf */, 0},
+                     {0x65735543 /* fusectl */, 0}};
+
+static const struct {
+    short family, type;
+    const char *name;
+} socket_names[] = {{AF_UNIX, SOCK_STREAM, "an unconnected Unix socket"},
+                    {AF_UNIX, SOCK_DGRAM, "a datagram Unix socket"},
+                    {AF_UNIX, SOCK_SEQPACKET, "a seqpacket Unix socket"},
+                    {AF_INET, SOCK_STREAM, "a TCP socket"},
+                    {AF_INET6, SOCK_STREAM, "a TCP socket"},
+                    {AF_INET, SOCK_DGRAM, "a UDP socket"},
+                    {AF_INET6, SOCK_DGRAM, "a UDP socket"},
+                    {AF_INET, SOCK_RAW, "a raw socket"},
+                    {AF_INET6, SOCK_RAW, "a raw socket"},
+                    {AF_NETLINK, 0, "a netlink socket"},
+                    {AF_PACKET, 0, "a packet socket"},
+                    {AF_VSOCK, 0, "a vsock socket"}};
+
 static const char *judge_socket(int fd) {
     int family = option(fd, SO_DOMAIN), type = option(fd, SO_TYPE);
     uint8_t peer[128];
     if (family == AF_UNIX && type == SOCK_STREAM) {
-        if (option(fd, SO_ACCEPTCONN)) return "a listening Unix socket";
-        if (!call(getpeername, fd, peer, &(int){sizeof peer})) return NULL;
+        if (option(fd, SO_ACCEPTCONN)) {
+            return "a listening Unix socket";
+        }
+        if (!call(getpeername, fd, peer, &(int){sizeof peer})) {
+            return NULL;
+        }
     }
-    for (unsigned n = 0; n < sizeof socket_names / sizeof *socket_names; n++)
-        if (socket_names[n].family == family && (!socket_names[n].type || socket_names[n].type == type))
+    for (unsigned n = 0; n < sizeof socket_names / sizeof *socket_names; n++) {
+        if (socket_names[n].family == family && (!socket_names[n].type || socket_names[n].type == type)) {
             return socket_names[n].name;
+        }
+    }
     return "a socket";
 }
+
 static const char *judge_device(int fd, unsigned major, unsigned minor) {
     uint8_t settings[64];
-    if (major == 1 && (minor == 3 || minor == 5 || (minor >= 7 && minor <= 9))) return NULL;
+    if (major == 1 && (minor == 3 || minor == 5 || (minor >= 7 && minor <= 9))) {
+        return NULL;
+    }
     /* The other side of a terminal types into it. One that has hung up answers nothing (EIO). */
-    if ((major == 5 && minor == 2) || major == 2) return "the master of a terminal";
-    if (major == 4 || major == 5 || (major >= 136 && major < 144)) return NULL;
+    if ((major == 5 && minor == 2) || major == 2) {
+        return "the master of a terminal";
+    }
+    if (major == 4 || major == 5 || (major >= 136 && major < 144)) {
+        return NULL;
+    }
     return call(ioctl, fd, TCGETS, settings) ? "a device" : NULL;
 }
+
 static const char *judge_file(int fd, const char *link) {
     struct statfs in;
-    if (call(fstatfs, fd, &in)) return "what cannot be looked at";
+    if (call(fstatfs, fd, &in)) {
+        return "what cannot be looked at";
+    }
     for (unsigned n = 0; n < sizeof of_the_kernel / sizeof *of_the_kernel; n++) {
-        if ((uint32_t)in.f_type != of_the_kernel[n].magic) continue;
+        if ((uint32_t)in.f_type != of_the_kernel[n].magic) {
+            continue;
+        }
         const char *below = after("/proc/", link);
         int reads = (call(fcntl, fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
         int general = of_the_kernel[n].how != PROCESSES || (below && !(*below >= '0' && *below <= '9'));
@@ -64,37 +110,61 @@ static const char *judge_file(int fd, const char *link) {
     }
     return NULL;
 }
+
 static const char *judge(int fd, const char *link) {
     struct statx is = {0};
     long flags = call(fcntl, fd, F_GETFL), error = call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (flags < 0 || error) return "what cannot be looked at";
+    if (flags < 0 || error) {
+        return "what cannot be looked at";
+    }
     int kind = is.stx_mode & S_IFMT;
-    if (kind == S_IFDIR) return "a directory";
-    if (flags & O_PATH) return "a mere place (O_PATH)";
-    if (kind == S_IFREG) return judge_file(fd, link);
-    if (kind == S_IFSOCK) return judge_socket(fd);
-    if (kind == S_IFCHR) return judge_device(fd, is.stx_rdev_major, is.stx_rdev_minor);
+    if (kind == S_IFDIR) {
+        return "a directory";
+    }
+    if (flags & O_PATH) {
+        return "a mere place (O_PATH)";
+    }
+    if (kind == S_IFREG) {
+        return judge_file(fd, link);
+    }
+    if (kind == S_IFSOCK) {
+        return judge_socket(fd);
+    }
+    if (kind == S_IFCHR) {
+        return judge_device(fd, is.stx_rdev_major, is.stx_rdev_minor);
+    }
     return kind == S_IFIFO ? NULL : kind == S_IFBLK ? "a block device" : "an object of the kernel";
 }
+
 /* As sandboxd_client/relay.py has it: with a peer, or a stream between networks that may have lost it. */
 static int can_be_relayed(int fd) {
     int family = option(fd, SO_DOMAIN), type = option(fd, SO_TYPE);
     uint8_t peer[128];
-    if (family != AF_UNIX && family != AF_INET && family != AF_INET6 && family != AF_VSOCK) return 0;
-    if (type == SOCK_STREAM) return family != AF_UNIX && !option(fd, SO_ACCEPTCONN);
+    if (family != AF_UNIX && family != AF_INET && family != AF_INET6 && family != AF_VSOCK) {
+        return 0;
+    }
+    if (type == SOCK_STREAM) {
+        return family != AF_UNIX && !option(fd, SO_ACCEPTCONN);
+    }
     return (type == SOCK_DGRAM || type == SOCK_SEQPACKET) && !call(getpeername, fd, peer, &(int){sizeof peer});
 }
+
 const char *refused_as_stream(int fd, const char **name, const char **hint) {
     static char said[128], link[256];
-    if (name_of(fd, link, sizeof link) < 0) *link = 0;
+    if (name_of(fd, link, sizeof link) < 0) {
+        *link = 0;
+    }
     const char *refused = judge(fd, link), *streams[] = {"input", "output", "error"};
-    if (!refused) return NULL;
-    *hint = can_be_relayed(fd)
-        ? "run it with `sandboxd run --relay-stdio`, in the client library with relay_stdio=True: a pipe in its place"
-        : "pass its bytes through a pipe, or redirect it to a file or to /dev/null";
+    if (!refused) {
+        return NULL;
+    }
+    *hint = can_be_relayed(fd) ? "run it with `sandboxd run --relay-stdio`, in the client library with "
+                                 "relay_stdio=True: a pipe in its place"
+                               : "pass its bytes through a pipe, or redirect it to a file or to /dev/null";
     const char *parts[] = {refused, " cannot be standard ", streams[fd], *link ? ":" : ""};
     *name = link;
-    for (unsigned n = 0, at = 0; n < 4; at += length_of(parts[n++]))
+    for (unsigned n = 0, at = 0; n < 4; at += length_of(parts[n++])) {
         memcpy(said + at, parts[n], length_of(parts[n]) + 1);
+    }
     return said;
 }
