@@ -15,10 +15,7 @@ from sandboxd.policy.commands.shell_syntax import SHELLS, Word
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A program that runs another one.
-
-    `flags` is an expression for options without a value; `operands` is the number of words before the program.
-    """
+    """A program that runs another one; `operands` words stand before that."""
 
     flags: str = r"(?!)"
     valued: frozenset[str] = frozenset()

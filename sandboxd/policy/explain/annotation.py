@@ -100,10 +100,9 @@ _FOLDS: Final = _Folds()
 
 
 def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: int = 0) -> str:
-    """Return `text` with one block of these violations at its end.
+    """Return `text` with one block of these violations at its end, renewed or new.
 
-    Without violations, and without such a tag, `text` stays as it is. A block that is there is renewed. `lost` counts
-    violations that could not be recorded.
+    Without violations and tags, `text` stays as it is. `lost` counts violations that could not be recorded.
     """
     plain = strip(text, key)
     text = _escaped(plain)

@@ -83,8 +83,7 @@ _compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDic
 def compile_rules(rules: tuple[HostRule, ...]) -> HostRuleSet:
     """Return the index of `rules`, cached by the identity of the tuple.
 
-    Hashing 10,000 rules for each decision would cost more than it saves. The cache is bounded by lists and by rules, so
-    that old policies go.
+    Hashing 10,000 rules for each decision would cost more. Limits on lists and rules evict old policies.
     """
     found = _compiled.get(id(rules))
     if found is not None and found[0] is rules:
