@@ -116,18 +116,18 @@ def _denials(files: FilePolicy) -> tuple[PathRule, ...]:
 def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
     """Make the layout. Raises `PolicyError` for a policy that cannot be enforced."""
     files = files_in(policy.files, place)
-    found = make_path_table(_without_unseen(files, facts), place, facts)
+    table = make_path_table(_without_unseen(files, facts), place, facts)
     for path, why in facts.unseen.items():
         patterns = ", ".join(dict.fromkeys(rule.text for rule in _denials(files) if rule.bounded == path))
-        found.warn(
-            f"{path} is not opened, since {why}, so that not all was seen that {patterns} denies there; "
-            "to open it, say where the pattern begins (./**/NAME), or name the directory in allowWrite"
+        table.warn(
+            f"{path} is not opened: {why}, so matches of {patterns} could be missed; to open it, begin the pattern in "
+            "a directory (./**/NAME), or add the directory to allowWrite"
         )
     cwd = facts.paths[place.cwd].real
-    _require_visible_cwd(found, place, cwd)
-    busiest = _busiest(found) if len(found.entries) > _WORTH_NAMING else ""
-    sockets = add_sockets(found, policy.network, place, facts)
-    view = arrange(found.entries, place.mask_file, watched=tuple(found.watched))
+    _require_visible_cwd(table, place, cwd)
+    busiest = _busiest(table) if len(table.entries) > _WORTH_NAMING else ""
+    sockets = add_sockets(table, policy.network, place, facts)
+    view = arrange(table.entries, place.mask_file, watched=tuple(table.watched))
     view = replace(view, busiest=busiest, facts=facts)
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
@@ -142,18 +142,18 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         resolved = facts.paths[shell]
         if (
             resolved.kind is PathKind.FILE
-            and settled_at(found.entries, resolved.real)[-1].shows is not Visibility.NOTHING
+            and settled_at(table.entries, resolved.real)[-1].shows is not Visibility.NOTHING
         ):
             visible.append((shell, resolved.real))
-    warnings = _first_of(tuple(found.warnings))
+    warnings = _first_of(tuple(table.warnings))
     return Layout(
         view,
         cwd,
         tuple(visible),
         session_directory(place, facts),
         warnings,
-        found,
-        Attribution(found),
+        table,
+        Attribution(table),
         supervise(policy, place, bool(view.placeholders)),
         network_plan(policy.network),
         sockets,
@@ -220,9 +220,9 @@ def _first_of(warnings: tuple[str, ...]) -> tuple[str, ...]:
     return (*warnings[:MOST_WARNINGS], f"and {more:,} more warnings about paths") if more > 0 else warnings
 
 
-def _busiest(found: PathTable) -> str:
+def _busiest(table: PathTable) -> str:
     """Name the rule with the most paths, or the list whose entries have more together."""
-    every = [reason for reasons in found.reasons.values() for reason in reasons]
+    every = [reason for reasons in table.reasons.values() for reason in reasons]
     rule, paths = Counter(reason.text for reason in every).most_common(1)[0]
     lists = Counter((one.rule.origin.key, one.rule.origin.file) for one in every if one.rule is not None)
     for (key, file), together in lists.most_common(1):
@@ -231,8 +231,8 @@ def _busiest(found: PathTable) -> str:
     return rule
 
 
-def _require_visible_cwd(found: PathTable, place: Place, cwd: str) -> None:
-    end = settled_at(found.entries, cwd)[-1]
+def _require_visible_cwd(table: PathTable, place: Place, cwd: str) -> None:
+    end = settled_at(table.entries, cwd)[-1]
     if end.shows is not Visibility.NOTHING:
         return
     if end.entry.shows is Visibility.NOTHING:
@@ -242,7 +242,7 @@ def _require_visible_cwd(found: PathTable, place: Place, cwd: str) -> None:
             hint="start the command elsewhere; no rule opens that directory",
             data={"path": place.cwd},
         )
-    reasons = found.reasons.get(end.entry.path, [])
+    reasons = table.reasons.get(end.entry.path, [])
     rule = next((reason.rule for reason in reasons if reason.rule is not None), None)
     because = f" by {rule.text or rule.path} in {rule.origin}" if rule is not None else ""
     raise PolicyError(

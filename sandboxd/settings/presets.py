@@ -21,7 +21,7 @@ PRESETS: dict[str, Preset] = {
     "caches": Preset(
         opens=True,
         why="package managers keep downloads in the home directory; these paths hold no configuration, no tokens and "
-        "no programs. Not among them, because people and hooks run what lies there: tools, interpreters and "
+        "no programs. Excluded, because users and hooks run the files there, are tools, interpreters and "
         "environments (uv, pipx, pre-commit, poetry, corepack, playwright, npx, gem, the wrapper of gradle, go with "
         "its toolchains and compiled packages), and the stores of uv, pnpm and bun, whose files are hard links of "
         "installed programs",

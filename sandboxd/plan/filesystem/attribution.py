@@ -30,8 +30,8 @@ class Attribution:
     does not grow with the paths that a command asks for.
     """
 
-    def __init__(self, entries: PathTable) -> None:
-        self._found = entries
+    def __init__(self, table: PathTable) -> None:
+        self._table = table
         self._known: dict[tuple[str, bool], Decision] = {}
         self._order: list[str] = []
         self._writable: tuple[str, ...] | None = None
@@ -42,7 +42,7 @@ class Attribution:
         known = self._known.get((at, write))
         if known is None:
             known = self._known[at, write] = decide_path(
-                effective_access_at(self._found, at, ResolvedPath(at)), write=write
+                effective_access_at(self._table, at, ResolvedPath(at)), write=write
             )
         return known
 
@@ -59,10 +59,10 @@ class Attribution:
         shown = neutralise(kept)
         if kept == path:
             text = f"{shown} stays where it is"
-            link = self._found.entries[path].link is not None
+            link = self._table.entries[path].link is not None
             why = "a symbolic link at a protected or denied name" if link else "it was opened as a whole"
             return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=f"{why}: change it outside the sandbox")
-        closed = [one.text for one in self._found.reasons.get(kept, ()) if one.mark & _CLOSES]
+        closed = [one.text for one in self._table.reasons.get(kept, ()) if one.mark & _CLOSES]
         why = f" ({neutralise(closed[0])})" if closed else ""
         text = f"it stays where it is because {shown} in it is closed{why}"
         hint = f"{shown} in it is kept in its place{why}: move what else is in it, or do it outside the sandbox"
@@ -71,7 +71,7 @@ class Attribution:
     def closed_at(self, path: str) -> str:
         """Return the path of the rule that denies reading this one, or an empty text."""
         at = self._nearest(path)
-        cause = effective_access_at(self._found, at, ResolvedPath(at)).read_denied
+        cause = effective_access_at(self._table, at, ResolvedPath(at)).read_denied
         return "" if cause is None else cause.path
 
     def is_private_socket(self, path: str) -> bool:
@@ -86,24 +86,24 @@ class Attribution:
 
     def can_bring(self, path: str) -> bool:
         """Return whether the command could have put a socket at a path or its aliases."""
-        return any(self._shows(one) in _MOVES for one in (path, *self._found.mount_aliases.others(path)))
+        return any(self._shows(one) in _MOVES for one in (path, *self._table.mount_aliases.others(path)))
 
     def is_name_of(self, resolved: ResolvedPath, path: str) -> bool:
         """Return whether a host path leads to another one by trusted links only."""
         real, trusted = self.leads_to(resolved)
-        return trusted and path in (real, *self._found.mount_aliases.others(real))
+        return trusted and path in (real, *self._table.mount_aliases.others(real))
 
     def writable(self) -> tuple[str, ...]:
         """List what the command can write, by all canonical host paths. Slow if many."""
         if self._writable is None:
             tops = [
                 node.entry.path
-                for node in settle(self._found.entries)
+                for node in settle(self._table.entries)
                 if node.shows is Visibility.HOST_WRITABLE
                 and (node.parent is None or node.parent.shows is not node.shows)
             ]
             self._writable = tuple(
-                dict.fromkeys(one for top in tops for one in (top, *self._found.mount_aliases.others(top)))
+                dict.fromkeys(one for top in tops for one in (top, *self._table.mount_aliases.others(top)))
             )
         return self._writable
 
@@ -113,7 +113,7 @@ class Attribution:
 
     def _kept_at(self, path: str) -> str | None:
         """Return what keeps a writable path in place: itself or a path in it."""
-        entries = self._found.entries
+        entries = self._table.entries
         own = entries.get(path)
         if own is not None and own.link is not None and own.guard:
             return path
@@ -132,10 +132,10 @@ class Attribution:
         return None
 
     def _shows(self, path: str) -> Visibility:
-        return settled_at(self._found.entries, self._nearest(path))[-1].shows
+        return settled_at(self._table.entries, self._nearest(path))[-1].shows
 
     def _nearest(self, path: str) -> str:
-        entries = self._found.entries
+        entries = self._table.entries
         if not path.startswith("/") or len(path) > _PATH_MAX:
             return "/"
         while path not in entries and path != "/":

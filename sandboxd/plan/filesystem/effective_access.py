@@ -16,32 +16,32 @@ _ACCESS = {
 }
 
 
-def effective_access_at(found: PathTable, path: str, resolved: ResolvedPath) -> EffectiveAccess:
+def effective_access_at(table: PathTable, path: str, resolved: ResolvedPath) -> EffectiveAccess:
     """Return the effective access; `resolved` is what the host says about `path`."""
-    way = settled_at(found.entries, resolved.real)
+    way = settled_at(table.entries, resolved.real)
     end = way[-1]
     opened = denied = written = closed = protected = locked = None
     for node in way:
         marks, at = node.entry.marks, node.entry.path
         if marks & Mark.DENY_READ:
-            denied, opened, written = _cause(found, at, Mark.DENY_READ), None, None
+            denied, opened, written = _cause(table, at, Mark.DENY_READ), None, None
         elif marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE):
             if denied is not None:
-                opened, denied = _cause(found, at, marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE)), None
+                opened, denied = _cause(table, at, marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE)), None
             if marks & Mark.ALLOW_WRITE:
-                written = _cause(found, at, Mark.ALLOW_WRITE)
+                written = _cause(table, at, Mark.ALLOW_WRITE)
         if marks & Mark.WORKING and denied is None and written is None:
-            written = _cause(found, at, Mark.WORKING)
+            written = _cause(table, at, Mark.WORKING)
         if marks & (Mark.ALLOW_WRITE | Mark.WORKING):
             locked = None
         if marks & Mark.UNOPENABLE:
-            locked, written = _cause(found, at, Mark.UNOPENABLE), None
+            locked, written = _cause(table, at, Mark.UNOPENABLE), None
         if marks & Mark.DENY_WRITE:
-            closed = _cause(found, at, Mark.DENY_WRITE)
+            closed = _cause(table, at, Mark.DENY_WRITE)
         if marks & Mark.LIFTED:
             protected = None
         elif marks & Mark.PROTECTED:
-            protected = _cause(found, at, Mark.PROTECTED)
+            protected = _cause(table, at, Mark.PROTECTED)
     if end.readable and end.shows is Visibility.NOTHING and end.entry.kind is not None:
         denied = Cause(end.entry.path, "it belongs to the daemon itself")
     return EffectiveAccess(
@@ -53,13 +53,13 @@ def effective_access_at(found: PathTable, path: str, resolved: ResolvedPath) -> 
         write_opened=written,
         write_denied=closed,
         protected=protected or locked,
-        managed_reads_only=found.managed_reads_only,
+        managed_reads_only=table.managed_reads_only,
         is_session_tmp=end.shows is Visibility.PRIVATE and (end.entry.path == TMP or end.entry.link == TMP),
     )
 
 
-def _cause(found: PathTable, path: str, mark: Mark) -> Cause:
-    reasons = [reason for reason in found.reasons.get(path, ()) if reason.mark & mark]
+def _cause(table: PathTable, path: str, mark: Mark) -> Cause:
+    reasons = [reason for reason in table.reasons.get(path, ()) if reason.mark & mark]
     for reason in reasons:
         if reason.rule is not None:
             return Cause(path, reason.text, reason.rule)

@@ -36,9 +36,9 @@ _MOST_PASSED_BY = 3
 def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
     """Make all path entries. Raises `PolicyError` for what cannot be enforced."""
     _check_working_directories(place, facts)
-    found = PathTable(facts.mount_aliases, managed_reads_only=files.managed_reads_only)
+    table = PathTable(facts.mount_aliases, managed_reads_only=files.managed_reads_only)
     own = _OwnPlaces(place, facts)
-    followed = LinkTrust(files, place, facts)
+    link_trust = LinkTrust(files, place, facts)
     for mark, rules in (
         (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
         (Mark.DENY_WRITE, files.deny_write),
@@ -46,14 +46,14 @@ def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
         (Mark.ALLOW_READ, (*files.allow_read, *place.allow_read)),
     ):
         for rule in rules:
-            _add_rule(found, own, facts, followed, mark, rule)
-    _add_working_directories(found, place, facts)
-    add_guards(found, files, place, facts, followed)
-    own.add_to(found)
-    warn_of_visited_directory(found, place, facts)
-    _add_name_files(found, place, facts)
-    _warn_of_missing(found)
-    return found
+            _add_rule(table, own, facts, link_trust, mark, rule)
+    _add_working_directories(table, place, facts)
+    add_guards(table, files, place, facts, link_trust)
+    own.add_to(table)
+    warn_of_visited_directory(table, place, facts)
+    _add_name_files(table, place, facts)
+    _warn_of_missing(table)
+    return table
 
 
 class _OwnPlaces:
@@ -67,28 +67,28 @@ class _OwnPlaces:
         self.tmp_is_the_hosts = self.tmp == facts.paths[place.project_root].real
         masked = [place.runtime_dir, *place.private]
         self._masked = [self.base, *(facts.paths[path].real for path in masked if _is_directory(facts.paths[path]))]
-        self._masked += [twin for path in self._masked for twin in facts.mount_aliases.others(path)]
+        self._masked += [alias for path in self._masked for alias in facts.mount_aliases.others(path)]
         self._own = [self.session, self.base, self.runtime, *(facts.paths[path].real for path in place.private)]
-        self._own += [twin for path in self._own for twin in facts.mount_aliases.others(path)]
+        self._own += [alias for path in self._own for alias in facts.mount_aliases.others(path)]
         self._absent = [facts.paths[path] for path in place.private if facts.paths[path].kind is None]
 
     def covers(self, path: str) -> bool:
         return any(is_below(path, own) for own in self._own)
 
-    def add_to(self, found: PathTable) -> None:
-        entries = found.entries
+    def add_to(self, table: PathTable) -> None:
+        entries = table.entries
         entries.setdefault("/", PathEntry("/"))
         _fix(entries, DEVICES, Mount(Operation.DEVICES, DEVICES), Visibility.PRIVATE)
         _fix(entries, PROCESSES, Mount(Operation.PROCESSES, PROCESSES), Visibility.PRIVATE)
         for path in [path for path in entries if self.covers(path)]:
             del entries[path]
         for absent in self._absent:  # or a command could make it, with records that the daemon would trust
-            found.add_absent(absent, MarkReason(Mark.PROTECTED, "the daemon keeps its records there"))
+            table.add_absent(absent, MarkReason(Mark.PROTECTED, "the daemon keeps its records there"))
         for masked in self._masked:
             # no read-only remount, which costs more than the mask: no program expects a file there
             entries[masked] = PathEntry(masked, shows=Visibility.NOTHING, sealed=False)
         if self.tmp_is_the_hosts:
-            found.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
+            table.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
             entries[self.session] = PathEntry(
                 self.session, fixed=Mount(Operation.WRITABLE, self.session, self.session), shows=Visibility.PRIVATE
             )
@@ -107,106 +107,108 @@ def _fix(entries: dict[str, PathEntry], path: str, mount: Mount, shows: Visibili
     entry.fixed, entry.shows, entry.kind = mount, shows, PathKind.DIRECTORY
 
 
-def _add_rule(found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, mark: Mark, rule: PathRule) -> None:
+def _add_rule(
+    table: PathTable, own: _OwnPlaces, facts: Facts, link_trust: LinkTrust, mark: Mark, rule: PathRule
+) -> None:
     reason = MarkReason(mark, rule.text or rule.path, rule)
     if rule.glob:
-        _add_pattern(found, own, facts, followed, rule, reason)
+        _add_pattern(table, own, facts, link_trust, rule, reason)
         return
     resolved = facts.paths[rule.path]
-    if not mark & _DENIES and not followed.opens(rule):
-        _warn_of_link(found, followed, reason, resolved.real, resolved.links)
+    if not mark & _DENIES and not link_trust.opens(rule):
+        _warn_of_link(table, link_trust, reason, resolved.real, resolved.links)
         return
-    if _special(found, own, resolved.real, mark, rule):
+    if _special(table, own, resolved.real, mark, rule):
         return
     if resolved.kind is not None:
-        found.add(resolved.real, resolved.kind, reason)
-        _warn_of_pipe(found, reason, resolved.real, resolved.kind)
+        table.add(resolved.real, resolved.kind, reason)
+        _warn_of_pipe(table, reason, resolved.real, resolved.kind)
         if mark & _DENIES and resolved.kind is PathKind.FILE and resolved.hard_links > 1:
-            found.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
+            table.warn(f"{resolved.real} has {resolved.hard_links} names (hard links); only this one is denied")
     elif mark & _DENIES and rule.missing is Missing.UNMEANT:
         return
     elif mark & _DENIES:
-        found.add_absent(resolved, reason)
-        _warn_of_doubt(found, reason)
+        table.add_absent(resolved, reason)
+        _warn_of_doubt(table, reason)
     elif rule.missing is Missing.MAKE:
-        found.add_made(resolved, reason)
+        table.add_made(resolved, reason)
     elif rule.missing is Missing.IGNORE:
         pass
     elif resolved.problem:
-        found.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
+        table.warn(f"{reason.text}: ignored, the path cannot be followed ({resolved.problem})")
     else:
-        found.missing.append((resolved.real, reason))
-    found.add_links(resolved, guard=bool(mark & _DENIES))
+        table.missing.append((resolved.real, reason))
+    table.add_links(resolved, guard=bool(mark & _DENIES))
 
 
 def _add_pattern(
-    found: PathTable, own: _OwnPlaces, facts: Facts, followed: LinkTrust, rule: PathRule, reason: MarkReason
+    table: PathTable, own: _OwnPlaces, facts: Facts, link_trust: LinkTrust, rule: PathRule, reason: MarkReason
 ) -> None:
     matches = facts.globs.get(rule.path, ()) if rule.bounded else facts.globs[rule.path]
     if reason.mark & _DENIES:  # also without a match: later matches have to be where the rule looks
         for link in facts.paths[split_pattern(rule.path)[0]].links:
-            found.add_guard(link.path)
-        _warn_of_passed_by(found, reason, facts.passed_by.get(rule.path, ()))
+            table.add_guard(link.path)
+        _warn_of_passed_by(table, reason, facts.passed_by.get(rule.path, ()))
     for match in matches:
-        if not reason.mark & _DENIES and not followed.opens(rule, match.path):
-            _warn_of_link(found, followed, reason, match.real, match.links)
-        elif not _special(found, own, match.real, reason.mark, rule):
-            found.add_found(match, reason, guard=bool(reason.mark & _DENIES))
-            _warn_of_pipe(found, reason, match.real, match.kind)
+        if not reason.mark & _DENIES and not link_trust.opens(rule, match.path):
+            _warn_of_link(table, link_trust, reason, match.real, match.links)
+        elif not _special(table, own, match.real, reason.mark, rule):
+            table.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+            _warn_of_pipe(table, reason, match.real, match.kind)
     if not matches and reason.mark & _DENIES:
-        _warn_of_doubt(found, reason)
+        _warn_of_doubt(table, reason)
     if reason.mark & Mark.DENY_WRITE and rule.missing is not Missing.UNMEANT:
-        found.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
+        table.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
     elif not matches and not reason.mark & _DENIES:
-        found.warn(f"{reason.text}: matches nothing, so nothing was opened")
+        table.warn(f"{reason.text}: matches nothing, so nothing was opened")
 
 
-def _warn_of_missing(found: PathTable) -> None:
+def _warn_of_missing(table: PathTable) -> None:
     """Warn of an absent path to open, unless a command can make it."""
-    for path, reason in found.missing:
-        at = settled_at(found.entries, path)[-1]
+    for path, reason in table.missing:
+        at = settled_at(table.entries, path)[-1]
         if reason.mark is not Mark.ALLOW_WRITE or at.shows is not Visibility.HOST_WRITABLE:
-            found.warn(f"{reason.text}: {path} does not exist, so nothing was opened; make it first")
+            table.warn(f"{reason.text}: {path} does not exist, so nothing was opened; make it first")
 
 
-def _warn_of_passed_by(found: PathTable, reason: MarkReason, links: tuple[Symlink, ...]) -> None:
+def _warn_of_passed_by(table: PathTable, reason: MarkReason, links: tuple[Symlink, ...]) -> None:
     for link in links[:_MOST_PASSED_BY]:
-        found.warn(
+        table.warn(
             f"{reason.text}: nothing in {link.target} is denied, since ** goes through no symbolic link ({link.path}); "
             f"to deny it, write a rule for that directory"
         )
     if (more := len(links) - _MOST_PASSED_BY) > 0:
-        found.warn(f"{reason.text}: ** goes through none of {more:,} more symbolic links")
+        table.warn(f"{reason.text}: ** goes through none of {more:,} more symbolic links")
 
 
-def _warn_of_doubt(found: PathTable, reason: MarkReason) -> None:
+def _warn_of_doubt(table: PathTable, reason: MarkReason) -> None:
     """Warn of a rule that denies nothing, and may be mistyped."""
     why = doubt(reason.text)
     if why is not None:
-        found.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
+        table.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
 
 
-def _warn_of_pipe(found: PathTable, reason: MarkReason, path: str, kind: PathKind | None) -> None:
+def _warn_of_pipe(table: PathTable, reason: MarkReason, path: str, kind: PathKind | None) -> None:
     """Warn of a pipe in a writable directory, where no mount makes it read-only."""
     if kind is PathKind.OTHER and reason.mark & Mark.DENY_WRITE:
-        found.warn(
+        table.warn(
             f"{reason.text}: {path} is a pipe or a socket, which in a writable directory can be written all the same; "
             "denyRead closes it altogether"
         )
 
 
 def _warn_of_link(
-    found: PathTable, followed: LinkTrust, reason: MarkReason, real: str, links: tuple[Symlink, ...]
+    table: PathTable, link_trust: LinkTrust, reason: MarkReason, real: str, links: tuple[Symlink, ...]
 ) -> None:
-    if not followed.is_writable(real):
-        link = followed.can_change(links) or links[0]
-        found.warn(
+    if not link_trust.is_writable(real):
+        link = link_trust.can_change(links) or links[0]
+        table.warn(
             f"{reason.text}: opens nothing, since a command could have made the symbolic link {link.path} that leads "
             f"to {real}; if that is meant, name {real} itself"
         )
 
 
-def _add_name_files(found: PathTable, place: Place, facts: Facts) -> None:
+def _add_name_files(table: PathTable, place: Place, facts: Facts) -> None:
     """Mount the daemon's files for name look-up over those of the host.
 
     The host's name servers cannot be reached from inside. Where the host has no such file, programs look for a name
@@ -216,34 +218,34 @@ def _add_name_files(found: PathTable, place: Place, facts: Facts) -> None:
         resolved = facts.paths[path]
         if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):
             continue
-        found.add(resolved.real, PathKind.FILE, MarkReason(Mark.PROTECTED, "it names the name service of the sandbox"))
-        entry = found.entries[resolved.real]
+        table.add(resolved.real, PathKind.FILE, MarkReason(Mark.PROTECTED, "it names the name service of the sandbox"))
+        entry = table.entries[resolved.real]
         entry.fixed, entry.shows = Mount(Operation.READ_ONLY, resolved.real, source), Visibility.HOST_READ_ONLY
-        found.add_links(resolved, guard=False)
+        table.add_links(resolved, guard=False)
 
 
 _OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")
 
 
-def _special(found: PathTable, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
+def _special(table: PathTable, own: _OwnPlaces, real: str, mark: Mark, rule: PathRule) -> bool:
     """Handle a rule for a path of the sandbox itself; True when it was one."""
     if own.covers(real):
-        found.warn(f"{rule.text or rule.path}: ignored, it lies in the daemon's own directories")
+        table.warn(f"{rule.text or rule.path}: ignored, it lies in the daemon's own directories")
         return True
     if real == own.tmp and not own.tmp_is_the_hosts:
         if mark & (Mark.ALLOW_WRITE | Mark.ALLOW_READ):
-            found.warn(f"{rule.text or rule.path}: {TMP} inside is the session's own directory, not the host's")
+            table.warn(f"{rule.text or rule.path}: {TMP} inside is the session's own directory, not the host's")
         return True
     if is_below(real, PROCESSES):
         if mark & Mark.DENY_READ and real.startswith("/proc/") and not _OF_A_PROCESS.match(real):
-            found.entries[real] = PathEntry(real, PathKind.FILE, mark, force=True)
+            table.entries[real] = PathEntry(real, PathKind.FILE, mark, force=True)
         return True
     if is_below(real, DEVICES):
-        return _device(found, real, mark, rule)
+        return _device(table, real, mark, rule)
     return False
 
 
-def _device(found: PathTable, real: str, mark: Mark, rule: PathRule) -> bool:
+def _device(table: PathTable, real: str, mark: Mark, rule: PathRule) -> bool:
     text = rule.text or rule.path
     if real == DEVICES:
         if mark & Mark.ALLOW_WRITE:
@@ -282,13 +284,13 @@ def _check_working_directories(place: Place, facts: Facts) -> None:
             )
 
 
-def _add_working_directories(found: PathTable, place: Place, facts: Facts) -> None:
+def _add_working_directories(table: PathTable, place: Place, facts: Facts) -> None:
     root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
     of_command = Mark.WORKING if is_in_session(place, facts) else Mark.VISITED
     for resolved, mark in ((root, Mark.ALLOW_WRITE), (cwd, of_command)):
         if resolved.real == "/" and mark is not Mark.VISITED:
-            found.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
+            table.warn("the working directory is /, which is not made writable; list what is needed in allowWrite")
         else:
             mark = Mark.VISITED if is_system_directory(resolved.real) else mark
-            found.add(resolved.real, PathKind.DIRECTORY, MarkReason(mark, "it is the working directory"))
-            found.add_links(resolved, guard=False)
+            table.add(resolved.real, PathKind.DIRECTORY, MarkReason(mark, "it is the working directory"))
+            table.add_links(resolved, guard=False)

@@ -20,9 +20,9 @@ from sandboxd.policy.sockets.control_sockets import FINDABLE
 from sandboxd.policy.sockets.socket_decisions import KEY, OpenSockets, decide_socket, open_sockets
 
 
-def add_sockets(found: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> OpenSockets:
+def add_sockets(table: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> OpenSockets:
     """Add listed sockets, after all other entries, and return the open sockets."""
-    settled = Attribution(found)
+    settled = Attribution(table)
     own = [facts.paths[path].real for path in (place.runtime_dir, place.temporary_base, *place.private)]
     ends = []
     for rule in network.allow_unix_sockets:
@@ -30,29 +30,29 @@ def add_sockets(found: PathTable, network: NetworkPolicy, place: Place, facts: F
         real, trusted = settled.leads_to(resolved)
         ends.append((real, trusted))
         if not trusted:
-            found.warn(f"{rule.path}: opens nothing, since a command could change the symbolic link on the way")
+            table.warn(f"{rule.path}: opens nothing, since a command could change the symbolic link on the way")
         elif resolved.kind is not None and not any(is_below(real, one) for one in own):
-            _add_listed(found, rule, real, resolved.kind)
+            _add_listed(table, rule, real, resolved.kind)
     sockets = open_sockets(network, ends, own)
     if network.allow_all_unix_sockets:
-        _mask_control_sockets(found, closed_sockets(network, place), facts, sockets)
+        _mask_control_sockets(table, closed_sockets(network, place), facts, sockets)
     return sockets
 
 
-def _add_listed(found: PathTable, rule: SocketRule, real: str, kind: PathKind) -> None:
-    end = settled_at(found.entries, real)[-1]
+def _add_listed(table: PathTable, rule: SocketRule, real: str, kind: PathKind) -> None:
+    end = settled_at(table.entries, real)[-1]
     reason = MarkReason(Mark.ALLOW_READ, f"it is listed in {KEY}")
     if end.shows is Visibility.PRIVATE and end.entry.path != real and kind in (PathKind.OTHER, PathKind.DIRECTORY):
-        found.add(real, kind, reason)
+        table.add(real, kind, reason)
     elif end.shows is Visibility.NOTHING and kind is PathKind.OTHER and end.entry.path != real:
-        found.add(real, kind, reason)  # a socket can only be connected to, not read
+        table.add(real, kind, reason)  # a socket can only be connected to, not read
     elif end.shows is Visibility.NOTHING:
-        found.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
+        table.warn(f"{rule.path}: it is listed in {KEY}, and cannot be reached because reading it is denied")
 
 
-def _mask_control_sockets(found: PathTable, named: tuple[str, ...], facts: Facts, sockets: OpenSockets) -> None:
+def _mask_control_sockets(table: PathTable, named: tuple[str, ...], facts: Facts, sockets: OpenSockets) -> None:
     matches = [(one.real, one.kind) for pattern in FINDABLE for one in facts.globs[pattern]]
     matches += [(facts.paths[path].real, facts.paths[path].kind) for path in named]
     for real, kind in matches:
         if kind is PathKind.OTHER and not decide_socket(real, sockets).allowed:
-            found.add(real, kind, MarkReason(Mark.DENY_READ, "it acts outside the sandbox"))
+            table.add(real, kind, MarkReason(Mark.DENY_READ, "it acts outside the sandbox"))

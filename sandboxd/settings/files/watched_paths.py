@@ -52,15 +52,15 @@ def watched_paths(locations: Iterable[Location]) -> frozenset[WatchedPath]:
 def _follow(path: str, directory: bool, found: set[WatchedPath]) -> None:
     """Walk down a path by component, through links, and note what can change."""
     pending = [part for part in path.split("/") if part]
-    here, links = "/", 0
+    current, links = "/", 0
     while pending:
         name = pending.pop(0)
-        candidate = os.path.normpath(os.path.join(here, name))
+        candidate = os.path.normpath(os.path.join(current, name))
         try:
             mode = os.lstat(candidate).st_mode
         except OSError as fault:
             if fault.errno in (errno.ENOENT, errno.ENOTDIR):
-                found.add(WatchedPath(here, Watch.NAMES, frozenset({name})))
+                found.add(WatchedPath(current, Watch.NAMES, frozenset({name})))
             return
         if stat.S_ISLNK(mode):
             found.add(WatchedPath(candidate, Watch.PLACE))
@@ -69,19 +69,19 @@ def _follow(path: str, directory: bool, found: set[WatchedPath]) -> None:
                 return
             target = os.readlink(candidate)
             pending = [part for part in target.split("/") if part] + pending
-            here = "/" if target.startswith("/") else here
+            current = "/" if target.startswith("/") else current
             continue
         if not os.access(candidate, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-            found.add(WatchedPath(here, Watch.ENTRY, frozenset({name})))
+            found.add(WatchedPath(current, Watch.ENTRY, frozenset({name})))
         elif pending or stat.S_ISDIR(mode):
             found.add(WatchedPath(candidate, Watch.PLACE))
         else:
             found.add(WatchedPath(candidate, Watch.CONTENT))
-        here = candidate
-    if directory and os.path.isdir(here):
-        found.add(WatchedPath(here, Watch.NAMES))
-        for name in _json_names(here):
-            _follow(os.path.join(here, name), False, found)
+        current = candidate
+    if directory and os.path.isdir(current):
+        found.add(WatchedPath(current, Watch.NAMES))
+        for name in _json_names(current):
+            _follow(os.path.join(current, name), False, found)
 
 
 def _json_names(directory: str) -> list[str]:

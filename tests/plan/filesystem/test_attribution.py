@@ -88,7 +88,7 @@ _names = st.sampled_from(["srv", "data", "secret", "open", "home", "u", "work", 
 
 @given(st.lists(_names, max_size=6).map(lambda names: "/" + "/".join(names)), st.booleans())
 def test_it_is_what_explain_says(attribution: Attribution, path: str, write: bool) -> None:
-    said = decide_path(effective_access_at(attribution._found, path, ResolvedPath(path)), write=write)
+    said = decide_path(effective_access_at(attribution._table, path, ResolvedPath(path)), write=write)
     found = attribution.decide(path, write=write)
     assert (found.behavior, found.reason, found.rule) == (said.behavior, said.reason, said.rule)
 
@@ -98,7 +98,7 @@ def test_what_a_command_asks_for_does_not_fill_the_memory(attribution: Attributi
         attribution.decide(f"/etc/{number}/{number}", write=True)
         attribution.decide("/" + "a/" * number, write=True)
         attribution.decide("x" * number, write=True)
-    assert len(attribution._known) <= 2 * len(attribution._found.entries)
+    assert len(attribution._known) <= 2 * len(attribution._table.entries)
 
 
 def test_what_a_command_could_have_put_there(attribution: Attribution) -> None:
