@@ -24,7 +24,7 @@ from sandboxd.host.git.config_targets import configuration_of_user
 from sandboxd.host.resolve import NullNameRecorder
 from sandboxd.host.tools import Bwrap, find_bwrap
 
-_PATIENCE = 20.0
+_TIMEOUT_S = 20.0
 _APPARMOR = (
     "allow it for bubblewrap in an AppArmor profile (userns, in /etc/apparmor.d/bwrap), or run: "
     "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
@@ -180,11 +180,11 @@ def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/
     try:
         done = subprocess.run(
             [bwrap, *options, "--", *command],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False, cwd="/",
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False, cwd="/",
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise HostError(
-            "sandbox_unavailable", f"bubblewrap did not end within {_PATIENCE:.0f} s", hint="run sandboxd check"
+            "sandbox_unavailable", f"bubblewrap did not end within {_TIMEOUT_S:.0f} s", hint="run sandboxd check"
         ) from error
     except OSError as error:
         raise HostError(
@@ -197,7 +197,7 @@ def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/
 
 
 _NO_LISTENER = {
-    errno.EBUSY: "something else watches the system calls of sandboxd already (a container's seccomp agent)",
+    errno.EBUSY: "another program already supervises the system calls of sandboxd (a container's seccomp agent)",
     errno.EINVAL: "the kernel does not know seccomp user notifications (Linux 5.9)",
     errno.ENOSYS: "the kernel has no seccomp",
     errno.EPERM: "a container's seccomp profile refuses seccomp(2)",
@@ -208,12 +208,12 @@ _NO_LISTENER = {
 def why_unwatched(helper: str) -> str:
     """Return why the helper cannot supervise system calls, else empty. Blocks."""
     try:
-        done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_PATIENCE, check=False, cwd="/")
+        done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the helper cannot be run ({type(error).__name__})"
     if not done.returncode:
         return ""
-    return _NO_LISTENER.get(done.returncode, f"seccomp(2) says {os.strerror(abs(done.returncode))}")
+    return _NO_LISTENER.get(done.returncode, f"seccomp(2) failed: {os.strerror(abs(done.returncode))}")
 
 
 def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:
@@ -315,10 +315,12 @@ def check_git() -> CheckStep:
     except PolicyError as error:
         return CheckStep(name, False, error.message, error.hint, required=False, slug="advice_bare_repository")
     if value == "explicit":
-        return CheckStep(name, True, f"git obeys none by where it is run ({setting} is {value})", required=False)
+        return CheckStep(
+            name, True, f"git ignores bare repositories in its working directory ({setting} is {value})", required=False
+        )
     detail = (
-        "git, run in any directory that looks like a repository, obeys the configuration there: of one that a command "
-        f"makes and has not left yet, and of one that came with a download ({setting} is not explicit)"
+        "git obeys the configuration of any directory that looks like a repository, also of a running command's or of "
+        f"a downloaded one ({setting} is not explicit)"
     )
     remedy = f"run: git config --global {setting} explicit (git 2.38 or newer; then name bare ones by --git-dir)"
     return CheckStep(name, False, detail, remedy, required=False, slug="advice_bare_repository")

@@ -34,10 +34,7 @@ from sandboxd.plan.host_queries import literal_name, split_pattern
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000
 MAX_OF_ALL = 4
-"""Factor of these limits for all patterns of one command together.
-
-A project may contain thousands of patterns, and each directory is kept for each pattern.
-"""
+"""Factor of these limits for all patterns of a command, which may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class GlobScan:
         if top.kind is not None:
             self._walk(_PartialMatch(top.real, parts, top.links), seen)
         elif top.is_closed:
-            self._close_off(top.existing, top.links, seen)
+            self._report_closed(top.existing, top.links, seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
     def passed_by(self) -> tuple[Symlink, ...]:
@@ -137,7 +134,7 @@ class GlobScan:
             below = _join(way.path, name)
             if is_absent(below):  # placeholders too: they end with their commands
                 return
-            with self._as_far_as_it_can_be_searched(way.path, way.links, seen):
+            with self._searching(way.path, way.links, seen):
                 is_link = stat.S_ISLNK(os.lstat(below).st_mode)
                 yield from self._enter(replace(way, path=below, rest=after), is_link, seen)
             return
@@ -160,14 +157,12 @@ class GlobScan:
         led_to = resolve(way.path, seen)
         links = (*way.links, *led_to.links)
         if led_to.is_closed:
-            self._close_off(led_to.existing, links, seen)
+            self._report_closed(led_to.existing, links, seen)
         elif led_to.kind is PathKind.DIRECTORY and not self._is_excluded(led_to.real):
             yield replace(way, path=led_to.real, links=links)
 
     @contextlib.contextmanager
-    def _as_far_as_it_can_be_searched(
-        self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder
-    ) -> Iterator[None]:
+    def _searching(self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder) -> Iterator[None]:
         """Look at a name in a directory that may be missing or closed at the moment."""
         try:
             yield
@@ -175,9 +170,9 @@ class GlobScan:
             pass
         except PermissionError:
             if _is_ours(directory):
-                self._close_off(directory, links, seen)
+                self._report_closed(directory, links, seen)
 
-    def _close_off(self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder) -> None:
+    def _report_closed(self, directory: str, links: tuple[Symlink, ...], seen: NameRecorder) -> None:
         """Report an unsearchable directory: its owner, also as a command, can reopen it."""
         seen.access(directory)
         if os.access(directory, os.X_OK):  # before it was watched
@@ -228,7 +223,7 @@ class GlobScan:
                 if not _is_ours(path):
                     return []
                 if not os.access(path, os.X_OK):
-                    self._close_off(path, way.links, seen)
+                    self._report_closed(path, way.links, seen)
                     return []
             raise PolicyError(
                 "glob_unreadable",
@@ -238,7 +233,7 @@ class GlobScan:
             ) from error
 
     def _match(self, way: _PartialMatch, seen: NameRecorder) -> None:
-        with self._as_far_as_it_can_be_searched(os.path.dirname(way.path), way.links, seen):
+        with self._searching(os.path.dirname(way.path), way.links, seen):
             found = found_at(way.path, seen)
             self._found[way.path] = replace(found, links=(*way.links, *found.links)) if way.links else found
             self._all.matches += 1

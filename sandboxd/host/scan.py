@@ -81,10 +81,7 @@ class TreeScan:
         self._lock = threading.Lock()
         self.slow: dict[Interest, None] = {}
         self.version = 0
-        """A number that changes with each change.
-
-        Several facts rest on one scan, and a check of some of them makes the scan current but not the others.
-        """
+        """A number that changes with each change, for the facts that rest on this scan."""
 
     @property
     def stale(self) -> bool:

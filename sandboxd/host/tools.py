@@ -15,7 +15,7 @@ from sandboxd_client import programs
 OLDEST_BWRAP = (0, 8, 0)
 INSTALL = "install it: apt-get install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-_PATIENCE = 10.0
+_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _version(path: str) -> tuple[int, ...]:
     try:
         done = subprocess.run(
             [path, "--version"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False, cwd="/",
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False, cwd="/",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError("bwrap_broken", f"{path} cannot be run: {error}", hint="reinstall bubblewrap") from error

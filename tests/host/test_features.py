@@ -184,7 +184,7 @@ async def test_a_proof_is_kept_and_a_failure_tried_again(tmp_path: Path) -> None
 
 
 def test_a_sandbox_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxd.host.features._PATIENCE", 0.1)
+    monkeypatch.setattr("sandboxd.host.features._TIMEOUT_S", 0.1)
     with pytest.raises(HostError, match="did not end"):
         try_sandbox(stub(tmp_path / "bin", "exec sleep 30") + "/bwrap", OPTIONS)
 

@@ -132,10 +132,7 @@ class CleanupPass:
             return index.unseen
 
     def _open_up(self, path: str) -> bool:
-        """Reopen a directory that a command has closed, those above it first.
-
-        A directory that a person has closed is read-only inside, or has not changed.
-        """
+        """Reopen a directory that a command, not a person, has closed; upper ones first."""
         closed = [path]
         while not os.access(above := os.path.dirname(closed[-1]), os.X_OK):
             closed.append(above)

@@ -146,7 +146,7 @@ def _lines(text: str) -> Iterable[str]:
     joined = ""
     for line in text.split("\n"):  # as git does; str.splitlines splits at more characters
         joined += line
-        if _goes_on(joined):
+        if _ends_escaped(joined):
             joined += "\n"  # taken out with its backslash in `_value`
         else:
             yield joined
@@ -154,7 +154,7 @@ def _lines(text: str) -> Iterable[str]:
     yield joined
 
 
-def _goes_on(line: str) -> bool:
+def _ends_escaped(line: str) -> bool:
     """Return whether a line ends in a backslash outside of escapes and comments."""
     quoted = escaped = False
     value = False

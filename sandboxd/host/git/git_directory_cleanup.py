@@ -82,10 +82,7 @@ def hooks_in(directory: str) -> Iterator[str]:
 
 
 def common_of(git_dir: str) -> str | None:
-    """Return the physical target of `commondir`, None when there is none.
-
-    Empty when the file is not one that git itself would write.
-    """
+    """Return the physical target of `commondir`: None without, empty for a bad one."""
     path = os.path.join(git_dir, "commondir")
     if not os.path.lexists(path):
         return None

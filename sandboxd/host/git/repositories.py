@@ -82,10 +82,7 @@ def _is_git_directory(path: str, seen: NameRecorder) -> bool:
 
 
 def worktree_of(root: str, seen: NameRecorder) -> Worktree | None:
-    """Return the target of the `.git` file of a directory, if it points back.
-
-    A command may have written the file, and following it opens the place that it names.
-    """
+    """Return the target of a `.git` file if it points back, and so is not planted."""
     entry = os.path.join(root, ".git")
     resolved = resolve(entry, seen)
     if resolved.kind is not PathKind.FILE:

@@ -67,10 +67,7 @@ class UnfinishedCleanups:
     def add(
         self, launch_id: str, territory: Territory, could_write: CouldWrite, rests: Mapping[str, Rest] | None
     ) -> None:
-        """Queue the rest of a pass.
-
-        Without `rests` the pass of another command served this one as well: its rest counts for both.
-        """
+        """Queue the rest of a pass; without `rests`, that of the shared pass counts."""
         where = where_of(territory)
         before = self._waiting.get(where)
         if before is None and rests is None:

@@ -73,10 +73,7 @@ def is_absent(path: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Placeholder:
-    """A placeholder that is held; `lock` is its descriptor with a shared flock.
-
-    `lost`: it was removed while it was needed, or it replaces such a one.
-    """
+    """A held placeholder; `lock` has a shared flock, `lost` ones were removed in use."""
 
     path: str
     lock: int
@@ -102,7 +99,7 @@ def make(path: str) -> Placeholder:
                     os.mkdir(name, _MODE, dir_fd=directory)
                 else:
                     os.close(os.open(name, _CREATE, _FILE_MODE, dir_fd=directory))
-                _see_that_it_is_marked(name, directory, path)
+                _check_mark(name, directory, path)
         found = take(path)
         if found is not None and is_in_use(found):
             unmark(found.lock)
@@ -117,7 +114,7 @@ def make(path: str) -> Placeholder:
     raise FileExistsError(errno.EEXIST, "it has just been created by another program", path)
 
 
-def _see_that_it_is_marked(name: str, directory: int, path: str) -> None:
+def _check_mark(name: str, directory: int, path: str) -> None:
     """Check the mark of a new placeholder, and remove one without it.
 
     Some file systems in user space set the sticky bit only afterwards. Others have none, or give every file to one
@@ -244,10 +241,7 @@ def is_lost(placeholder: Placeholder) -> bool:
 
 
 def is_in_use(placeholder: Placeholder) -> bool:
-    """Return whether another program uses it, so that the name is not absent.
-
-    Neither new content nor a new mode changes the directory above.
-    """
+    """Return whether another program uses it: the directory above does not change."""
     state = os.fstat(placeholder.lock)
     if not _is_marked(state):
         return True

@@ -158,10 +158,7 @@ class Placeholders:
         self._inherited |= found
 
     def follow(self) -> None:
-        """Remove placeholders of earlier daemons when their commands end.
-
-        Covers daemons that end later too. Call it in the event loop, after `recover` and `resume`.
-        """
+        """Remove placeholders when commands of ended daemons end. Call it after `resume`."""
         self._others.watch(self._another_has_ended)
         self._look()
 
@@ -316,10 +313,7 @@ class Placeholders:
             )
 
     def _hold(self, path: str, *, certainly_there: bool) -> None:
-        """Hold one placeholder; make it again if another program has removed it.
-
-        The mounts of running commands are gone with it, and the next command needs a target.
-        """
+        """Hold one placeholder, made again as a mount target if it was removed."""
         placeholder = self._held.get(path)
         lost = placeholder if placeholder is not None and not certainly_there and is_lost(placeholder) else None
         if placeholder is not None and lost is None and is_in_use(placeholder):

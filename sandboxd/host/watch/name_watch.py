@@ -28,10 +28,7 @@ class NameWatch:
         self.slow: list[Interest] = []
 
     def visit(self, directory: str, name: str, contents: bool = False) -> None:
-        """Record a name before it is looked at; `*` stands for every name.
-
-        With `contents`, a write to a file of that name counts as well.
-        """
+        """Record a name (`*`: all) before it, or the `contents` of its file, is read."""
         known = self._names.get(directory)
         names = frozenset((name,)) if known is None else known | {name}
         self._names[directory] = self._sets.setdefault(names, names)

@@ -88,7 +88,7 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
     if len(options) > MOST_WORDS:
         raise PolicyError(
             "mounts_too_many",
-            f"these rules need {len(options):,} words to bubblewrap, which takes 9,000; most come from {view.busiest}",
+            f"the rules need {len(options):,} arguments of bubblewrap, above 9,000; most come from {view.busiest}",
             hint="name a directory above the paths instead of each of them",
             data={"words": len(options), "rule": view.busiest},
         )

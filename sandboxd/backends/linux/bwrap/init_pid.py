@@ -56,7 +56,7 @@ class InitPidReader:
 def decode_birth(text: bytes) -> int | None:
     """Return the init pid, None for a partial object. Raises ProtocolError."""
     if len(text) > MAX_INFO:
-        raise ProtocolError("too much is said about process 1")
+        raise ProtocolError("the text of --info-fd is too long")
     if not text.endswith(b"}\n"):
         return None
     try:
@@ -64,5 +64,5 @@ def decode_birth(text: bytes) -> int | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         pid = None
     if type(pid) is not int or pid <= 0:
-        raise ProtocolError("bubblewrap does not say which process is process 1")
+        raise ProtocolError("the text of --info-fd names no process")
     return pid

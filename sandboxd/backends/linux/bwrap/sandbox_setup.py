@@ -117,7 +117,7 @@ class RunningSetup:
         begun, self._begun = self._begun, None
         if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
             begun.stay.close()
-            raise LaunchError("launch_failed", "bubblewrap has named another process as process 1 of the sandbox")
+            raise LaunchError("launch_failed", "bubblewrap reported another process as process 1 of the sandbox")
         if begun is not None and begun.stay.has_failed:
             begun.stay.close()
             begun = None

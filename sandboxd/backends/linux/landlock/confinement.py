@@ -81,12 +81,12 @@ TABLE: tuple[LandlockVersion, ...] = (
     ),
     LandlockVersion(
         3, "6.2", Confinement(_ALL, granted=_ALL),
-        (FILES,), "signals to other programs of the same job are not held back",
+        (FILES,), "signals to other programs of the same job are not confined",
     ),
     LandlockVersion(
         2, "5.19", Confinement(_WRITE, granted=_WRITE),
         (FILES_WEAKER,),
-        "a file given as standard input can be emptied; signals to other programs of the same job are not held back",
+        "a file given as standard input can be emptied; signals to other programs of the same job are not confined",
     ),
 )  # fmt: skip
 """The first match counts. Version 1 is unusable: it refuses most renames."""
@@ -117,7 +117,7 @@ class Landlock:
 _WRITABLE = frozenset({Operation.WRITABLE, Operation.DEVICE, Operation.DEVICES, Operation.PROCESSES})
 
 
-NO_LANDLOCK = Landlock(reason="it has not been looked for")
+NO_LANDLOCK = Landlock(reason="it was not probed")
 
 
 def writable_roots(view: FileView) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sandboxd.backends.linux.landlock.confinement import Access, Landlock, LandlockVersion, Scope, row_for
 
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 _MISSING = {
     errno.ENOSYS: "the kernel has no Landlock (Linux 5.19)",
@@ -57,7 +57,7 @@ def find_landlock(helper: str) -> Landlock:
             read_only = os.open(f"/proc/self/fd/{given.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 words = [helper, "probe-landlock"]
-                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_PATIENCE_S, check=False, cwd=own)
+                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_TIMEOUT_S, check=False, cwd=own)
             except subprocess.TimeoutExpired as error:
                 raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
             finally:
@@ -65,13 +65,13 @@ def find_landlock(helper: str) -> Landlock:
             answer.seek(0)
             text = answer.read()
             if done.returncode or len(text) % 4 or not text:
-                raise OSError(errno.EPROTO, f"it ended with status {done.returncode}")
+                raise OSError(errno.EPROTO, f"the probe ended with status {done.returncode}")
             return tuple(memoryview(text).cast("i"))
 
     try:
         return probe_landlock(run)
     except OSError as error:
-        return Landlock(reason=f"the helper cannot try it: {error.strerror}")
+        return Landlock(reason=f"the helper cannot probe it: {error.strerror}")
 
 
 def probe_landlock(run: Run) -> Landlock:
@@ -85,7 +85,7 @@ def probe_landlock(run: Run) -> Landlock:
         return Landlock(reason=reason, version=version)
     answer = run(row.confinement.encode())
     if len(answer) != len(Seen.__slots__):
-        raise OSError(errno.EPROTO, "it gave another answer than was asked for")
+        raise OSError(errno.EPROTO, "the answer of the probe has a wrong length")
     wrong = judge(row, Seen(*answer))
     if wrong:
         return Landlock(reason=wrong, version=version, slug="landlock_without_effect")
