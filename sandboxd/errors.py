@@ -33,10 +33,7 @@ class CallerError(DaemonError):
 
 
 class SettingsError(DaemonError):
-    """Wrong settings file or value.
-
-    `data` holds `file`, `key`, `line` and `column` where known.
-    """
+    """Wrong settings; `data` holds `file`, `key`, `line`, `column` where known."""
 
 
 class PolicyError(DaemonError):

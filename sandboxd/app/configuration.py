@@ -118,10 +118,7 @@ def _home(environment: Mapping[str, str]) -> str:
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Parse `NAME=ADDR` items; a name may have several addresses.
-
-    Raises CallerError `resolve_invalid`.
-    """
+    """Parse `NAME=ADDR` items. Raises CallerError `resolve_invalid`."""
     pins: dict[str, list[str]] = {}
     for text in filter(None, (text.strip() for text in texts)):
         name, separator, address = text.partition("=")

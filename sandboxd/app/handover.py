@@ -195,10 +195,7 @@ def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscrib
 
 @dataclass(slots=True)
 class TakingOver:
-    """Resumption of the state of an earlier daemon.
-
-    The order is `sessions`, `settle`, `connect`.
-    """
+    """Resumption of state, in the order `sessions`, `settle`, `connect`."""
 
     predecessor: Predecessor
     parts: RunningDaemon
@@ -209,10 +206,7 @@ class TakingOver:
     _connections: list[tuple[RpcConnection, ConnectionRecord]] = field(default_factory=list)
 
     def sessions(self) -> None:
-        """Resume everything but the connections.
-
-        Does not wait, so nothing happens in between.
-        """
+        """Resume everything but the connections, without waiting."""
         incoming, parts = self.predecessor.incoming, self.parts
         owners: dict[str, RpcConnection] = {}
         for record in incoming.take("connection", ConnectionRecord):

@@ -50,10 +50,7 @@ from sandboxd.runtime.session import Inherited
 
 
 class LogOnChange:
-    """Logger of changes in the abilities of this host.
-
-    An unchanged state is logged once, not for each command.
-    """
+    """Logger of changes in the abilities of this host, not of each command."""
 
     def __init__(self, log: Callable[..., object]) -> None:
         self._log = log
@@ -200,10 +197,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
 
 
 def _landlock_step(found: Landlock) -> CheckStep:
-    """Report a new trial of Landlock.
-
-    Commands keep the result of the trial at the start of the daemon.
-    """
+    """Report a new trial of Landlock; commands keep the result of the start."""
     if found.confinement is not None and not found.reason:
         return CheckStep("landlock", True, f"version {found.version}: refuses what mounts let pass", required=False)
     without = "a file given as standard input can be written, and so can FIFOs outside"

@@ -44,10 +44,7 @@ def source_trees() -> tuple[str, ...]:
 
 
 def linked_files() -> tuple[str, ...]:
-    """Return imported files with more hard links, by which commands could write them.
-
-    uv installs files as hard links to its cache.
-    """
+    """Return imported files with more hard links, as uv makes to its cache."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return tuple(file for file in files if isinstance(file, str) and _is_linked(file))
 

@@ -1,7 +1,4 @@
-"""Interface between the daemon and the back end of an operating system.
-
-`app.linux` and `app.macos` implement it; tests replace it.
-"""
+"""Interface between the daemon and the back ends; tests replace it."""
 
 from __future__ import annotations
 

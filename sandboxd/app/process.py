@@ -1,7 +1,4 @@
-"""The process around a daemon: environment, signals, exit status, restart.
-
-`app.compose` makes the daemon itself.
-"""
+"""Process around a daemon: environment, signals, exit status, restart."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ EXIT_CANNOT_START = 125
 
 
 def main(options: ServeArguments) -> int:
-    """Run the daemon until it is asked to stop; return the exit status.
-
-    Writes to stderr why it cannot start.
-    """
+    """Run the daemon; return the exit status. Writes a failed start to stderr."""
     environment = dict(os.environ)
     program = DaemonProgram.own(environment)
     trial = take_trial(environment)
@@ -93,10 +87,7 @@ def main(options: ServeArguments) -> int:
 
 
 def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
-    """Return the log file of an automatic start; empty where it has no place.
-
-    `configure` reports the missing place.
-    """
+    """Return the log file of an automatic start; empty where it has no place."""
     try:
         return os.path.join(os.path.dirname(options.socket or socket_path(environment)), START_LOG_NAME)
     except LocationError:

@@ -22,10 +22,7 @@ _TURNS = 10
 
 
 class StopRequest:
-    """Request to end, from a signal, a method or the service manager.
-
-    The first reason is kept.
-    """
+    """Request to end; the first reason is kept."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -112,10 +109,7 @@ class ServiceManager:
         self._send(f"STATUS={reason}")
 
     def reloading(self) -> None:
-        """Report a reload; `ready` has to follow.
-
-        The time tells the manager which of its requests is answered.
-        """
+        """Report a reload with its time, which identifies it. `ready` has to follow."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading the settings")
 

@@ -57,10 +57,7 @@ def _length(value: object) -> object:
 
 
 def neutralise_text(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
-    """Show control, bidirectional and tag characters as escapes, also in keys.
-
-    Tracebacks keep their lines.
-    """
+    """Escape control, bidirectional and tag characters; tracebacks keep lines."""
     return {neutralise(key): _neutralised(key, value) for key, value in record.items()}
 
 

@@ -120,17 +120,11 @@ class PermissionQueries:
         self.prompts.unsubscribe(subscriber)
 
     async def answer(self, subscriber: object, request_id: str, verdict: UserAnswer, by: str) -> ResolvedQuestion:
-        """Answer a prompt; it stays open when `always` cannot be written.
-
-        Raises CallerError, SettingsError.
-        """
+        """Answer a prompt. An error leaves it open: CallerError, SettingsError."""
         return await self.prompts.answer(subscriber, request_id, verdict, by)
 
     def grants(self, session_id: str | None) -> list[tuple[str, Grant]]:
-        """Return pairs of session id and grant, of one session or of all.
-
-        Raises CallerError `session_unknown`.
-        """
+        """Return session ids with grants. Raises CallerError `session_unknown`."""
         sessions = self._sessions.all() if session_id is None else [self._sessions.get(session_id)]
         return [(session.id, grant) for session in sessions for grant in session.grants.list()]
 
@@ -266,10 +260,7 @@ class PermissionQueries:
 
 
 def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:
-    """Return the function that writes the rule of an `always`, or records trust.
-
-    The rule is in force when it returns.
-    """
+    """Return the function that puts the rule of an `always`, or trust, in force."""
 
     async def write(directory: str, suggestion: Suggestion, confirmed: bool) -> tuple[str, ...]:
         if suggestion.key == TRUST_KEY:

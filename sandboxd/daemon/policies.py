@@ -49,10 +49,7 @@ VARIANTS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class SettingsPlaces:
-    """Sources of a daemon's settings.
-
-    `cli_file` is that of `--settings`. No rule may open `own_paths`.
-    """
+    """Sources of settings. No rule may open `own_paths`."""
 
     environment: Mapping[str, str]
     home: str
@@ -124,10 +121,7 @@ class SettingsPlaces:
         return why_doubtful(path, (*self.opened, *self.own_paths), self.home, earlier)
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
-        """Mark named files that commands may have written as files of a project.
-
-        The user's own directory is protected from every command.
-        """
+        """Mark files that commands may have written as a project's, outside ~/.claude."""
         own = os.path.join(self.home, ".claude")
 
         def judge(location: Location) -> Location:
@@ -195,10 +189,7 @@ class Project:
         places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
-        """Return the state of its files and of the trust store.
-
-        Other daemons may change the trust store.
-        """
+        """Return the state of its files and of the trust store."""
         return look_at_files((*self.locations.files, Location(Source.LOCAL, self._trust.directory)))
 
     def _read(self) -> tuple[Layer, ...]:
@@ -448,10 +439,7 @@ class Reloaded:
 
 
 class Policies:
-    """All projects of a daemon.
-
-    Raises SettingsError when its own settings are broken.
-    """
+    """All projects. Raises SettingsError when the daemon's settings are broken."""
 
     def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0) -> None:
         """Read the daemon's settings; `generation` is the last one of an earlier daemon."""
@@ -474,10 +462,7 @@ class Policies:
         return self.generation
 
     def project(self, directory: str) -> Project:
-        """Return the settings of a project directory, read now if needed.
-
-        Raises SettingsError when they are broken and never were good.
-        """
+        """Return the settings of a project. Raises SettingsError when never good."""
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
@@ -507,27 +492,18 @@ class Policies:
         self._of_sessions[session_id] = policy
 
     def session_policy(self, session_id: str, directory: str) -> SessionPolicy:
-        """Return the policy of a session, or one of `directory` without settings.
-
-        Raises SettingsError.
-        """
+        """Return a session's policy, or that of `directory`. Raises SettingsError."""
         return self._of_sessions.get(session_id) or self.of_session(directory)
 
     def view(self, session_id: str | None, directory: str | None) -> tuple[Project, SessionPolicy | None]:
-        """Return the project and policy of a session, a directory or the daemon.
-
-        Raises SettingsError.
-        """
+        """Return project and policy of a session, a directory or the daemon."""
         policy = None if session_id is None else self._of_sessions.get(session_id)
         if policy is not None:
             return policy.project, policy
         return self.own if directory is None else self.project(directory), None
 
     def snapshot(self, session_id: str | None, directory: str | None) -> tuple[Project, PolicySnapshot]:
-        """Return the project and settings of a session, a directory or the daemon.
-
-        Raises SettingsError.
-        """
+        """Return project and settings of a session, a directory or the daemon."""
         project, policy = self.view(session_id, directory)
         return project, project.now if policy is None else policy.snapshot()
 

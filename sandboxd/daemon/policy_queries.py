@@ -40,10 +40,7 @@ class ExplainPath(Protocol):
 
 
 class ExplainSocket(Protocol):
-    """Decide whether a command may connect to the Unix socket at an absolute path.
-
-    Otherwise like ExplainPath.
-    """
+    """Decide whether a command may connect to a Unix socket; see ExplainPath."""
 
     async def __call__(self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str) -> Decision: ...
 

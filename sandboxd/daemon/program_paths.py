@@ -71,10 +71,7 @@ class ProgramPaths:
         return ":".join(kept) or DEFAULT_SEARCH
 
     async def _find(self, name: str) -> Lead:
-        """Return the program that the shell would run.
-
-        A name that is not found is a builtin, or cannot be run.
-        """
+        """Return the program that the shell would run; the name when none is found."""
         for entry in self._entries:
             directory = entry if entry.startswith("/") else posixpath.join(self._cwd or "/", entry)
             path = posixpath.join(directory, name)

@@ -125,10 +125,7 @@ class Daemon:
         return describe_egress(self.policies.own.now.policy.network, self.proxies)
 
     async def bring_settings_up_to_date(self, session_id: str | None, cwd: str | None) -> None:
-        """Reread changed settings files of a session's project, a directory or the user.
-
-        Does nothing for an unknown session or directory.
-        """
+        """Reread changed settings of a session, a directory or the daemon, if known."""
         directory = None
         with contextlib.suppress(CallerError):
             if session_id is not None:

@@ -19,10 +19,7 @@ __all__ = ["Lesson", "learn_from"]
 
 
 async def learn_from(daemon: Daemon, wrap_id: str, violations: Sequence[Violation]) -> Lesson:
-    """Return the smallest settings that would have let a command pass.
-
-    Raises CallerError `wrap_unknown`.
-    """
+    """Return the smallest settings for a command. Raises CallerError."""
     command, _ = daemon.sessions.wrapped(wrap_id)
     paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
     context = await asyncio.to_thread(_look, paths, command)

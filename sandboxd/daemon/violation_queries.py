@@ -73,10 +73,7 @@ class ViolationQueries:
         since: str | None = None,
         among: Among = _every,
     ) -> ViolationSnapshot:
-        """Return violations after the cursor `since`, oldest first.
-
-        Raises CallerError `session_unknown`.
-        """
+        """Return violations after `since`. Raises CallerError `session_unknown`."""
         stores = self._stores(session_id, among)
         position = self._feed.position(since)
         found = [violation for store in stores for violation in store.list(command_id, position)]
@@ -92,10 +89,7 @@ class ViolationQueries:
         )
 
     def subscribe(self, subscriber: object, session_id: str | None, since: str | None, tell: Tell) -> ViolationSnapshot:
-        """Return the snapshot, and report each later change to `tell`.
-
-        Raises CallerError `session_unknown`.
-        """
+        """Return the snapshot, and report later changes to `tell`. Raises as above."""
         snapshot = self.snapshot(session_id, None, since)
         self._feed.subscribe(subscriber, session_id, tell)
         return snapshot

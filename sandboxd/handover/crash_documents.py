@@ -57,10 +57,7 @@ class Extent:
 
 
 def document_in(memory: bytes) -> bytes:
-    """Return the present document of a memory file.
-
-    Raises HostError `handover_unreadable`.
-    """
+    """Return the present document. Raises HostError `handover_unreadable`."""
     if len(memory) >= _HEADER.size:
         offset, length = _HEADER.unpack_from(memory)
         if offset >= _HEADER.size and 0 < length <= len(memory) - offset:

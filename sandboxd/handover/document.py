@@ -27,10 +27,7 @@ VERSIONS: Mapping[str, int] = {
     "questions": 1,
     "connection": 1,
 }
-"""Versions of the records that this program writes, by kind.
-
-A field that is added with a default changes no version.
-"""
+"""Versions of the written records; fields with defaults change none."""
 
 READABLE: Mapping[str, frozenset[int]] = {kind: frozenset({version}) for kind, version in VERSIONS.items()}
 """Versions that this program reads: its own, and the one before if any."""
@@ -93,10 +90,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Incoming:
-    """State of an earlier daemon, until its parts are taken.
-
-    `refused` are the parts that could not be read, with the reason.
-    """
+    """State of an earlier daemon; `refused` are unreadable parts with reasons."""
 
     parts: list[Part] = field(default_factory=list)
     cut: int = 0

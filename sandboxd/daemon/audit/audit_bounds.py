@@ -55,10 +55,7 @@ class AuditBounds:
         """Running commands that have caused lines with a bound for each command."""
 
     def is_over(self, kind: str) -> bool:
-        """Return whether a line that belongs to no command is only counted.
-
-        The caller asks before it makes the line.
-        """
+        """Return whether the next line, which belongs to no command, is only counted."""
         return not self._all[kind].admits()
 
     def longest(self) -> int:

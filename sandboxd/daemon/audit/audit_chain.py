@@ -28,10 +28,7 @@ _HEAD = re.compile(rb'\A\{"seq":(\d{1,15}),"hash":"([0-9a-f]{64})"\} *\n\Z')
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Number of a line in the chain, from 1, and its hash.
-
-    (0, GENESIS) is before the first line.
-    """
+    """Number of a line, from 1, and its hash; (0, GENESIS) is before the first."""
 
     seq: int = 0
     hash: str = GENESIS

@@ -86,10 +86,7 @@ class AuditLog:
 
     @property
     def is_in_place(self) -> bool:
-        """Return whether the open files still have their names.
-
-        Another program may have moved or removed them.
-        """
+        """Return whether the open files still have their names."""
         try:
             return all(
                 os.path.samestat(os.fstat(descriptor), os.lstat(path))

@@ -43,10 +43,7 @@ from sandboxd.settings.origins import Origin
 
 SYNC_S = 1.0
 _MORE_READ = 2048
-"""Characters beyond the limit in which secrets are searched.
-
-A secret must be seen whole, and a command may have two megabytes.
-"""
+"""Characters beyond the limit that are searched, to see a secret whole."""
 _ASKED_BEFORE = {CommandDecided: "decision", RunRefused: "run_refused"}
 
 
@@ -114,10 +111,7 @@ class AuditRecorder:
         return (os.path.dirname(policy.path or self._default),) if policy.enabled else ()
 
     def guard(self, event: RunPrepared) -> None:
-        """Write the line of a command.
-
-        Raises HostError when that fails and the settings say `block`.
-        """
+        """Write a command's line. Raises HostError on failure under `block`."""
         if not self._ready() and not self._policy().enabled:
             return
         self._note(self._record_of(event))

@@ -115,10 +115,7 @@ class CrashStore:
         self._schedule()
 
     def grants_revoked(self, session_id: str) -> None:
-        """Write the entry of a session at once after a grant was revoked.
-
-        A crash must not restore the grant.
-        """
+        """Write a session's entry at once, so that a crash restores no revoked grant."""
         entry = self._entries.get(session_id)
         if entry is None:
             return
@@ -246,10 +243,7 @@ class CrashStore:
         return messages
 
     def _forget(self) -> None:
-        """Remove all after an error, as the state of the manager is unknown.
-
-        The next change stores the running commands again.
-        """
+        """Remove all after an error; the next change stores the commands again."""
         left = tuple(name for entry in self._entries.values() for name in entry.names)
         self._removed(list(self._entries))
         self._store.old = (*self._store.old, *left)

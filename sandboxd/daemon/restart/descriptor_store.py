@@ -87,10 +87,7 @@ def _send(manager: socket.socket, text: str, descriptor: int) -> None:
 
 
 def _await_taken(manager: socket.socket) -> None:
-    """Wait until the manager has seen all messages, sd_notify_barrier(3).
-
-    It then closes the pipe.
-    """
+    """Wait until the manager closes the pipe, sd_notify_barrier(3)."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         _send(manager, "BARRIER=1", writer)
@@ -181,10 +178,7 @@ def _content(memory: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ManagerMessage:
-    """Message to the manager.
-
-    Its descriptor is closed after sending; -1 for none.
-    """
+    """Message to the manager; sending closes its descriptor (-1: none)."""
 
     text: str
     descriptor: int = -1
@@ -212,10 +206,7 @@ class Store:
         self.old = old
 
     def take_old(self) -> tuple[str, ...]:
-        """Return the old names once.
-
-        Memory files come first, so that none names a removed descriptor.
-        """
+        """Return the old names once, memory files before their descriptors."""
         old, self.old = self.old, ()
         return tuple(sorted(old, key=lambda name: "." in name))
 
@@ -285,10 +276,7 @@ def _own_groups() -> str:
 
 
 def unit_of(groups: str) -> tuple[str, bool]:
-    """Return the service of control groups, and whether a user's manager runs it.
-
-    The format is that of proc_pid_cgroup(5).
-    """
+    """Return service and kind of manager from control groups, proc_pid_cgroup(5)."""
     path = groups.rpartition("::")[2].strip()
     name = path.rpartition("/")[2]
     return (name if _UNIT.fullmatch(name) else ""), "/user@" in path

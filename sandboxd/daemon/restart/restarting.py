@@ -116,10 +116,7 @@ class DaemonProgram:
 
 
 def _await_single_thread() -> None:
-    """Wait for the end of other threads, with which signals for them would be lost.
-
-    The event loop has joined its threads, but they take a moment to end.
-    """
+    """Wait for other threads to end, as signals to them would be lost."""
     deadline = time.monotonic() + _THREADS_END_S
     with contextlib.suppress(FileNotFoundError):  # macOS
         while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
@@ -193,10 +190,7 @@ class Restarting:
         self._trial: asyncio.Task[str] | None = None
 
     async def prepared(self) -> str:
-        """Return the version of the new program.
-
-        Raises HostError `restart_unsupported`, `restart_failed`.
-        """
+        """Return the new program's version. Raises HostError `restart_*`."""
         if self._program is None or not self.supported:
             raise HostError(
                 "restart_unsupported",

@@ -1,7 +1,4 @@
-"""Checks of settings files, also of those that no daemon reads.
-
-They need no daemon, since a broken file may keep it from starting.
-"""
+"""Checks of settings files without a daemon, which a broken file may stop."""
 
 from __future__ import annotations
 

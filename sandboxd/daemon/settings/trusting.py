@@ -70,10 +70,7 @@ class ShownFile:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Settings files of one directory, and all that they could widen.
-
-    `forbidden` means that managed settings do not permit trust.
-    """
+    """Settings files of a directory; managed settings make trust `forbidden`."""
 
     directory: str
     files: tuple[ShownFile, ...]
@@ -106,10 +103,7 @@ class Trusting:
         return self._store.all()
 
     def show(self, path: str) -> Shown:
-        """Return the files of a project directory, or one settings file (absolute path).
-
-        Raises CallerError, SettingsError.
-        """
+        """Return a project's files, or one file. Raises CallerError, SettingsError."""
         files: list[ShownFile] = []
         widens: list[Widening] = []
         locations = self._locations(path)
