@@ -88,10 +88,7 @@ def make_proxies_of(
     metrics: Metrics,
     turns: Turns,
 ) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
-    """Return a function that makes the proxies of one command.
-
-    Each command has its own listeners, so the listener of a connection identifies its command.
-    """
+    """Return a maker of a command's proxies; their listeners identify the command."""
     own_addresses = OwnAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
 

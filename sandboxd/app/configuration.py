@@ -36,10 +36,7 @@ class ServeArguments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfig:
-    """Configuration of one daemon.
-
-    Settings and defaults are read from `environment`, not from that of the process.
-    """
+    """Configuration of one daemon, with the environment that settings read."""
 
     socket: str
     home: str
@@ -56,10 +53,7 @@ class DaemonConfig:
     """Seconds without use after which the daemon ends; None: never."""
 
     def settings_places(self, own_paths: tuple[str, ...] = (), lock_directory: str = "") -> SettingsPlaces:
-        """Return where the settings come from.
-
-        No rule may open `own_paths`, the directories of this daemon. `lock_directory` is as in `SettingsPlaces`.
-        """
+        """Return the sources of settings; no rule may open `own_paths`."""
         return SettingsPlaces(
             environment=self.environment,
             home=self.home,
@@ -72,10 +66,7 @@ class DaemonConfig:
 
 
 def configure(options: ServeArguments, environment: dict[str, str]) -> DaemonConfig:
-    """Return the configuration that the command line and the environment mean.
-
-    Removes the variables of the service manager from the environment. Raises CallerError, HostError.
-    """
+    """Return the configuration; removes the service manager's variables."""
     passed = take_passed(environment)
     if passed is not None:
         path = passed.path

@@ -52,10 +52,7 @@ LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """State that a daemon has once.
-
-    `since` is when it stopped serving (CLOCK_MONOTONIC). A crash entry has no time, no lock and no listener.
-    """
+    """State that a daemon has once; `since` is the end of service (monotonic)."""
 
     version: str
     lock: Descriptor

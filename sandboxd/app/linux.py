@@ -66,10 +66,7 @@ class LogOnChange:
 
 @asynccontextmanager
 async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
-    """Assemble the Linux back end.
-
-    Raises HostError when the helper is missing. `Backend.ready` reports whether a sandbox can be started.
-    """
+    """Assemble the Linux back end. Raises HostError when the helper is missing."""
     helper, machine = find_helper(), machine_name()
     search_path = context.environment.get("PATH") or ""
     executed = dict.fromkeys(own_code(os.path.dirname(os.path.dirname(helper))))

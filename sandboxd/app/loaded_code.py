@@ -93,10 +93,7 @@ def _imported() -> Iterator[str]:
 
 
 def _units() -> Iterator[str]:
-    """Yield the unit directories that variables name.
-
-    `policy.paths.protected_names` protects those below the home directory.
-    """
+    """Yield the unit directories that variables name."""
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         if os.path.isabs(place := os.environ.get(name, "")):
             yield os.path.join(place, "systemd", "user")

@@ -23,10 +23,7 @@ from sandboxd.rpc.peer import Identity, identify
 
 SUPERVISOR = os.path.abspath(supervise.__file__)
 SETTLE_S = 0.1
-"""Seconds that the end of a failed command waits for its log records.
-
-There is no wait when the log is not running or the command succeeded.
-"""
+"""Seconds that a failed command's end waits for records of a running log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +38,7 @@ class MacosDependencies:
 
 @asynccontextmanager
 async def macos_platform(context: BackendContext, parts: MacosDependencies | None = None) -> AsyncIterator[Platform]:
-    """Assemble the macOS back end: `sandbox-exec`, supervisors and the system log.
-
-    Raises HostError when the system cannot list the processes of a sandbox.
-    """
+    """Assemble the macOS back end. Raises HostError."""
     parts = parts or MacosDependencies()
     try:
         members = parts.members()
@@ -95,10 +89,7 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
 
 
 def monitor_step(status: MonitorStatus) -> SeatbeltCheckStep:
-    """Report the state of the log monitor.
-
-    A failed step does not make a sandbox weaker: refusals hold, they are only not reported.
-    """
+    """Report the log monitor. Without it refusals hold, but are not reported."""
     if status.state is MonitorState.RUNNING:
         detail = f"the system's log is read: {status.refusals} refusals since the daemon began, {status.noise} of noise"
         return SeatbeltCheckStep("violation log", True, detail)
@@ -117,4 +108,4 @@ def monitor_warnings(status: MonitorStatus) -> tuple[str, ...]:
 def _reason(status: MonitorStatus) -> str:
     if status.state is MonitorState.UNAVAILABLE:
         return f"the system's log cannot be read: {status.reason}"
-    return "the system's log has said nothing yet"
+    return "the system's log has no records yet"

@@ -105,10 +105,7 @@ def _unusable(error: OSError) -> HostError:
 
 
 def try_out(config: DaemonConfig, log: FilteringBoundLogger) -> str:
-    """Return the answer of a program that could replace a running daemon.
-
-    Everything is installed and the settings can be read. Raises DaemonError.
-    """
+    """Return the answer of a program fit to take over. Raises DaemonError."""
     platform_factory(config.platform)
     Policies(config.settings_places(), log)
     return answer_trial()
@@ -133,7 +130,7 @@ async def _serve(
             running.reloading.reload()
             manager.ready(_state(running))
 
-    # From the start, so that a signal during it is not lost, and to the last, when another program goes on.
+    # From the first to the last step, so that no signal is lost.
     with signals_handled(stop, reload, goes_on=lambda: outgoing is not None):
         async with run_daemon(
             config,

@@ -108,10 +108,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def journal_line(_logger: WrappedLogger, _method: str, record: EventDict) -> str:
-    """Render one line for the journal: `<priority>event key=value …`, sd-daemon(3).
-
-    A second line would be another entry. The journal adds the time and the process.
-    """
+    """Render the only line of an entry: `<priority>event key=value …`, sd-daemon(3)."""
     priority = _PRIORITIES.get(str(record.pop("level", "info")), 6)
     event = " ".join(str(record.pop("event", "")).split())
     return " ".join([f"<{priority}>{event}", *(f"{key}={_word(value)}" for key, value in record.items())])
@@ -124,10 +121,7 @@ def _word(value: object) -> str:
 
 
 def make_logger(stream: TextIO, form: LogFormat, level: int = logging.INFO, own_file: str = "") -> FilteringBoundLogger:
-    """Make a logger that writes to `stream` and bounds repeats.
-
-    `own_file` is the daemon's log file, which is capped when the stream leads there.
-    """
+    """Make a logger for `stream` that bounds repeats and caps the daemon's file."""
     if form is LogFormat.JSON:
         last: tuple[Processor, ...] = (
             structlog.processors.TimeStamper(fmt="iso", utc=True),

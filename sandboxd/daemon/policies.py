@@ -294,10 +294,7 @@ class SessionPolicy:
         self._last_good: Mapping[_Variant, PolicySnapshot] = {}
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
-        """Return the policy.
-
-        Raises SettingsError when the settings on top cannot hold and never could.
-        """
+        """Return the policy. Raises SettingsError when it never could hold."""
         if self.settings is None and overrides is NO_OVERRIDES:
             return self.project.now.policy
         return self.snapshot(overrides).policy
@@ -428,10 +425,7 @@ def _identity(path: str | None) -> State | None:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """Result of a reload.
-
-    `changed` are the keys with another effective value in any project. `switched` means that a policy was replaced.
-    """
+    """Result of a reload: changed keys, and whether a policy was replaced."""
 
     changed: tuple[str, ...]
     switched: bool
@@ -476,10 +470,7 @@ class Policies:
     def of_session(
         self, directory: str, settings: Mapping[str, Any] | None = None, *, restricted: bool = False
     ) -> SessionPolicy:
-        """Return the policy of a session in `directory`, with its own settings on top.
-
-        They only tighten when `restricted`. Raises SettingsError.
-        """
+        """Return the policy of a session in `directory`. Raises SettingsError."""
         project = self.project(directory)
         if settings is not None:
             return SessionPolicy(project, settings, self._log, restricted=restricted)
@@ -516,10 +507,7 @@ class Policies:
         return tuple(project.locations for project in self._all())
 
     async def bring_up_to_date(self, directory: str | None) -> None:
-        """Reread what has changed of a directory's project, or of the daemon's settings.
-
-        An unknown project is read when it is needed. Never raises.
-        """
+        """Reread changed files of a known project, or of the daemon. Never raises."""
         project = self.own if directory is None else self._projects.get(directory, self.own)
         self._take_over(project, await asyncio.to_thread(project.look) if project.slow else project.look())
 

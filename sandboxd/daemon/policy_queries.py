@@ -1,7 +1,4 @@
-"""Policy queries, answered by the code that enforces the policy.
-
-The daemon adds whose policy is meant, whether a sandbox can start, and the caller.
-"""
+"""Policy queries, answered by the code that enforces the policy."""
 
 from __future__ import annotations
 
@@ -82,10 +79,7 @@ class PolicyQueries:
         self._own_addresses = OwnAddresses()
 
     def policy(self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES) -> Policy:
-        """Return the policy of the session, of the directory's project, or of the daemon.
-
-        Raises CallerError `session_unknown`, SettingsError.
-        """
+        """Return a session's, project's or the daemon's policy. Raises DaemonError."""
         if session_id is not None:
             return self._sessions.get(session_id).policy_of(overrides)
         if directory is not None:
@@ -103,10 +97,7 @@ class PolicyQueries:
         search: str,
         unsandboxed: bool = False,
     ) -> tuple[CommandDecision, str | None]:
-        """Decide a command line; return the PATH to run it with when it is excluded.
-
-        `search` is the PATH of the caller.
-        """
+        """Decide a command line; return the PATH to run it with when excluded."""
         policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable() if policy.enabled else ""
         paths = self._program_paths(policy, session_id, directory, search)
@@ -124,7 +115,7 @@ class PolicyQueries:
             )
         )
         if decision.reason is Reason.SANDBOX_UNAVAILABLE:
-            fate = "refused" if decision.sandboxed else "a person is asked to run it without"
+            fate = "refused" if decision.sandboxed else "the user is asked to run it without"
             self._log("no sandbox can be started for a command", fate=fate, session=session_id)
         if decision.reason is not Reason.EXCLUDED:
             return decision, None
@@ -213,10 +204,7 @@ class PolicyQueries:
         *,
         write: bool,
     ) -> Explained:
-        """Explain a path; a relative one is below the working directory.
-
-        Raises CallerError `cwd_relative` without a working directory, PolicyError.
-        """
+        """Explain a path below the working directory. Raises CallerError, PolicyError."""
         cwd, project, path = self._seen_from(target, session_id, directory)
         policy = self.policy(session_id, directory, overrides)
         return Explained(path, await self._explain_path(policy, cwd, project, session_id, path, write))

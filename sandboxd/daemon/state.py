@@ -54,10 +54,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Result of the check.
-
-    `ok` means that a sandbox can start. A failed step is then a missing layer.
-    """
+    """Result; with `ok` a sandbox can start, and failed steps are missing layers."""
 
     ok: bool
     steps: tuple[Step, ...]
@@ -136,10 +133,7 @@ class Daemon:
         await self.policies.bring_up_to_date(directory)
 
     def directory(self, path: str) -> str:
-        """Return `path` as an absolute directory without `.`, `..` and trailing slash.
-
-        Raises CallerError `cwd_relative` or `cwd_missing`.
-        """
+        """Return a path as a normalised directory. Raises CallerError `cwd_*`."""
         if not path.startswith("/"):
             raise CallerError(
                 "cwd_relative", f"cwd is not an absolute path: {neutralise(path)}", hint="send an absolute path"

@@ -24,10 +24,7 @@ _HEADER = struct.Struct("<QQ")
 
 
 def name_of(key: str, number: int | None = None) -> str:
-    """Return the name of a memory file, or of the descriptor that it calls `number`.
-
-    sd_pid_notify_with_fds(3) permits 255 printable characters without colons.
-    """
+    """Return the name of a memory file, or of its descriptor `number`."""
     return f"sandboxd-kept-{key}" + ("" if number is None else f".{number}")
 
 

@@ -228,7 +228,7 @@ async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, 
     async with whole_line(stub_parts(stubs)) as line:
         assert await line.client(SETTLING) == "1\n"
         assert "violation-log" not in line.running.daemon.layers()
-        words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has said nothing yet"}[mode]
+        words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has no records yet"}[mode]
 
         def said() -> bool:
             return any(words in warning for warning in line.running.daemon.machine_warnings())

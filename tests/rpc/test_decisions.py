@@ -70,7 +70,7 @@ async def test_a_host_without_sandbox_is_never_answered_with_a_plain_yes(
 
 @pytest.mark.parametrize(
     ("closed", "behavior", "sandboxed", "fate"),
-    [(True, "deny", True, "refused"), (False, "ask", False, "a person is asked to run it without")],
+    [(True, "deny", True, "refused"), (False, "ask", False, "the user is asked to run it without")],
 )
 async def test_every_fallback_is_in_the_log(closed: bool, behavior: str, sandboxed: bool, fate: str) -> None:
     """Every fallback is in the log."""

@@ -65,7 +65,7 @@ class AuditBounds:
     def admitted(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """Return the line to write; None when it is only counted."""
         bound = BOUNDS.get(record["kind"])
-        if bound is None or record.get("outcome") == "answered":  # by a person
+        if bound is None or record.get("outcome") == "answered":  # by the user
             return record
         of_all = self._all[record["kind"]]
         if bound.of_command is not None and record["command_id"]:

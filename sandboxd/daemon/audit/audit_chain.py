@@ -38,10 +38,7 @@ BEGINNING = Position()
 
 
 def encode_line(after: Position, record: Mapping[str, Any]) -> tuple[bytes, Position]:
-    """Return the line for a record that follows `after`, and its place.
-
-    `record` holds JSON values without the keys `seq`, `prev` and `hash`.
-    """
+    """Return the line for a record that follows `after`, and its place."""
     seq = after.seq + 1
     text = json.dumps({"seq": seq, **record, "prev": after.hash}, ensure_ascii=True, separators=(",", ":"))
     body = text[:-1].encode("ascii")
@@ -104,10 +101,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Result of a verification.
-
-    `first` and `last` are the numbers of the first and last line found, 0 when there is none. `notes` are not faults.
-    """
+    """Result; `first` and `last` are line numbers (0: none), `notes` no faults."""
 
     lines: int
     first: int
@@ -133,10 +127,7 @@ class _Reading:
 
 
 def verify(files: Iterable[tuple[str, Iterable[bytes]]], head: bytes | None) -> Verification:
-    """Follow the chain through `files`, oldest first.
-
-    Each file is a name and its lines with newlines. `head` is the content of the head file, None when it is missing.
-    """
+    """Verify files (name, lines), oldest first, against the head file's content."""
     state = _Reading()
     known = decode_head(head) if head is not None else None
     names: list[str] = []

@@ -144,10 +144,7 @@ class AuditLog:
         self._write(record)
 
     def _rotate(self) -> None:
-        """Begin a new file, and rename the others.
-
-        The new file is created first, so that a full disk does not push the old ones out.
-        """
+        """Create a new file first, so that a full disk keeps the others; rename them."""
         fresh = _open(f"{self.path}.new", _APPEND)
         os.ftruncate(fresh, 0)
         rare = self._rare_lines()
@@ -187,10 +184,7 @@ class AuditLog:
 
 
 def prepare_directory(path: str) -> None:
-    """Make the directory of the log, or check that it is private.
-
-    Commands do not see it at all. Raises HostError `audit_directory`, OSError.
-    """
+    """Make or check the private directory. Raises HostError, OSError."""
     directory, name = os.path.split(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     state = os.stat(directory)

@@ -49,10 +49,7 @@ _ASKED_BEFORE = {CommandDecided: "decision", RunRefused: "run_refused"}
 
 @dataclass(frozen=True, slots=True)
 class AuditState:
-    """State for `status`.
-
-    `lines` counts those of this daemon, `lost` those that could not be written.
-    """
+    """State for `status`, with this daemon's lines and lost lines."""
 
     enabled: bool
     path: str

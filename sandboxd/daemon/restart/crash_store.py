@@ -176,10 +176,7 @@ class CrashStore:
                 self._schedule()
 
     def _collect(self, tried: set[str]) -> tuple[list[ManagerMessage], bool]:
-        """Return messages for the manager, and whether there are more entries to write.
-
-        `tried` are the entries of this round that were written.
-        """
+        """Return messages, and whether there are entries to write beside `tried`."""
         if self._capacity <= 0:
             return [removal(name) for name in self._store.take_old()], False
         wanted = {one.key: one for one in self._wanted(self._age())}

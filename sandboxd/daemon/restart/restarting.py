@@ -143,7 +143,7 @@ def _failed(reason: str) -> HostError:
     return HostError(
         "restart_failed",
         f"the program that would take over does not start: {reason}",
-        hint="nothing was changed and this daemon goes on; see: sandboxd check",
+        hint="run: sandboxd check (nothing was changed, and this daemon continues)",
     )
 
 
@@ -158,10 +158,7 @@ def answer_trial() -> str:
 
 
 def take_handed_over(environment: MutableMapping[str, str]) -> Incoming | None:
-    """Take the state of the earlier program; None at an ordinary start.
-
-    Removes the variable. Raises HostError `handover_unreadable`.
-    """
+    """Take the earlier program's state, if any. Raises HostError."""
     number = environment.pop(HANDOVER, "")
     if not number.isascii() or not number.isdecimal():
         return None

@@ -1,7 +1,4 @@
-"""Warnings about settings for commands.
-
-A warning is reported once for each change of its file, one about a call's own overrides each time.
-"""
+"""Warnings for commands, once for each change of a settings file."""
 
 from __future__ import annotations
 

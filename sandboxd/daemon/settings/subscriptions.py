@@ -77,10 +77,7 @@ class SettingsSubscriptions:
         policies.after_reload(self._reloaded)
 
     def add(self, subscriber: object, session_id: str | None, directory: str | None, tell: Tell) -> SettingsState:
-        """Subscribe, and return the state that later changes count from.
-
-        A second subscription to the same settings replaces the first. Raises SettingsError.
-        """
+        """Subscribe; return the state that changes count from. Raises SettingsError."""
         project, session = self._policies.view(session_id, directory)
         scope = (session_id, directory)
         subscription = _Subscription(scope, project, session, tell)

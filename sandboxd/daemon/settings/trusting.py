@@ -55,10 +55,7 @@ _MOST_SHOWN = 30
 
 @dataclass(frozen=True, slots=True)
 class ShownFile:
-    """Existing file.
-
-    `state` is trusted, changed or untrusted. `changed` is the difference to the trusted content, if any.
-    """
+    """Existing file; `changed` is its difference to the trusted content, if any."""
 
     path: str
     name: str
@@ -152,10 +149,7 @@ class Trusting:
         return ShownFile(location.path, name, content.sha256, state, changed, content)
 
     async def trust(self, path: str, digests: Mapping[str, str]) -> Shown:
-        """Record trust in what was shown; `digests` maps paths to SHA-256.
-
-        Raises CallerError `trust_forbidden`, `trust_changed`, `trust_nothing`; SettingsError.
-        """
+        """Record trust in files with these digests. Raises CallerError, SettingsError."""
         async with self._writing:
             directory = await asyncio.to_thread(self._trust, path, digests)
         self._log.info("settings files are trusted", directory=directory, files=list(digests))
