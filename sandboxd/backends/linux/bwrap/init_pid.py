@@ -30,7 +30,7 @@ class InitPidReader:
         try:
             text = os.read(self._pipe, MAX_INFO + 1)
             self._text += text
-            pid = decode_birth(self._text)
+            pid = decode_init_pid(self._text)
         except (OSError, ProtocolError) as error:
             self.close()
             self._failed(error)
@@ -53,7 +53,7 @@ class InitPidReader:
             self._pipe = -1
 
 
-def decode_birth(text: bytes) -> int | None:
+def decode_init_pid(text: bytes) -> int | None:
     """Return the init pid, None for a partial object. Raises ProtocolError."""
     if len(text) > MAX_INFO:
         raise ProtocolError("the text of --info-fd is too long")

@@ -82,8 +82,8 @@ class _Begun:
 class RunningSetup:
     """The set-up of one launch, see `Preparation`."""
 
-    def __init__(self, completion: SandboxSetup, options: BwrapOptions, capture: Capture | None) -> None:
-        self._completion = completion
+    def __init__(self, setup: SandboxSetup, options: BwrapOptions, capture: Capture | None) -> None:
+        self._setup = setup
         self._options = options
         self._capture = capture
         self._begun: _Begun | None = None
@@ -100,7 +100,7 @@ class RunningSetup:
         except OSError:
             return
         try:
-            stay = self._completion.worker.stay(network, _early(self._capture))
+            stay = self._setup.worker.stay(network, _early(self._capture))
             self._begun = _Begun(pid, _identity(network), stay)
         finally:
             os.close(network)
@@ -113,7 +113,7 @@ class RunningSetup:
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
         """Finish the set-up. Raises LaunchError."""
         network = listeners.namespace
-        listeners.inside, listeners.namespace = NamespaceHold(self._completion.worker, network), -1
+        listeners.inside, listeners.namespace = NamespaceHold(self._setup.worker, network), -1
         begun, self._begun = self._begun, None
         if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
             begun.stay.close()
@@ -125,7 +125,7 @@ class RunningSetup:
         try:
             work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
             around = _mounts_around(bubblewrap) if self._around is None else self._around
-            self._completion.check_mounts(pid, around, self._options)
+            self._setup.check_mounts(pid, around, self._options)
         except LaunchError:
             if begun is not None:
                 begun.stay.close()
@@ -136,13 +136,13 @@ class RunningSetup:
 
     def _whole(self, pid: int, network: int) -> _Work | None:
         """Run all steps now."""
-        programs = self._completion.programs(self._capture.steps if self._capture else (), self._options)
+        programs = self._setup.programs(self._capture.steps if self._capture else (), self._options)
         return _Work(self._start(pid, network, programs[0]), programs[1:]) if programs else None
 
     def _rest(self, begun: _Begun, pid: int) -> _Work:
         """Run the steps that were not possible with the init pid alone."""
         assert self._capture is not None
-        programs = self._completion.programs((self._capture.routes,), self._options)
+        programs = self._setup.programs((self._capture.routes,), self._options)
         mounts = _mounts_of(pid)
         try:
             return _Work(begun.stay.finish(programs[0], mounts), programs[1:])
@@ -175,10 +175,10 @@ class RunningSetup:
 
     def _start(self, pid: int, network: int, program: NamespaceProgram) -> asyncio.Future[list[socket.socket]]:
         if not program.has_mounts:
-            return self._completion.worker.start(network, program)
+            return self._setup.worker.start(network, program)
         mounts = _mounts_of(pid)
         try:
-            return self._completion.worker.start(network, program, mounts)
+            return self._setup.worker.start(network, program, mounts)
         finally:
             os.close(mounts)
 

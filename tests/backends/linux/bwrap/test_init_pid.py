@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandboxd.backends.linux.bwrap.init_pid import InitPidReader, decode_birth
+from sandboxd.backends.linux.bwrap.init_pid import InitPidReader, decode_init_pid
 from sandboxd.backends.linux.helper.bridge_protocol import ProtocolError
 from support.waiting import wait_until_async
 
@@ -77,7 +77,7 @@ async def test_an_end_before_that_tells_nothing(pipe: Pipe) -> None:
     ],
 )
 def test_what_bubblewrap_writes(text: bytes, pid: int | None) -> None:
-    assert decode_birth(text) == pid
+    assert decode_init_pid(text) == pid
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_what_bubblewrap_writes(text: bytes, pid: int | None) -> None:
 )
 def test_what_bubblewrap_does_not_write(text: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode_birth(text)
+        decode_init_pid(text)
