@@ -78,11 +78,7 @@ def session_variables(tmp: str) -> dict[str, str]:
 def change_environment(
     place: Place, tmp: str, caller: Mapping[str, str], sockets: OpenSockets | None = None
 ) -> EnvironmentChange:
-    """Return the change for a command.
-
-    `tmp` is the session's temporary directory by the path that is the same inside and outside. A variable that names a
-    socket outside `sockets` is removed.
-    """
+    """Return the change; variables that name sockets outside `sockets` are removed."""
     useless = () if sockets is None else _useless(caller, sockets)
     values: dict[str, str] = {"SANDBOX_RUNTIME": "1", **session_variables(tmp)}
     port = place.http_port

@@ -281,23 +281,18 @@ class FactSource(Protocol):
 
     async def answer(self, needs: HostQueries) -> Facts:
         """Answer the queries. Raises `PolicyError` when one cannot be answered fully."""
-        ...
 
     async def resolve(self, path: str) -> ResolvedPath:
         """Resolve one absolute path now."""
-        ...
 
     def look_again(self, path: str) -> None:
         """Discard answers about this path."""
-        ...
 
     def unchanged(self, facts: Facts) -> bool:
         """Return whether the facts hold still; False in doubt. Takes microseconds."""
-        ...
 
     def forget(self, facts: Facts) -> None:
         """Discard what keeps these facts current."""
-        ...
 
 
 def session_directory(place: Place, facts: Facts) -> str:

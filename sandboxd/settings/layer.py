@@ -317,11 +317,7 @@ _MOST_HINTS = 20
 
 
 def nearest_key(dotted: str) -> str | None:
-    """Return the known key that an unknown one most likely means, or None.
-
-    Likeness of the names decides. A key of the same section is preferred, and so is one with the same start: `allow` in
-    `sandbox.network` means `allowedDomains`, although `permissions.allow` exists.
-    """
+    """Return the known key that an unknown one likely means, by name and section."""
     if len(dotted) > _LONGEST_KEY:
         return None
     section, _, name = dotted.rpartition(".")

@@ -20,11 +20,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source, file, key and position of a value.
-
-    `file` is an absolute path; None for the command line and built-in values. `line` and `column` count from 1; None
-    without a file.
-    """
+    """The source, file, key and position (from 1) of a value; None if not in a file."""
 
     source: Source
     key: str

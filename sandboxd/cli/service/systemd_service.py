@@ -72,9 +72,6 @@ def distribution_directory(unit_path: tuple[str, ...], own: str) -> str | None:
     return None
 
 
-# install
-
-
 def install(*, now: bool) -> int:
     """Install the units. Without `now` a running daemon goes on as it is."""
     _refuse_sudo()
@@ -201,9 +198,6 @@ def _forget_failures(manager: UserManager) -> None:
     for name in UNITS:
         with contextlib.suppress(SandboxdError):  # it is not loaded
             manager.do("reset-failed", name)
-
-
-# uninstall
 
 
 def uninstall() -> int:
