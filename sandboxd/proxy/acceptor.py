@@ -60,10 +60,7 @@ class ProxyListenerRecord:
 
 
 class Acceptor:
-    """One listener on the event loop, which it owns.
-
-    `server` receives each connection, to be served by `serve`.
-    """
+    """One listener on the event loop, which it owns."""
 
     def __init__(self, server: Server, listener: socket.socket, protocol: str, serve: Serve) -> None:
         self._server = server
@@ -140,10 +137,7 @@ class Acceptor:
             self._server.accepted(sock, self._protocol, self._serve)
 
     def _failed(self, error: OSError) -> None:
-        """Pause: mostly the daemon is out of descriptors.
-
-        Open connections go on, new ones wait in the backlog until the next attempt.
-        """
+        """Pause accepting, mostly for lack of descriptors; clients wait in the backlog."""
         self._pause()
         if error.errno in _BROKEN:
             log.error("cannot accept on the %s listener, closing it: %s", self._protocol, error.strerror)

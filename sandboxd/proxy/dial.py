@@ -211,10 +211,7 @@ class Dialer:
         self._limits = limits
 
     async def dial(self, addresses: Sequence[IPAddress], port: int, name: str = "") -> tuple[socket.socket, IPAddress]:
-        """Return a connected socket and its peer's address. Raises DialError.
-
-        `name` is for messages.
-        """
+        """Return a connected socket and its peer's address. Raises DialError."""
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 if len(addresses) == 1:
@@ -226,10 +223,7 @@ class Dialer:
             raise _explain(error, _where(name, addresses, port)) from error
 
     async def _race(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
-        """Return the first connection of staggered attempts.
-
-        The next attempt starts when one fails or is slow. Raises the first OSError when all fail.
-        """
+        """Return the first connection of staggered attempts. Raises the first OSError."""
         running: dict[asyncio.Task[socket.socket], IPAddress] = {}
         failure: OSError | None = None
         waiting = list(addresses)
@@ -269,10 +263,7 @@ async def _abandon(attempts: Mapping[asyncio.Task[socket.socket], IPAddress]) ->
 
 
 def interleave(addresses: Sequence[IPAddress]) -> list[IPAddress]:
-    """Return the addresses with alternating families (RFC 8305, section 4).
-
-    The first family is that of the resolver's first choice.
-    """
+    """Return the addresses with alternating families (RFC 8305, section 4)."""
     if not addresses:
         return []
     first_is_v6 = isinstance(addresses[0], IPv6Address)

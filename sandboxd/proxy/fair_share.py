@@ -82,10 +82,7 @@ class Turns:
 
 
 class Share:
-    """The processor share of one command.
-
-    `held` counts the bytes kept for incomplete requests.
-    """
+    """One command's share; `held` counts the bytes kept for incomplete requests."""
 
     __slots__ = (
         "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held"

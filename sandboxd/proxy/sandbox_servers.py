@@ -47,10 +47,7 @@ class SandboxServers:
         self._never = frozenset(never)
 
     async def connect(self, host: Host, port: int) -> tuple[socket.socket, IPAddress] | None:
-        """Return a connection to a server inside.
-
-        None when the host is not the sandbox, or no server listens there.
-        """
+        """Return a connection to a server inside, None when there is none."""
         if port in self._never:
             return None
         for address in self._addresses(host):

@@ -156,10 +156,7 @@ class ProxyServer:
             self._acceptors.append(Acceptor(self, listener, "captured", self._captures.serve))
 
     def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
-        """Decide a connect() that waits inside for an error number, or 0 to go on.
-
-        See `proxy/transparent/captured_connections.py`.
-        """
+        """Decide a connect() that waits (`transparent/captured_connections.py`)."""
         if self._captures is None:
             answer(0)
             return
@@ -184,10 +181,7 @@ class ProxyServer:
         own_name: Callable[[], str] = str,
         families: Collection[int] = (4, 6),
     ) -> None:
-        """Answer DNS on these UDP and TCP sockets, and take them over.
-
-        `own_name` and `families` as in `DnsAnswers`.
-        """
+        """Answer DNS on these UDP and TCP sockets, and take them over."""
         self._families = tuple(sorted(families))
         answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
 
@@ -303,10 +297,7 @@ class ProxyServer:
     def resume(
         self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: ServerNetwork | None = None
     ) -> None:
-        """Resume the proxies of another process.
-
-        The sockets of an unknown protocol are closed.
-        """
+        """Resume the proxies of another process; close sockets of unknown protocols."""
         self._protocols = self._serving(None)
         if any(one.protocol == "captured" for one in record.listeners):
             self.capture((), inside)

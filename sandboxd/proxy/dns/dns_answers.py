@@ -176,10 +176,7 @@ def _host(labels: Labels) -> Host:
 
 
 def _owner(host: Host) -> Host:
-    """Return the name without service labels (RFC 2782, RFC 8552).
-
-    That is `ok.test` for `_xmpp-client._tcp.ok.test`.
-    """
+    """Return `ok.test` for `_xmpp-client._tcp.ok.test` (RFC 2782, RFC 8552)."""
     labels = host.name.split(".")
     while len(labels) > 1 and labels[0].startswith("_"):
         del labels[0]

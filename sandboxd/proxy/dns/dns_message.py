@@ -200,10 +200,7 @@ def parse_message(data: bytes) -> DnsMessage:
 
 
 class _DnsReader:
-    """Reader of questions and records.
-
-    A record takes at least five bytes, so a wrong count ends with the data.
-    """
+    """Reader of questions and records, which stops at the end of the data."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -39,10 +39,7 @@ class Respond(Protocol):
 
 
 class DatagramServer:
-    """One UDP socket on the event loop, which it owns.
-
-    `label` names the command in logs.
-    """
+    """One UDP socket on the event loop, which it owns."""
 
     def __init__(
         self,
@@ -125,10 +122,7 @@ def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
 
 
 async def serve_dns(client: Stream, limits: ProxyLimits, respond: Respond) -> None:
-    """Serve one TCP connection until it ends or sends no whole question in time.
-
-    Closes `client`.
-    """
+    """Serve one TCP connection until its end or timeout, and close it."""
     waiting = bytearray()
     try:
         while True:

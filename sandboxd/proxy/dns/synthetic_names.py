@@ -33,10 +33,7 @@ class SyntheticNames(Protocol):
         """Return the canonical name of a synthetic address, None for any other address."""
 
     def hold(self, address: IPAddress) -> Callable[[], None]:
-        """Keep the address for its name while a connection to it is open.
-
-        Returns the function that releases it; further calls do nothing.
-        """
+        """Keep the address for its name; return the function that releases it once."""
 
 
 class NoSyntheticNames:
@@ -57,10 +54,7 @@ class NoFreeAddress(HostError):
 
 
 class NameTable:
-    """The `SyntheticNames` of one command, as its name service assigns them.
-
-    `clock` is monotonic. `first` and `last` bound the places.
-    """
+    """The `SyntheticNames` of one command, as its name service assigns them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, first: int = FIRST, last: int = LAST) -> None:
         self._clock = clock
@@ -90,10 +84,7 @@ class NameTable:
         self._length = sum(map(len, self._names))
 
     def addresses_of(self, name: str) -> tuple[IPv4Address, IPv6Address]:
-        """Return both synthetic addresses of a canonical name.
-
-        Raises NoFreeAddress (`no_free_address`).
-        """
+        """Return both synthetic addresses of a canonical name. Raises NoFreeAddress."""
         place = self._places.get(name)
         if place is None:
             place = self._take(name)

@@ -88,10 +88,7 @@ def tokens(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def end_to_end(headers: Headers, *, drop: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are forwarded.
-
-    Left out are hop-by-hop headers, those that Connection names, and those in `drop` (lower case).
-    """
+    """Return the headers without hop-by-hop ones, those of Connection, and `drop`."""
     unwanted = HOP_BY_HOP.union(drop, tokens(headers, b"connection"))
     return [(name, value) for name, value in headers if name.lower() not in unwanted]
 

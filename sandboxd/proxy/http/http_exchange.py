@@ -156,10 +156,7 @@ class Exchange:
     # answer
 
     async def _read_answer(self, origin: OriginStream, head: RequestHead) -> tuple[ResponseHead, bytes]:
-        """Return the head of the final answer, or of a 101, and the bytes after it.
-
-        Interim answers are forwarded (RFC 9110, section 15.2).
-        """
+        """Return the head of the final answer, or 101, after forwarding interim ones."""
         reader = ResponseReader()
         begun = False
         held = interim = 0

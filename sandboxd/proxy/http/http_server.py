@@ -78,10 +78,7 @@ class _HttpConnection:
             limit = self._limits.idle_s
 
     async def _read_head(self, reader: RequestReader, first_byte_s: float) -> RequestHead | None:
-        """Return the next request, None at the end of the connection.
-
-        Raises HttpSyntaxError, also when the request does not end in time.
-        """
+        """Return the next request, None at the end. Raises HttpSyntaxError."""
         try:
             async with asyncio.timeout(first_byte_s) as deadline:
                 began = False

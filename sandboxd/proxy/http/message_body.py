@@ -79,10 +79,7 @@ _UNTIL_CLOSE: Final = Framing(BodyKind.UNTIL_CLOSE)
 
 
 def request_framing(head: RequestHead) -> Framing:
-    """Return the framing of a request.
-
-    Raises HttpSyntaxError when the head announces two bodies or an unknown coding.
-    """
+    """Return the framing of a request. Raises HttpSyntaxError."""
     lengths = values(head.headers, b"content-length")
     codings = tokens(head.headers, b"transfer-encoding")
     if values(head.headers, b"transfer-encoding"):
@@ -150,10 +147,7 @@ class BodyReader:
         return tuple(self._trailers)
 
     def receive(self, data: bytes) -> bytes:
-        """Return the content of these bytes. Raises HttpSyntaxError.
-
-        Not for use once `done`.
-        """
+        """Return the content of these bytes, before `done`. Raises HttpSyntaxError."""
         if self._kind is BodyKind.UNTIL_CLOSE:
             return data
         if self._kind is BodyKind.LENGTH:

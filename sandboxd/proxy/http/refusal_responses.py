@@ -47,10 +47,7 @@ _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9.*:_\[\]-]")
 
 
 def denied_response(authority: str, decision: Decision, *, with_body: bool = True, close: bool = True) -> bytes:
-    """Render a 403, or a 400 for an unreadable host.
-
-    `authority` is HOST:PORT as parsed.
-    """
+    """Render a 403, or a 400 for an unreadable host. `authority` is HOST:PORT."""
     invalid = decision.reason is Reason.HOST_INVALID
     lines = [
         "Blocked by the sandbox (sandboxd): this is a decision of its policy, not a network fault.",

@@ -86,10 +86,7 @@ class Socks5Handshake:
         self.rest = b""
 
     def receive(self, data: bytes) -> HandshakeStep:
-        """Parse further bytes. Not for use after a request or the end.
-
-        The buffer stays below 600 bytes between calls.
-        """
+        """Parse further bytes, before a request or the end; keeps below 600 of them."""
         self._buffer += data
         send = b""
         try:

@@ -43,10 +43,7 @@ _NOTHING, _SOURCE, _SINK, _TURN = range(4)
 
 @dataclass(frozen=True, slots=True)
 class DirectionRecord:
-    """One direction in the hand-over document: bytes under way, and its state.
-
-    `inspected`: its first bytes need no inspection any more.
-    """
+    """One direction in the hand-over document; `inspected` after the inspection."""
 
     held: bytes = b""
     source_ended: bool = False
@@ -355,10 +352,7 @@ class _SocketDirection:
     # one step each
 
     def _fill(self) -> int:
-        """Read bytes from the source; return their number, 0 at its end.
-
-        Raises BlockingIOError when there are none.
-        """
+        """Read from the source; return the count, 0 at its end. Raises BlockingIOError."""
         if self._pipes is not None:
             if self._pipe is None:
                 with contextlib.suppress(OSError):  # out of descriptors: copy instead
@@ -373,10 +367,7 @@ class _SocketDirection:
         return len(data)
 
     def _drain(self) -> bool:
-        """Write all bytes in flight to the sink.
-
-        False when it accepts no more now (then it is watched), or failed.
-        """
+        """Write all bytes in flight. False when the sink is full or has failed."""
         try:
             while self._held:
                 self._held = self._held[self._sink.send(self._held) :]

@@ -63,10 +63,7 @@ def send_at_once(sock: socket.socket) -> None:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Enable probes on idle connections, so that a tunnel to a vanished peer ends.
-
-    Clients are on this machine and cannot vanish silently.
-    """
+    """Enable probes, so that a tunnel to a vanished remote peer ends."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -81,10 +78,7 @@ def reset(sock: socket.socket) -> None:
 
 
 class Stream:
-    """Owner of a connected, non-blocking socket until `detach`.
-
-    The work is charged to `share`.
-    """
+    """Owner of a connected, non-blocking socket; its work is charged to `share`."""
 
     __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "share", "socket")
 
@@ -100,10 +94,7 @@ class Stream:
         self._kept = False
 
     async def receive(self, most: int = READ_SIZE) -> bytes:
-        """Return the next bytes, b"" at the end. Raises OSError.
-
-        Waits for a turn even when bytes are pending.
-        """
+        """Return the next bytes in the share's turn, b"" at the end. Raises OSError."""
         await self.share.turn()
         if self._pending:
             data, self._pending = self._pending, b""

@@ -93,10 +93,7 @@ class Tunnels:
         return client in self._open
 
     def hand_over(self, client: Stream) -> TunnelRecord | None:
-        """Release the tunnel of a client; None when it is ending already.
-
-        The client's task then ends.
-        """
+        """Release a client's tunnel, so that its task ends. None when it is ending."""
         found = self._open.get(client)
         if found is None:
             return None

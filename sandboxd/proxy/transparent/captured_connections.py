@@ -107,10 +107,7 @@ class Captures:
         self._kept: dict[Destination, deque[_Kept]] = {}
 
     async def serve(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
-        """Serve one captured connection until it ends, and close it.
-
-        Raises only cancellation and internal errors.
-        """
+        """Serve one captured connection until it ends, and close it."""
         client.begin()
         try:
             destination = Destination.of(*client.socket.getsockname()[:2])
@@ -165,10 +162,7 @@ class Captures:
                 answer(0)
 
     async def _is_captured(self, destination: Destination) -> bool:
-        """Return whether a connection there is captured.
-
-        On loopback that is where no server inside listens.
-        """
+        """Return whether a connection is captured; on loopback without a server inside."""
         address, port = destination.address, destination.port
         if address in _LOOPBACK and self._outbound.is_local_port(port):
             served = [await self._is_served_inside(one, port) for one in (address, _other(address))]

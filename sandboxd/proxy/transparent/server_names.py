@@ -19,10 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerNameCheck:
-    """The check of one tunnel to `host`.
-
-    `allows` returns whether policy allows another host.
-    """
+    """The check of one tunnel to `host`; `allows` decides on other hosts."""
 
     def __init__(
         self,

@@ -18,10 +18,7 @@ _HOST_NAME: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The beginning of a connection.
-
-    `server_name` is None when the ClientHello has none, or is not readable.
-    """
+    """The beginning of a connection, with the server name if readable and present."""
 
     is_tls: bool
     is_readable: bool = True
@@ -33,10 +30,7 @@ UNREADABLE: Final = Opening(True, is_readable=False)
 
 
 class HelloReader:
-    """Parser of the client's first bytes, in any portions.
-
-    `receive` returns the Opening once it is known, None before.
-    """
+    """Parser of the first bytes; `receive` returns the Opening, None before."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -104,10 +104,7 @@ def proxy_authorization(parent: ParentProxy) -> tuple[bytes, bytes] | None:
 
 
 def login_refused(parent: ParentProxy) -> DialError:
-    """Return the error for a 407, which must not reach the client.
-
-    The client would take it for a password request of the daemon's proxy.
-    """
+    """Return the error for a 407, which the client must not see as the daemon's."""
     wrong = "requires a user and a password" if parent.user is None else "rejected the configured user and password"
     return DialError("upstream_auth", f"{_name(parent)} {wrong}", hint=_CREDENTIALS_HINT)
 
@@ -137,10 +134,7 @@ async def _connect_by_http(sock: socket.socket, parent: ParentProxy, host: Host,
 
 
 async def _read_status(sock: socket.socket) -> int:
-    """Read exactly one head, since the next bytes belong to the tunnel.
-
-    Raises HttpSyntaxError, OSError.
-    """
+    """Read exactly one head, not the tunnel's bytes. Raises HttpSyntaxError, OSError."""
     reader = ResponseReader()
     seen = b""
     while True:
@@ -172,10 +166,7 @@ async def _readable(sock: socket.socket) -> None:
 
 
 async def connect_by_socks(sock: socket.socket, parent: ParentProxy, host: Host, port: int) -> None:
-    """Perform the client's side of SOCKS5. Raises DialError, OSError.
-
-    Sources: RFC 1928; RFC 1929 for the password.
-    """
+    """Perform the client's side of SOCKS5 (RFC 1928). Raises DialError, OSError."""
     loop = asyncio.get_running_loop()
     methods = b"\x00" if parent.user is None else b"\x02\x00"
     await loop.sock_sendall(sock, bytes((5, len(methods))) + methods)

@@ -28,10 +28,7 @@ AT_ONCE = 2
 
 
 class NamespaceHold:
-    """A sandbox's network namespace, kept open for further sockets in it.
-
-    Owns the descriptor `namespace`.
-    """
+    """Owner of a sandbox's network namespace, for further sockets in it."""
 
     def __init__(self, worker: NamespaceWorker, namespace: int) -> None:
         self._worker = worker
@@ -42,10 +39,7 @@ class NamespaceHold:
         return self._namespace
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
-        """Return a connected, non-blocking TCP socket, as if made inside.
-
-        Raises OSError from connect(), NamespaceError for failures before it.
-        """
+        """Return a connected socket, as if made inside. Raises OSError, NamespaceError."""
         step = OpenSocket(STREAM, address, port, SocketUse.CONNECT)
         try:
             sock = await self._open(step)

@@ -44,10 +44,7 @@ class SocketUse(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """A step that sends netlink messages, each of which must be acknowledged.
-
-    `purpose` is for the error when one is refused.
-    """
+    """Netlink messages to be acknowledged; `purpose` is for the error."""
 
     batch: Batch
     purpose: str
@@ -129,10 +126,7 @@ class LateMount:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The last step of a program whose rest follows later, with the mounts.
-
-    See `NamespaceWorker.stay`.
-    """
+    """The last step of a program whose rest follows (`NamespaceWorker.stay`)."""
 
     purpose = "wait for the rest of the program"
 

@@ -19,10 +19,7 @@ from sandboxd.backends.linux.network.namespace_request import NamespaceRequest
 
 
 class NamespaceWorker:
-    """Owner of the process; `helper` is the path of apply-seccomp.
-
-    `log(event, **values)` receives each replacement of the process.
-    """
+    """Owner of the process; `log(event, **values)` receives each replacement."""
 
     def __init__(self, helper: str, log: Callable[..., None]) -> None:
         self._helper = helper
@@ -92,10 +89,7 @@ class NamespaceWorker:
             self._send_waiting()
 
     def stay(self, namespace: int, program: NamespaceProgram) -> WaitingProgram:
-        """Start a program that ends in `Continuation`, whose process waits for the rest.
-
-        The result must be closed.
-        """
+        """Start a program that ends in `Continuation`. The result must be closed."""
         request = NamespaceRequest(program, self._loop)
         self._begin(request, namespace, None)
         return WaitingProgram(request)
@@ -151,10 +145,7 @@ class NamespaceWorker:
 
 
 class WaitingProgram:
-    """A program whose process waits in the sandbox's namespaces for the rest.
-
-    Nothing has to be entered any more when the rest arrives.
-    """
+    """A program whose process waits in the sandbox's namespaces for the rest."""
 
     def __init__(self, request: NamespaceRequest) -> None:
         self._request = request
@@ -178,10 +169,7 @@ class WaitingProgram:
         return self.is_done and (self._opened.cancelled() or self._opened.exception() is not None)
 
     def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
-        """Send the rest, at any time; see `NamespaceWorker.start`.
-
-        Cancelled when the first part fails.
-        """
+        """Send the rest at any time; cancelled when the first part fails."""
         return self._request.finish(program, mounts)
 
     def close(self) -> None:

@@ -107,10 +107,7 @@ def _own_address(family: Family) -> bytes:
 
 
 def bound_unix_sockets() -> bytes:
-    """Return the query for a namespace's bound Unix sockets, on NETLINK_SOCK_DIAG.
-
-    Listening sockets are included. The query covers names and files (linux/unix_diag.h).
-    """
+    """Return the query for bound Unix sockets with names and files (unix_diag.h)."""
     not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
     body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
     return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
@@ -191,10 +188,7 @@ def load_transport(offset: int, length: int) -> Expression:
 
 
 def load_is_transparent() -> Expression:
-    """Load whether the packet's socket has IP_TRANSPARENT, one byte.
-
-    Continues only when there is such a socket.
-    """
+    """Load whether the packet's socket has IP_TRANSPARENT; stop without a socket."""
     return _expression("socket", number(1, 0), number(2, _FIRST))
 
 

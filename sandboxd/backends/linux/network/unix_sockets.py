@@ -18,10 +18,7 @@ PART, MOST_PARTS = 1 << 16, 1000
 
 
 def file_of(file: SocketFile) -> UnixFile:
-    """Convert to the kernel's form.
-
-    An inode beyond 32 bits matches none there.
-    """
+    """Convert to the kernel's form; an inode beyond 32 bits matches none there."""
     major, minor = file.device
     return major << 20 | minor, file.inode
 
