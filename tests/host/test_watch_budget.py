@@ -137,3 +137,17 @@ def test_watches_of_the_user_are_counted(tmp_path: Path) -> None:
     own = inotify.watches_in_use()
     made.close()
     assert own >= 50 and before >= 0
+
+
+def test_reading_ends_although_events_go_on(tmp_path: Path) -> None:
+    """Each event that is read causes another one, as a command could."""
+    made, names = inotify.Inotify(), list[str]()
+    made.add(str(tmp_path), inotify.CREATE)
+    (tmp_path / "0").touch()
+    for event in made.read():
+        names.append(event.name)
+        if len(names) < 100:
+            (tmp_path / str(len(names))).touch()
+    assert names == ["0"]
+    assert [event.name for event in made.read()] == ["1"]
+    made.close()
