@@ -175,7 +175,7 @@ DIFFERENCES = {
     "A protected name that does not exist, below the top": (_absent_below_the_top, True, False),
     "Hooks of a repository that does not exist yet": (_future_hooks, True, False),
     "A protected name in other letters": (_case, True, False),
-    "What a pattern will match": (_future_matches, True, False),
+    "Pattern matches that are made while the command runs": (_future_matches, True, False),
     "Where two patterns meet": (_meeting_patterns, True, False),
     "A bare repository planted in a workspace": (_bare_plants, True, False),
     "`/tmp`": (_tmp, True, False),
