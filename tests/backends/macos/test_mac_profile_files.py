@@ -149,7 +149,7 @@ def test_the_least_settings_that_work() -> None:
     [".claude/settings.local.json", ".claude/hooks/x", ".cursor/rules", ".vscode/tasks.json", ".mcp.json"],
 )
 def test_settings_of_agents_and_editors(path: str) -> None:
-    """`.envrc` and virtual environments stay writable; docs/security.md names them as a remaining risk."""
+    """`.envrc` and virtual environments stay writable; docs/files.md names them as a remaining risk."""
     assert not PLAIN.makes(f"{PROJECT}/{path}") and not PLAIN.writes(f"{PROJECT}/{path}")
     assert PLAIN.makes(f"{PROJECT}/.envrc") and PLAIN.makes(f"{PROJECT}/.venv/pyvenv.cfg")
 
