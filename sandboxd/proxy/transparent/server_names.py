@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_wire_host, quote
 from sandboxd.proxy.transparent.tls_hello import HelloReader
+
+_UNREADABLE: Final = "use a client that sends a valid server name, or none"
+"""No command line here: the name comes from the sandbox, and may hold a shell's special characters."""
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +58,14 @@ class ServerNameCheck:
             return self._object(name, f"begins with a TLS handshake for an unreadable host ({error.reason})")
         if found == self._host or self._allows(found):
             return True
-        return self._object(name, f"begins with a TLS handshake for {name}, which is not allowed")
+        hint = f"run sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
+        return self._object(name, f"begins with a TLS handshake for {name}, which is not allowed", hint)
 
-    def _object(self, name: str, what: str) -> bool:
+    def _object(self, name: str, what: str, hint: str = _UNREADABLE) -> bool:
         text = f"a connection to {self._host} {what}"
         if not self._enforce:
             log.warning("%s", text)
             return True
-        hint = f"run sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
         if self._managed_only:
             hint = ONLY_MANAGED
         self._refuse(name, Decision(Behavior.DENY, Reason.SERVER_NAME, text, hint=hint))

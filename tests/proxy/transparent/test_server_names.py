@@ -91,3 +91,16 @@ async def test_the_end_in_the_middle_of_a_greeting_delivers_what_was_sent() -> N
         writer.write_eof()
         await wait_until_async(lambda: len(received) == 20)
         await finish(writer)
+
+
+@pytest.mark.parametrize(("name", "is_typed"), [("no.test", True), ("no.test;id", False), ("$(id).test", False)])
+async def test_a_hint_types_readable_server_names_only(name: str, is_typed: bool) -> None:
+    async with checked("enforce") as (proxies, origin, _):
+        _, writer = await proxies.tunnel(f"ok.test:{origin.port}")
+        writer.write(client_hello(name))
+        await wait_until_async(lambda: bool(proxies.blocked))
+        (blocked,) = proxies.blocked
+        assert blocked.decision is not None
+        assert (f"sandboxd allow domain {name}" in blocked.decision.hint) is is_typed
+        assert is_typed or name not in blocked.decision.hint
+        await finish(writer)
