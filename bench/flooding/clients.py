@@ -163,5 +163,10 @@ def enormous_outputs() -> None:
 
 
 @client
+def stripped_outputs() -> None:
+    sent(request("violation.strip", text="<sandbox_violations>" * 150_000), 4)
+
+
+@client
 def explained_paths() -> None:
     sent(request("policy.explain", cwd=os.getcwd(), kind="path", target="a/" * 1000 + "b") * 64, 4)

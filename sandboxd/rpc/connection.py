@@ -3,7 +3,7 @@
 Requests are pipelined and answered out of order, each in its own task. The daemon holds a bounded amount for a client:
 - a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
 - `MOST_IN_FLIGHT` calls are worked on at once, and what more a batch has; what follows is not read until one of them is
-  answered;
+  answered; nor is it while these requests have `MOST_SIZE_IN_FLIGHT` together;
 - answers that the client does not take stop the reading of its further requests;
 - all connections of a process do so much in one turn of the event loop, measured by the clock, then others are first;
 - notifications that it does not take end the connection: the daemon never waits for a subscriber.
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sandboxd.rpc.jsonrpc import Json
 
 MOST_IN_FLIGHT = 64
+MOST_SIZE_IN_FLIGHT = 1 << 20
+"""Characters of the requests of a connection that are worked on: each is kept several times, with its answer."""
 MOST_UNTAKEN = 4 << 20
 """Bytes that may wait for the client before a notification ends the connection."""
 MOST_HELD = 16 << 20
@@ -118,6 +120,8 @@ class RpcConnection(asyncio.Protocol):
         self._caller: Caller | None = None
         self._lines = LineDecoder()
         self._calls: dict[asyncio.Task[None], object] = {}
+        self._sizes: dict[asyncio.Task[None], int] = {}
+        self._size_in_flight = 0
         self._in_flight = 0
         self._untaken = bytearray()
         self._paused = False
@@ -186,6 +190,7 @@ class RpcConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._untaken = bytearray(self._unwritten)
         self._take_lines()
 
     def _is_gone(self) -> bool:
@@ -210,7 +215,7 @@ class RpcConnection(asyncio.Protocol):
                 message = loads(line)
                 if is_too_deep(line, message):
                     raise JsonTextError("parse_error", f"nested deeper than {DEEPEST} levels")
-                self._take(message)
+                self._take(message, len(line))
             except (FrameError, JsonTextError) as error:
                 self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
             finally:
@@ -238,7 +243,8 @@ class RpcConnection(asyncio.Protocol):
             self._close_when_answered()
 
     def _ready(self) -> bool:
-        free = not self._waits_for_turn and self._in_flight < MOST_IN_FLIGHT
+        few = self._in_flight < MOST_IN_FLIGHT and self._size_in_flight < MOST_SIZE_IN_FLIGHT
+        free = not self._waits_for_turn and few
         return self._writable and not self._paused and free
 
     def _read_or_not(self) -> None:
@@ -251,7 +257,7 @@ class RpcConnection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _take(self, message: object) -> None:
+    def _take(self, message: object, size: int = 0) -> None:
         self._hurry()
         if is_response(message):
             self._log.debug("answer to nothing we asked")
@@ -261,6 +267,8 @@ class RpcConnection(asyncio.Protocol):
             call = asyncio.get_running_loop().create_task(self._answer(message), name=f"rpc-{self.caller.pid}")
             self._calls[call] = message
             self._in_flight += _size(message)
+            self._sizes[call] = size
+            self._size_in_flight += size
             self._idle.clear()
             call.add_done_callback(self._answered)
 
@@ -279,6 +287,7 @@ class RpcConnection(asyncio.Protocol):
             return
         was_full = not self._ready()
         self._in_flight -= _size(self._calls.pop(call, None))
+        self._size_in_flight -= self._sizes.pop(call, 0)
         if not call.cancelled() and (error := call.exception()) is not None:
             self._log.error("connection failed", exc_info=error)
             self._transport.abort()

@@ -13,13 +13,14 @@ import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxd.rpc.call import MethodCall, Route
-from sandboxd.rpc.connection import MOST_IN_FLIGHT, MOST_UNTAKEN
+from sandboxd.rpc.connection import MOST_IN_FLIGHT, MOST_SIZE_IN_FLIGHT, MOST_UNTAKEN
 from sandboxd.rpc.jsonrpc import MOST_IN_BATCH
 from sandboxd.rpc.peer import Identity, MethodAccess
 from sandboxd_client.wire.framing import MAX_LINE
@@ -60,6 +61,9 @@ class Playground:
             self.cancelled.append(params.word)
             raise
         return params
+
+    def has_begun(self, count: int) -> bool:
+        return len(self.running) >= count
 
     async def broken(self, call: MethodCall, params: Word) -> Word:
         return Word("\udcff")
@@ -344,6 +348,20 @@ async def test_no_more_than_so_many_calls_at_once(door: Door, playground: Playgr
             await asyncio.sleep(0)
         answers = [await client.receive() for _ in range(MOST_IN_FLIGHT * 2 + 1)]
         assert last in [answer["id"] for answer in answers]
+
+
+async def test_large_requests_are_worked_on_one_by_one(door: Door, playground: Playground) -> None:
+    words = [letter * MOST_SIZE_IN_FLIGHT for letter in "abcd"]
+    async with door.client() as client:
+        for word in words:
+            client.request("wait", {"word": word})
+        for count, word in enumerate(words, 1):
+            await wait_until_async(partial(playground.has_begun, count), "the next one runs")
+            async with door.client() as other:
+                assert await other.result("echo", {"word": "x"})
+            assert playground.running == words[:count]
+            playground.gates[word].set()
+            assert (await client.receive())["result"]["word"] == word
 
 
 async def test_a_client_that_does_not_read_is_not_served_further(door: Door, playground: Playground) -> None:
