@@ -186,8 +186,8 @@ class LogMonitor:
 
 
 def _why(program: str, status: int, complaints: bytes) -> str:
-    said = complaints.decode("utf-8", "replace").strip().splitlines()
-    words = f": {said[-1][:_REASON]}" if said else ""
+    lines = complaints.decode("utf-8", "replace").strip().splitlines()
+    words = f": {lines[-1][:_REASON]}" if lines else ""
     if status == 64:
         return f"{program} refuses to run inside a sandbox (status 64){words}"
     if status in (126, 127):

@@ -69,7 +69,7 @@ async def try_sandbox(sandbox_exec: str) -> None:
         directory = await asyncio.to_thread(os.path.realpath, made)
         target = os.path.join(directory, "written")
         closed = f"D={real_spelling(directory)}"
-        status, said = await _run([sandbox_exec, "-p", _PROFILE, "-D", closed, "--", "mkdir", target])
+        status, complaint = await _run([sandbox_exec, "-p", _PROFILE, "-D", closed, "--", "mkdir", target])
         if await asyncio.to_thread(os.path.exists, target):
             raise HostError(
                 "seatbelt_open",
@@ -78,13 +78,15 @@ async def try_sandbox(sandbox_exec: str) -> None:
             )
     if status == 1:  # that of mkdir, which was refused
         return
-    if status == 71 and "not permitted" in said:
+    if status == 71 and "not permitted" in complaint:
         raise HostError(
             "seatbelt_nested",
             "the daemon runs in a sandbox itself, and macOS nests none",
             hint="start it outside: sandboxd service install",
         )
-    raise HostError("seatbelt_failed", f"{sandbox_exec} ended with status {status}: {said}", hint="run: sandboxd check")
+    raise HostError(
+        "seatbelt_failed", f"{sandbox_exec} ended with status {status}: {complaint}", hint="run: sandboxd check"
+    )
 
 
 async def _run(words: list[str]) -> tuple[int, str]:

@@ -104,19 +104,19 @@ def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, wri
         return
     try:
         if kind == "domain":
-            said = box.policy_explain("host", text.removeprefix("."), cwd=cwd)
+            decision = box.policy_explain("host", text.removeprefix("."), cwd=cwd)
         elif kind == "socket":
-            said = box.policy_explain("socket", text, cwd=cwd)
+            decision = box.policy_explain("socket", text, cwd=cwd)
         else:
-            said = box.policy_explain("path", text, write=write and verb == "allow", cwd=cwd)
+            decision = box.policy_explain("path", text, write=write and verb == "allow", cwd=cwd)
     except SandboxdError as error:
         warn(error.message)
         return
-    if (said.behavior == "allow") is not (verb == "allow"):
-        warn(f"{'not allowed all the same' if verb == 'allow' else 'not denied all the same'}: {_reason(said)}")
+    if (decision.behavior == "allow") is not (verb == "allow"):
+        warn(f"{'not allowed all the same' if verb == 'allow' else 'not denied all the same'}: {_reason(decision)}")
 
 
-def _reason(said: ExplainResult) -> str:
-    rule = "" if said.reason.rule is None else f", by the rule {said.reason.rule}"
-    place = "" if said.reason.origin is None else f" in {said.reason.origin}"
-    return f"{said.reason.text}{rule}{place}"
+def _reason(decision: ExplainResult) -> str:
+    rule = "" if decision.reason.rule is None else f", by the rule {decision.reason.rule}"
+    place = "" if decision.reason.origin is None else f" in {decision.reason.origin}"
+    return f"{decision.reason.text}{rule}{place}"

@@ -134,34 +134,36 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
         state = _state(node)
         above = _state(node.parent) if node.parent is not None else _State(True, False)
         if node.parent is None and state == above:
-            said = [(True, READ)]  # by the first rule
+            stated = [(True, READ)]  # by the first rule
         elif state != above or (has_allow_patterns and entry.marks & _DENIES):
-            said = _say(rules, state, above, Match(PathFilter.SUBPATH, entry.path), again=has_allow_patterns)
+            stated = _add_changed(rules, state, above, Match(PathFilter.SUBPATH, entry.path), again=has_allow_patterns)
         else:
             continue
-        for rule in _patterns_below(node, said, patterns):
+        for rule in _patterns_below(node, stated, patterns):
             rules.add(rule)
 
 
-def _say(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
+def _add_changed(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
     """Add the rules of a place whose access differs from the one above it.
 
     `again`: repeat what is closed as above, because a pattern may have opened it.
     """
-    said = [
+    stated = [
         (allow, operation)
         for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
         if allow is not before or (again and not allow)
     ]
-    if len(said) == 2 and state.read is state.write:
+    if len(stated) == 2 and state.read is state.write:
         rules.add(FileRule(state.read, (READ, WRITE), (match,), why=_POINTS))
     else:
-        for allow, operation in said:
+        for allow, operation in stated:
             rules.add(FileRule(allow, (operation,), (match,), why=_POINTS))
-    return said
+    return stated
 
 
-def _patterns_below(node: MountNode, said: list[tuple[bool, str]], patterns: tuple[Pattern, ...]) -> Iterator[FileRule]:
+def _patterns_below(
+    node: MountNode, stated: list[tuple[bool, str]], patterns: tuple[Pattern, ...]
+) -> Iterator[FileRule]:
     """Repeat the patterns that the last rule has covered.
 
     Where two patterns meet, the one with more components is the more specific; `**` has no number of them, so there a
@@ -174,13 +176,13 @@ def _patterns_below(node: MountNode, said: list[tuple[bool, str]], patterns: tup
         if not pattern.mark & Mark.DENY_WRITE
         for glob in pattern.glob.meets(node.entry.path).below
     ]
-    opened = any(allow for allow, _ in said) or any(not pattern.denies for pattern, _ in found)
+    opened = any(allow for allow, _ in stated) or any(not pattern.denies for pattern, _ in found)
     for pattern, glob in sorted(found, key=_specificity):
         if pattern.denies:
             if opened:
                 yield FileRule(False, (READ, WRITE), (_regex(glob),), why=_POINTS)
             continue
-        if (False, READ) in said:
+        if (False, READ) in stated:
             yield FileRule(True, (READ,), (_regex(glob),), why=_POINTS)
         if pattern.mark & Mark.ALLOW_WRITE and not closed and not _state(node).write:
             yield FileRule(True, (WRITE,), (_regex(glob),), why=_POINTS)
