@@ -85,6 +85,17 @@ class _Observers:
 
 
 @dataclass(frozen=True, slots=True)
+class _Base:
+    """Parts that do not depend on sessions."""
+
+    directories: _Directories
+    policies: Policies
+    platform: Platform
+    observers: _Observers
+    crash_store: CrashStore | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Runtime:
     place: Callable[..., Place]
     prompts: Prompts
@@ -141,11 +152,12 @@ async def run_daemon(
         startup.reached("back end")
         observers = await steps.observers(policies)
         crash_store = steps.crash_store(store, platform, observers)
-        runtime = await steps.runtime(directories, policies, platform, observers, crash_store, turns)
+        base = _Base(directories, policies, platform, observers, crash_store)
+        runtime = await steps.runtime(base, turns)
         sessions = runtime.sessions
         stack.callback(_apply_grace, stop, sessions)
-        queries = steps.queries(directories, policies, platform, observers, crash_store, runtime)
-        running = steps.running(directories, policies, platform, observers, crash_store, runtime, queries, connections)
+        queries = steps.queries(base, runtime)
+        running = steps.running(base, runtime, queries, connections)
         daemon = Daemon(
             socket=config.socket,
             policies=policies,
@@ -258,16 +270,9 @@ class _Steps:
         observers.events.listen(crash_store.listen)
         return crash_store
 
-    async def runtime(
-        self,
-        directories: _Directories,
-        policies: Policies,
-        platform: Platform,
-        observers: _Observers,
-        crash_store: CrashStore | None,
-        turns: Turns,
-    ) -> _Runtime:
-        config, events, temporary = self.config, observers.events, directories.temporary
+    async def runtime(self, base: _Base, turns: Turns) -> _Runtime:
+        config, policies, platform, observers = self.config, base.policies, base.platform, base.observers
+        events, directories, temporary = observers.events, base.directories, base.directories.temporary
         resolver = PinnedResolver(config.pins, SystemResolver())
         trusting = Trusting(policies, self.log)
         self.stack.callback(trusting.close)
@@ -297,29 +302,22 @@ class _Steps:
             find_sockets=platform.find_sockets,
         )
         sessions = await self.stack.enter_async_context(
-            Sessions(parts, None if crash_store is None else crash_store.session)
+            Sessions(parts, None if base.crash_store is None else base.crash_store.session)
         )
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
         observers.metrics.add_gauges(_gauges(policies, sessions, observers.audit))
         return _Runtime(place, prompts, trusting, proxies, sessions)
 
-    def queries(
-        self,
-        directories: _Directories,
-        policies: Policies,
-        platform: Platform,
-        observers: _Observers,
-        crash_store: CrashStore | None,
-        runtime: _Runtime,
-    ) -> _Queries:
-        config, sessions = self.config, runtime.sessions
+    def queries(self, base: _Base, runtime: _Runtime) -> _Queries:
+        config, sessions, policies, platform = self.config, runtime.sessions, base.policies, base.platform
+        crash_store, temporary = base.crash_store, base.directories.temporary
         policy = PolicyQueries(
             policies,
             sessions,
             platform.backend,
-            explaining(platform.planner, runtime.place, directories.temporary),
-            explaining_sockets(platform.planner, runtime.place, directories.temporary),
+            explaining(platform.planner, runtime.place, temporary),
+            explaining_sockets(platform.planner, runtime.place, temporary),
             config.environment,
             config.platform,
             self.log.warning,
@@ -327,44 +325,34 @@ class _Steps:
         grants_revoked = crash_store.grants_revoked if crash_store is not None else lambda session_id: None
         permissions = PermissionQueries(runtime.prompts, policy, sessions, grants_revoked, policies.places.home)
         violations = ViolationQueries(
-            observers.feed,
+            base.observers.feed,
             sessions,
             slow_reports=config.platform == "macos",
             key=None if self.earlier is None else self.earlier.annotation_key,
         )
         return _Queries(policy, permissions, violations, SettingsSubscriptions(policies))
 
-    def running(
-        self,
-        directories: _Directories,
-        policies: Policies,
-        platform: Platform,
-        observers: _Observers,
-        crash_store: CrashStore | None,
-        runtime: _Runtime,
-        queries: _Queries,
-        connections: Connections,
-    ) -> RunningDaemon:
+    def running(self, base: _Base, runtime: _Runtime, queries: _Queries, connections: Connections) -> RunningDaemon:
         """Open the listening socket, and collect the parts with state to hand over."""
         listening = _listening(self.config, self.earlier)
         self.stack.callback(listening.close)
         earlier, crashed = self.earlier, self.predecessor.incoming.crashed
         return RunningDaemon(
-            lock=directories.lock,
+            lock=base.directories.lock,
             listening=listening,
-            temporary=directories.temporary,
-            policies=policies,
+            temporary=base.directories.temporary,
+            policies=base.policies,
             prompts=runtime.prompts,
-            feed=observers.feed,
+            feed=base.observers.feed,
             blocked=queries.violations,
             subscriptions=queries.subscriptions,
             permissions=queries.permissions,
             sessions=runtime.sessions,
             connections=connections,
-            launch_handover=platform.launch_handover,
+            launch_handover=base.platform.launch_handover,
             started_at=time.time() if earlier is None or crashed else earlier.started_at,
             restarts=0 if earlier is None else earlier.restarts + 1,
-            crash_store=crash_store,
+            crash_store=base.crash_store,
         )
 
     def end_when_idle(self, connections: Connections, sessions: Sessions, stop: StopRequest) -> None:
