@@ -165,7 +165,7 @@ def play(demo: Demo, process: subprocess.Popen[bytes], port: int, seen: list[str
         check=lambda status, _: status == 0 and (demo.project / "notes.txt").read_text() == "written in the sandbox\n",
     )  # fmt: skip
     demo.step(
-        "2. A command writes a file in your home directory, which nobody allowed.",
+        "2. A command writes a file in your home directory, which no rule allows.",
         "run", "-c", f'echo "should not be here" > "$HOME/{outside.name}"',
         expect="the command fails, and your home directory is as it was",
         check=lambda status, _: status not in (0, 125) and not outside.exists(),

@@ -1,1 +1,1 @@
-"""The RPC interface: socket, callers, dispatch, and one handler file for each noun."""
+"""RPC interface: socket, callers, dispatch, and a handler file for each noun."""

@@ -46,8 +46,9 @@ class MethodCall:
         return self.client.caller
 
     def check_project(self, directory: str) -> None:
-        """Raises CallerError `not_permitted` where a restricted connection would make a session of a directory that is
-        more than a project: commands could write there."""
+        """Raises CallerError `not_permitted` where a restricted connection opens too much.
+
+        A session in a directory that is more than a project would let commands write there."""
         if not self.caller.restricted:
             return
         real = resolve(directory, NullNameRecorder()).real
@@ -59,11 +60,15 @@ class MethodCall:
             )
 
     def owns(self, session_id: str) -> bool:
-        """Whether the caller may see and use a session: a restricted connection has only those it has opened."""
+        """Whether the caller may see and use a session.
+
+        A restricted connection has only those that it has opened."""
         return not self.caller.restricted or self.daemon.sessions.is_owner(session_id, self.client)
 
     def check_wrap(self, wrap_id: str) -> None:
-        """Raises CallerError `wrap_unknown` where a restricted connection asks about a wrap that is not its own."""
+        """Raises CallerError `wrap_unknown` for another connection's wrap.
+
+        Only for a restricted connection."""
         if self.caller.restricted:
             self.daemon.sessions.check_made(wrap_id, self.client)
 
@@ -85,7 +90,7 @@ Handler = Callable[["MethodCall", Any], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The record of a request's parameters, its handler, and the access that it needs."""
+    """Parameters of a request, its handler, and the access that it needs."""
 
     params: type[Any]
     handler: Handler

@@ -29,8 +29,10 @@ _LONGEST = 4096
 async def caller_variables(
     call: MethodCall, names: Collection[str], given: Mapping[str, str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Name and value of each of `names` that the caller has with another value than the daemon. `given` is what the
-    call itself says of the environment. Empty for a restricted caller, who may not choose what a rule opens."""
+    """Variables that the caller has with another value than the daemon.
+
+    `given` is what the call itself says of the environment. Empty for a restricted caller, which may not choose what
+    a rule opens."""
     wanted = sorted(names)[:MOST]
     if not wanted or call.caller.restricted:
         return ()

@@ -1,4 +1,4 @@
-"""One client's connection: bytes to messages, messages to calls, answers as they finish.
+"""A client's connection: bytes to messages, messages to calls, answers back.
 
 Requests are pipelined and answered out of order, each in its own task. The daemon holds a bounded amount for a client:
 - a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
@@ -92,8 +92,10 @@ class Held:
 
 
 class RpcConnection(asyncio.Protocol):
-    """`admit` settles who calls (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an admitted
-    one. The object itself is the owner of the sessions that are opened over it."""
+    """A connection of a client, and the owner of the sessions opened over it.
+
+    `admit` identifies the caller (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an
+    admitted one."""
 
     def __init__(
         self,
@@ -194,7 +196,9 @@ class RpcConnection(asyncio.Protocol):
         self._take_lines()
 
     def _is_gone(self) -> bool:
-        """Whether the client has closed both halves: EOF alone does not tell (unix(7), poll(2) POLLHUP)."""
+        """Whether the client has closed both halves (poll(2), POLLHUP).
+
+        An end of file alone does not tell (unix(7))."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), 0)
         return bool(poll.poll(0))
@@ -356,12 +360,13 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is in flight that will soon be over, and had better not be put twice."""
+        """Whether a call in flight will soon be over and should not be repeated."""
         return any(not _is_patient(message) for message in self._calls.values())
 
     def give_away(self) -> Descriptor:
-        """Cancel what is in flight, and let go of the socket: from now on it is the next daemon that notices its end.
-        The descriptor for that one. To be followed by `hand_over`."""
+        """Cancel what is in flight and return the descriptor of the socket.
+
+        The next daemon notices the end of the connection. To be followed by `hand_over`."""
         self._given_away = True
         for call in self._calls:
             call.cancel()
@@ -394,7 +399,7 @@ class RpcConnection(asyncio.Protocol):
         return record
 
     def resume(self, record: ConnectionRecord) -> None:
-        """Go on where an earlier daemon was: to be called once, when the connection is made."""
+        """Go on where an earlier daemon was. Called once, when the connection is made."""
         early, self._untaken = bytes(self._untaken), bytearray()
         self._write(record.outgoing)
         self._write(early)
@@ -413,7 +418,7 @@ class RpcConnection(asyncio.Protocol):
         await self._idle.wait()
 
     async def finish(self, grace_s: float) -> None:
-        """Answer what is in flight, for at most `grace_s`, and every further request with `stopping`."""
+        """Answer calls in flight for at most `grace_s`, and later ones with `stopping`."""
         self._stopping = True
         try:
             async with asyncio.timeout(grace_s):

@@ -1,4 +1,4 @@
-"""The whole API in one screen (`METHODS`), and what is around every handler: parameters in, results and errors out.
+"""The whole API as one table (`METHODS`), and the frame around every handler.
 
 No socket here: `Dispatcher.respond` takes a decoded message and returns the answer, so it is tested with dictionaries.
 """
@@ -183,7 +183,9 @@ class Dispatcher:
 
 
 def _check_session(call: MethodCall, record: object) -> None:
-    """Raises CallerError `not_permitted` where a restricted connection names a session that another one opened."""
+    """Raises CallerError `not_permitted` for a session of another connection.
+
+    Only for a restricted connection."""
     session_id = getattr(record, "session_id", None)
     if session_id is not None and not call.owns(session_id):
         raise CallerError(

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 around jsonrpcserver: one decoded message in, one answer (or none) out. No socket here.
+"""JSON-RPC 2.0 around jsonrpcserver: a decoded message in, an answer out.
 
 The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
 - its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
@@ -67,8 +67,9 @@ def _callable(call: Call) -> Callable[..., Awaitable[Result]]:
 async def respond(
     message: object, methods: Methods, context: object, share: Share | None = None
 ) -> Json | list[Json] | None:
-    """The answer to one message: a request, a notification (None), or a batch of them. Never raises but on
-    cancellation. `share` is the caller's of the event loop."""
+    """The answer to a request or batch, None for a notification.
+
+    Raises nothing but CancelledError. `share` is the caller's of the event loop."""
     share = share or Share()
     if type(message) is not list:
         return await share.timed(_respond_one(message, methods, context))
@@ -101,8 +102,9 @@ async def _respond_one(message: object, methods: Methods, context: object) -> Js
 
 
 def _can_be_sent(value: object) -> bool:
-    """Whether an answer can have this id: not half a surrogate pair, nor a number that is larger than a double (`1e999`
-    is read as infinity, which JSON cannot write)."""
+    """Whether an answer can have this id.
+
+    Half a surrogate pair and a number beyond a double (`1e999`) cannot be written as JSON."""
     if type(value) is float:
         return math.isfinite(value)
     try:
@@ -173,7 +175,7 @@ def invalid_request(fault: str) -> Json:
 
 
 def error_message(code: int, message: str, slug: str, hint: str = "", request_id: object = None) -> Json:
-    """A whole error response; `request_id` is null when it could not be known (JSON-RPC 2.0, section 5)."""
+    """A whole error response; `request_id` is null when it is not known."""
     return {"jsonrpc": "2.0", "error": _error(code, message, slug, hint), "id": request_id}
 
 
@@ -182,7 +184,7 @@ def _error(code: int, message: str, slug: str, hint: str) -> Json:
 
 
 def is_too_deep(text: str, message: object) -> bool:
-    """Whether a message, which was read from this text, has more than `DEEPEST` levels."""
+    """Whether a message that was read from this text is nested too deep (`DEEPEST`)."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return False
     level = [message]

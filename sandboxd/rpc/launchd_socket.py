@@ -13,8 +13,9 @@ _ENOENT, _ESRCH = 2, 3
 
 
 def activated_sockets(name: str = SOCKET_NAME, library: Any = None) -> tuple[int, ...]:
-    """The descriptors that launchd opened for us, empty when it did not start us or has no socket. Raises HostError
-    `passed_socket_unusable`."""
+    """Descriptors that launchd has opened, empty without launchd or a socket.
+
+    Raises HostError `passed_socket_unusable`."""
     library = ctypes.CDLL(None) if library is None else library
     try:
         activate = library.launch_activate_socket

@@ -92,8 +92,10 @@ class Caller:
         return self.pid, self.started
 
     def descends_from(self, ancestors: Collection[Process]) -> bool:
-        """Whether one of these processes is the caller or an ancestor of it, or that cannot be told any more. A process
-        whose parents have ended is not recognised: it is a child of init then."""
+        """Whether the caller is one of these processes or their descendant.
+
+        True where that cannot be told. A process whose parents have ended is not recognised: it is a child of init
+        then."""
         if not ancestors:
             return False
         if self.process in ancestors:

@@ -1,5 +1,7 @@
-"""Accepts connections, and ends them in two steps: no more calls when the daemon begins to stop, hanging up when it is
-gone. A client that has asked for the end waits for the hang-up, and may start another daemon then."""
+"""Accept connections, and end them in two steps.
+
+No more calls when the daemon begins to stop, hanging up when it is gone. A client that has asked for the
+end waits for the hang-up, and may start another daemon then."""
 
 from __future__ import annotations
 

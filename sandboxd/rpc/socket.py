@@ -1,4 +1,4 @@
-"""The listening socket: where it may be, who may hold it, and how a dead daemon's remains are taken over.
+"""The listening socket: its place, its owner, and the remains of dead daemons.
 
 Promises, in the order they are kept:
 - the directory belongs to this user and no other user can enter it (mode 0700), or nothing is opened in it;
@@ -38,8 +38,9 @@ _STORED = "stored"  # the name of what another program has put into the service 
 
 
 def prepare_directory(path: str) -> str:
-    """Make the directory of the socket `path` (0700) when it is absent, and check that it is private; return it. The
-    client checks the same place with the same code before it connects. Raises HostError: `socket_path_invalid`,
+    """Make the private directory of the socket (0700), check and return it.
+
+    The client checks the same place with the same code before it connects. Raises HostError: `socket_path_invalid`,
     `directory_unusable`, `directory_foreign`, `directory_not_private`, `socket_path_occupied`."""
     try:
         make_directory(check_path(path))
@@ -141,8 +142,7 @@ def _open_lock(path: str) -> int:
 
 
 def _remove_own_log(directory: str) -> None:
-    """The log of an automatic start, when this is the daemon that wrote it: what was worth saying at a clean end has
-    been said."""
+    """Remove the log of an automatic start if this daemon wrote it."""
     log = os.path.join(directory, START_LOG_NAME)
     with contextlib.suppress(OSError):
         if os.path.samestat(os.lstat(log), os.fstat(2)):
@@ -231,7 +231,7 @@ def listen(path: str) -> ListeningSocket:
 
 
 def _clear(path: str) -> None:
-    """Remove a dead socket of this user; refuse everything else that stands at `path`."""
+    """Remove a dead socket of this user; refuse anything else at `path`."""
     try:
         state = os.lstat(path)
     except FileNotFoundError:
@@ -266,9 +266,10 @@ def _answers(path: str) -> bool:
 
 
 def take_passed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
-    """The listening socket that a service manager passed by sd_listen_fds(3) or launch_activate_socket(3), or None. The
-    variables are removed, so that no child takes them for its own. Raises HostError `passed_socket_unusable` when what
-    was passed is not one."""
+    """The listening socket from a service manager, or None.
+
+    Source: sd_listen_fds(3), launch_activate_socket(3). The variables are removed, so that no child takes them for
+    its own. Raises HostError `passed_socket_unusable`."""
     return _take_activated() if sys.platform == "darwin" else _take_listed(environment)
 
 

@@ -1,1 +1,1 @@
-"""Runtime: sessions, the commands running in them, what was blocked, and what must be cleaned away afterwards."""
+"""Runtime: sessions, their commands, violations, and what is removed afterwards."""

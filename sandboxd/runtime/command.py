@@ -1,9 +1,4 @@
-"""One wrap and what runs under it: from the ticket handed out to the last of its processes.
-
-A `Command` hears from the back end what becomes of its launch (`Observer`), serves the sandbox's listening sockets with
-proxies of its own while it lives, and keeps the outcome for the client that asks. Each command has its own proxy
-server: a connection belongs to a command because of the listener it came in by, not because of anything it says.
-"""
+"""One wrap and its processes, from the ticket to the end of the last one."""
 
 from __future__ import annotations
 
@@ -44,13 +39,14 @@ CONNECTS_END_S = 1.0
 
 
 class Command:
-    """`make_proxies` gives the proxy server for this command, `on_end` is called once, after `ended`. `is_hidden` says
-    of a command, an operation and a target whether settings hide that refusal. `generation` is that of the policy
-    the sandbox was made under, `generation_now` that of the policy in force, which its connections meet. `attribution`
-    knows which rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory.
-    `reads_reported`: the back end tells of refused reads, so there is nothing to guess.
-    `files_hold` says whether the files are as the sandbox was planned for. `check_published` raises PolicyError when
-    policy does not let its ports be published any more."""
+    """One command of a session.
+
+    `make_proxies` gives its proxy server, `on_end` is called once, after `ended`. `is_hidden` says of a command, an
+    operation and a target whether settings hide that refusal. `generation` is that of the policy the sandbox was
+    made under, `generation_now` that of the policy in force, which its connections meet. `attribution` knows which
+    rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory. `reads_reported`: the
+    back end reports refused reads. `files_hold` says whether the files are as planned. `check_published` raises
+    PolicyError when policy does not let its ports be published any more."""
 
     def __init__(
         self,
@@ -118,7 +114,7 @@ class Command:
         self._expiry: asyncio.TimerHandle | None = None
 
     def attach(self, handle: LaunchHandle, expires_in_s: float) -> None:
-        """The back end holds a ticket for this command now; it runs out unless a client spawns the argv."""
+        """Take the back end's ticket, which runs out unless a client spawns the argv."""
         self._handle = handle
         self._expiry = asyncio.get_running_loop().call_later(expires_in_s, self.expire)
 
@@ -252,7 +248,7 @@ class Command:
             self.published.serve(listeners.inside, self.proxies.turns)
 
     def starting(self) -> Awaitable[None] | None:
-        """Raises LaunchError when the settings that the command was prepared under no longer hold."""
+        """Raises LaunchError when settings have changed since the command was prepared."""
         if self.looks_for_sockets and self._sockets is not None:
             return self._start_after(self._sockets.look())
         return self._settings.check()
@@ -307,8 +303,10 @@ class Command:
         self._violations.add_lost(count)
 
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
-        """Internet: the way out is opened first, so that the program sees how that ends. Unix sockets: decided by the
-        policy of this moment."""
+        """Decide on a connect that waits.
+
+        Internet: the way out is opened first, so that the program sees the result. Unix: the policy of this moment
+        decides."""
         if attempt.family != socket.AF_UNIX and self.proxies is not None:
             self.proxies.connecting(attempt.address, attempt.port, answer)
         elif attempt.family != socket.AF_UNIX:
@@ -364,7 +362,7 @@ class Command:
         self._record(replace(denial, home=self._home, generation=self._generation_now()))
 
     def infer(self, output: str) -> None:
-        """Record what the output lets one guess, where the system does not report refused reads."""
+        """Record refused reads that the output suggests, where the system reports none."""
         if self.attribution is None or self._reads_reported:
             return
         known = {violation.target for violation in self._violations.list(self.command_id)}
@@ -419,14 +417,16 @@ class Command:
         )
 
     async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:
-        """The outcome, waiting a little for the end: the client sees the process exit before the daemon hears of it."""
+        """The outcome, after a short wait for the end.
+
+        The client sees the process exit before the daemon hears of it."""
         if self.state is State.CLAIMED or self.state is State.RUNNING:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), wait_s)
         return self.outcome
 
     async def stop(self, grace_s: float, patience_s: float = 1.0) -> None:
-        """End the whole tree: TERM now, KILL after `grace_s`; returns when it is gone, or raises TimeoutError."""
+        """End the whole tree: TERM now, KILL after `grace_s`. Raises TimeoutError."""
         if self.state is State.WAITING:
             self.expire()
         if self._handle is None or self.state is State.ENDED:

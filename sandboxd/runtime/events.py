@@ -105,8 +105,9 @@ class CommandDecided:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Something was done in a weaker way than the settings ask for, because they permit that. `what` is a stable word,
-    `why` a sentence."""
+    """A way that is weaker than the settings ask for, which they permit.
+
+    `what` is a stable word, `why` a sentence."""
 
     what: str
     why: str

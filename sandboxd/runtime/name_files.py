@@ -1,9 +1,6 @@
-"""The files that say where names are looked up inside a sandbox: resolv.conf(5), hosts(5) and, where the host's says
-something else, nsswitch.conf(5). Written once per daemon.
+"""Name service files of a sandbox: resolv.conf(5), hosts(5), nsswitch.conf(5).
 
-The host's would not do. Its name servers cannot be reached from inside, and the names in its hosts file are to have the
-addresses that stand for them, so that rules hold for them too: the host looks them up when a connection is allowed.
-"""
+Written once per daemon; nsswitch.conf only where the host's says something else."""
 
 from __future__ import annotations
 
@@ -23,9 +20,10 @@ _HOSTS_LINE: Final = re.compile(r"^[ \t]*hosts[ \t]*:.*$", re.MULTILINE)
 
 
 def resolv_conf(machine: str) -> str:
-    """The name server on loopback, which programs take by themselves where the file is missing. A C library without a
-    list of search domains makes one of the machine's name, and would ask for every short name with it first; `.` is
-    the empty one."""
+    """resolv.conf with the name server on loopback and no search domain.
+
+    Without a list of search domains a C library makes one of the machine's name, and would ask for every short name
+    with it first; `.` is the empty one."""
     search = "search .\n" if "." in machine.strip(".") else ""
     return f"# the name service of the sandbox; the rules of its policy decide\nnameserver 127.0.0.1\n{search}"
 
@@ -46,9 +44,10 @@ def hosts(machine: str) -> str:
 
 
 def nsswitch(text: str) -> str | None:
-    """The host's nsswitch.conf with host names from the two files and our service only; None when it says so already.
-    Services with a socket or bus of their own (resolve, mdns, sss) would be asked in vain, or in place of the rules
-    where a rule allows the socket; and some hosts leave everything to one of them."""
+    """The host's nsswitch.conf with host names from files and DNS only, or None.
+
+    None when it says so already. Services with a socket or bus of their own (resolve, mdns, sss) would be asked in
+    vain, or in place of the rules where a rule allows the socket."""
     lines = _HOSTS_LINE.findall(text)
     usual = [line.partition(":")[2].partition("#")[0].split() in _USUAL for line in lines]
     if not text or usual == [True]:

@@ -1,10 +1,9 @@
-"""The published ports of one command: listeners on the host, each connection joined with one to the server inside.
+"""Published ports of one command: listeners on the host for servers inside.
 
 They are bound before the command is made and gone when it has ended.
 
 A connection is closed at once when nothing listens inside yet, as the kernel does for a port without a server. A
-client that waits for a server tries again.
-"""
+client that waits for a server tries again."""
 
 from __future__ import annotations
 
@@ -50,8 +49,9 @@ class PublishedRecord:
 
 
 class PublishedPorts:
-    """Bound and listening from the beginning, so that a port that is taken is known before anything runs. Raises
-    HostError (`port_taken`, `port_unusable`), CallerError. `label` names the command in task names and logs."""
+    """Listeners of one command, bound at once so that a taken port is known early.
+
+    Raises HostError (`port_taken`, `port_unusable`), CallerError. `label` names the command in task names and logs."""
 
     def __init__(self, wanted: Iterable[Publication], label: str = "") -> None:
         self._label = label
@@ -243,7 +243,7 @@ def _file_of(path: str) -> tuple[int, int] | None:
 
 
 def _removed_if_dead(path: str) -> bool:
-    """Remove a Unix socket of this user that has no listener: a daemon that was killed leaves one."""
+    """Remove a Unix socket of this user without a listener, left by a killed daemon."""
     before = _file_of(path)
     if before is None or os.lstat(path).st_uid != os.geteuid():
         return False

@@ -62,7 +62,7 @@ class LaunchPlanner(Protocol):
         ...
 
     def holds(self, plan: Plan) -> bool:
-        """Whether the files are as they were when it was made, as far as is known without a look."""
+        """Whether the files are as planned, as far as is known without a look."""
         ...
 
     def look_again(self, path: str) -> None:
@@ -341,7 +341,7 @@ class SandboxSession:
     # from one daemon to the next (docs/restarts.md)
 
     def kept(self, settings: Any, command: Command | None = None) -> SessionState:
-        """State of the session or of one command (`joined`), kept for a crash of the daemon."""
+        """State of the session or one command (`joined`), kept for a crash."""
         record = SessionState(
             self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
         )
@@ -377,8 +377,9 @@ class SandboxSession:
         return record, cut
 
     def resume(self, record: SessionState, inherited: Inherited) -> list[Command]:
-        """Go on where an earlier daemon was; its commands, also those that are over. When this raises, what it has not
-        come to is closed."""
+        """Go on where an earlier daemon was, with its running and ended commands.
+
+        When this raises, descriptors that were not taken are closed."""
         rest = list(record.commands)
         try:
             return list(self._resume(record, rest, inherited))

@@ -72,8 +72,9 @@ class SessionState:
 
 
 def joined(records: Iterable[SessionState]) -> list[SessionState]:
-    """One record for each session, where its commands were kept one by one, each with a record that says only to which
-    session it belongs. What has no commands says how the session is."""
+    """Join the records of sessions whose commands were kept one by one.
+
+    The record of a command says only to which session it belongs; one without commands holds the session's state."""
     found: dict[str, SessionState] = {}
     for record in sorted(records, key=lambda record: bool(record.commands)):
         known = found.setdefault(record.session_id, record)

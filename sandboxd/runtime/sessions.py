@@ -145,7 +145,7 @@ class Sessions:
         return wrapped
 
     def check_made(self, wrap_id: str, owner: object) -> None:
-        """Raises CallerError `wrap_unknown` where the connection `owner` has not opened the session of a wrap."""
+        """Raises CallerError `wrap_unknown` for a wrap of another connection's session."""
         entry = self._commands.get(wrap_id)
         if entry is None or owner is None or entry.owner is not owner:
             raise _unknown(wrap_id)
@@ -175,7 +175,7 @@ class Sessions:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a connection of a command is in the middle of something that cannot be handed over."""
+        """Whether a connection of a command is busy with something not handed over."""
         return any(c.proxies is not None and c.proxies.is_busy for s in self.all() for c in s.commands())
 
     def pause(self) -> None:
@@ -207,7 +207,7 @@ class Sessions:
         self._implicit.clear()
 
     def resume(self, record: SessionState, policy: PolicyOf, owner: object, inherited: Inherited) -> None:
-        """Go on with a session of an earlier daemon; `owner` is its connection, None when that is gone."""
+        """Go on with a session of an earlier daemon; `owner` is None without connection."""
         session = SandboxSession(record.session_id, record.spec, policy, self._parts)
         if not record.closed:
             self._sessions[session.id] = session

@@ -1,4 +1,4 @@
-"""Unix sockets of one running command: each connect is decided by the policy of that moment.
+"""Unix sockets of a running command, decided by the policy of each moment.
 
 Where the listed paths lead is looked at each time, in a worker thread: an agent's socket moves, and a connect is rare.
 In a place that the command can write it is not the path that counts but the very socket: one that was there before the
@@ -48,9 +48,11 @@ class SocketsInside:
 
 
 class SocketGate:
-    """`network` gives the policy now, `resolve` follows a path on the host, `own` are the daemon's own directories.
-    `attribution` gives what tells what the command itself can change; without it no listed symbolic link is followed,
-    no socket is the session's own, and every place counts as one that the command can write."""
+    """Decisions on the Unix sockets that one command connects to.
+
+    `network` gives the policy now, `resolve` follows a path on the host, `own` are the daemon's own directories.
+    `attribution` tells what the command itself can change; without it no listed symbolic link is followed, no socket
+    is the session's own, and every place counts as one that the command can write."""
 
     def __init__(
         self,

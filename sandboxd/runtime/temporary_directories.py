@@ -1,4 +1,4 @@
-"""The temporary directories of sessions: made on demand, private, and gone with the session or with the next daemon.
+"""Temporary directories of sessions: private, made on demand, removed at the end.
 
 Each daemon has one directory below the base, held by an flock for as long as it lives. A daemon that starts removes
 the directories whose lock is free: a killed daemon left them. The lock, not a pid, decides, so that a
@@ -30,7 +30,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class TemporaryRecord:
-    """The directory with its lock, and the names of sessions in it, for the next daemon."""
+    """The directory with its lock and its sessions' names, for the next daemon."""
 
     path: str
     lock: Descriptor
@@ -63,7 +63,7 @@ class TemporaryRoot:
         return record
 
     async def keep_only(self, sessions: frozenset[str]) -> list[OSError]:
-        """Remove the directories of all other sessions: they have not been taken over. What cannot be removed."""
+        """Remove the directories of all other sessions; return what failed."""
         failed = []
         for session_id in [name for name in self._slots if name not in sessions]:
             try:
@@ -151,7 +151,7 @@ class TemporaryRoot:
         return path
 
     async def remove_session(self, session_id: str) -> None:
-        """Raises OSError when something in it cannot be removed; its name is not used again then."""
+        """Remove a session's directory. Raises OSError; its name is then not reused."""
         slot = self._slots.get(session_id)
         if slot is None:
             return
@@ -166,8 +166,10 @@ def _mask(path: str) -> str:
 
 @contextlib.contextmanager
 def _exclusive(directory: str, flags: int = 0) -> Iterator[None]:
-    """Hold the base directory while sweeping and making: a directory without its lock yet must not look abandoned.
-    Raises FileNotFoundError when it is taken away meanwhile. `flags`: LOCK_NB to raise instead of waiting."""
+    """Hold the base directory while sweeping and making.
+
+    A directory without its lock yet must not look abandoned. Raises FileNotFoundError when it is taken away meanwhile.
+    `flags`: LOCK_NB to raise instead of waiting."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | flags)

@@ -75,8 +75,9 @@ def _open_directory(name: str, parent: int | None) -> int:
 
 
 def _open_up(name: str, parent: int | None) -> None:
-    """chmod without following a symlink: by a path-only descriptor on Linux, which has no fchmodat that would not
-    follow; directly where the system has one."""
+    """Change a mode without following a symlink.
+
+    By a path-only descriptor on Linux, whose fchmodat would follow; directly where the system has one that does not."""
     if os.chmod in os.supports_follow_symlinks:
         os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
         return

@@ -45,8 +45,9 @@ NO_OVERRIDES = Overrides()
 
 
 def check_restrictions(policy: Policy) -> tuple[str, ...]:
-    """Refuse a command under settings of which a restriction is not enforced; return the warnings when the
-    caller insists. Raises `PolicyError`."""
+    """Refuse a command where a restriction of the settings is not enforced.
+
+    Return the warnings when the caller insists. Raises `PolicyError`."""
     managed = [one for one in policy.unenforced if one.origin.source is Source.MANAGED]
     in_the_way = managed if policy.ignore_unknown_restrictions else policy.unenforced
     if not in_the_way:
@@ -72,9 +73,10 @@ SETTINGS_CHANGED = "the settings have changed since the command was prepared"
 
 
 class HeldSettings:
-    """The settings that a command was prepared under, compared with those in force when it starts. `now` is the policy
-    in force and raises SandboxdError where there is none; `look` reads files that have changed. `made_under` is None
-    for a command of an earlier daemon, which has left a `digest`."""
+    """Settings that a command was prepared under, compared when it starts.
+
+    `now` is the policy in force and raises DaemonError where there is none; `look` reads files that have changed.
+    `made_under` is None for a command of an earlier daemon, which has left a `digest`."""
 
     def __init__(
         self, made_under: Policy | None, now: Callable[[], Policy], look: Callable[[], Awaitable[None] | None]
@@ -215,7 +217,9 @@ class WrapRequest:
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """The answer to a `wrap`: spawn `argv` in `cwd`, with `env_set` set and `env_unset` removed, before it expires."""
+    """Answer to a `wrap`: an argv to spawn in `cwd` before it expires.
+
+    `env_set` is set and `env_unset` removed."""
 
     wrap_id: str
     argv: tuple[str, ...]

@@ -84,11 +84,11 @@ def test_unset_json_and_nothing_to_do(cli: CommandLine, fake: FakeDaemon, lists:
 
 def test_a_locked_key_is_refused_with_the_reason(cli: CommandLine, fake: FakeDaemon) -> None:
     reason = "sandbox.enabled cannot be changed: set by managed settings (/etc/x.json:2)"
-    fake.answer("settings.update", RpcError("settings_locked", reason, "ask whoever administers this machine"))
+    fake.answer("settings.update", RpcError("settings_locked", reason, "ask the administrator of this machine"))
     for command in (["disable"], ["settings", "set", "enabled", "false"]):
         done = cli.run(*command)
         assert (done.returncode, done.stdout) == (125, "")
-        assert done.stderr == f"sandboxd: {reason}\nhint: ask whoever administers this machine\n"
+        assert done.stderr == f"sandboxd: {reason}\nhint: ask the administrator of this machine\n"
 
 
 # --- settings show ---

@@ -1,1 +1,3 @@
-"""The methods, one file for each noun: a handler takes the call and a record of parameters and returns a record."""
+"""Handlers of the RPC methods, one file for each noun.
+
+A handler takes the call and a record of parameters, and returns a record."""

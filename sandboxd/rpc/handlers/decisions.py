@@ -1,4 +1,4 @@
-"""`should_sandbox`: is this command to be sandboxed, and may it run without a question?"""
+"""`should_sandbox`: whether a command runs in the sandbox, and without a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`permission.*` and `sandbox_permission_response`: questions to people, and their answers."""
+"""`permission.*`, `sandbox_permission_response`: questions and their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`policy.explain`, `policy.effective`, `policy.describe`: questions to the policy, answered by what enforces it."""
+"""`policy.*`: questions to the policy, answered by the code that enforces it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def describe(call: MethodCall, params: DescribeParams) -> DescribeResult:
 
 
 def _plain(value: Any) -> Any:
-    """The policy as JSON: host patterns as they are written, origins as the wire has them."""
+    """The policy as JSON: host patterns as written, origins as on the wire."""
     match value:
         case enum.Enum():
             return value.value

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def restart(call: MethodCall, params: RestartParams) -> RestartResult:
-    """Raises HostError when the program that would take over does not start: then nothing changes."""
+    """Restart the daemon. Raises HostError when the next program would not start."""
     version = await call.daemon.restarting.prepared()
     call.daemon.stop(f"restart asked for by pid {call.caller.pid}", restart=True)
     return RestartResult(os.getpid(), version)

@@ -1,4 +1,4 @@
-"""`settings.*`: effective values with their origins, changes to local settings, and what is wrong with files."""
+"""`settings.*`: effective values with origins, local changes, and lint."""
 
 from __future__ import annotations
 

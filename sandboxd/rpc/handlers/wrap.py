@@ -92,8 +92,9 @@ async def wrap(call: MethodCall, params: WrapParams) -> WrapResult:
 
 
 def _check_published_paths(request: WrapRequest, session: SandboxSession) -> None:
-    """Raises CallerError `not_permitted` for a socket of a restricted connection outside its session's directory: a
-    server inside could stand in for one that programs expect elsewhere."""
+    """Raises CallerError `not_permitted` for a socket outside the session's directory.
+
+    Only for a restricted connection: a server inside could stand in for one that programs expect elsewhere."""
     for one in request.publish:
         root = os.path.realpath(session.cwd)
         if one.path and os.path.commonpath([root, os.path.realpath(os.path.dirname(one.path))]) != root:
@@ -128,7 +129,9 @@ def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) ->
 
 
 def _below(path: str, cwd: str) -> str:
-    """Relative paths of a settings rule are the project's; those of one command are its working directory's."""
+    """Resolve a relative path of one command against its working directory.
+
+    Relative paths of a settings rule are the project's."""
     return path if path.startswith(("/", "~", "$")) else f"{cwd}/{path}"
 
 

@@ -36,7 +36,7 @@ _REASONS = {
 def host_question(
     host: Host, port: int, project: str, *, text: str = "", command: str | None = None, command_id: str | None = None
 ) -> Question:
-    """May this project's commands reach `host` at `port`? A yes is for exactly that, by the port too."""
+    """The question whether commands of a project may reach `host` at `port`."""
     target = host.authority(port)
     return Question(
         kind=QuestionKind.NETWORK,

@@ -67,7 +67,7 @@ class GrantsRecord:
 
 
 class Grants:
-    """`changed` is called when a grant has ended: connections that stand on it are cut then."""
+    """Grants and denials of one session. `changed` is called when a grant has ended."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.time) -> None:
         self._changed = changed

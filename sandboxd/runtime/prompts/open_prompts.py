@@ -64,7 +64,9 @@ class QuestionRecord:
 
 @dataclass(frozen=True, slots=True)
 class QuestionsRecord:
-    """`put` has for each session when it asked, `closed` what is known of questions that are over."""
+    """Open questions for the next daemon.
+
+    `put` has for each session when it asked, `closed` what is known of questions that are over."""
 
     open: tuple[QuestionRecord, ...] = ()
     put: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -129,7 +131,7 @@ class Prompts:
     # from one daemon to the next (docs/restarts.md)
 
     def suspend(self) -> None:
-        """From now on nothing changes: who stops waiting has not gone away, but will wait in the next daemon."""
+        """Change nothing from now on: requests wait on in the next daemon."""
         self._suspended = True
 
     @property
@@ -155,8 +157,10 @@ class Prompts:
         return record
 
     def resume(self, record: QuestionsRecord, grants: Callable[[str], Grants | None]) -> None:
-        """Go on where an earlier daemon was; `grants` are those of a session that was taken over. Who waited for a
-        question is expected to ask the same again, which joins it, and is withdrawn unless that happens."""
+        """Go on where an earlier daemon was.
+
+        `grants` are those of a session that was taken over. A request that waited asks again and joins the question;
+        it is withdrawn unless that happens."""
         loop = asyncio.get_running_loop()
         for session_id, put in record.put.items():
             if grants(session_id) is not None:
@@ -282,8 +286,9 @@ class Prompts:
     # answering
 
     def askers(self, request_id: str, *, present: bool = False) -> frozenset[tuple[int, int]]:
-        """The processes that asked an open question by a request of their own, by process id and start time; with
-        `present` those whose request waits now."""
+        """Processes that asked an open question by a request of their own.
+
+        By process id and start time; with `present` those whose request waits now."""
         one = self._open.get(request_id)
         if one is None:
             return frozenset()

@@ -130,8 +130,9 @@ class UserAnswer:
 
 
 def check(question: Question, verdict: UserAnswer) -> None:
-    """Raises CallerError: `scope_invalid` for an answer that makes no sense for this question,
-    `confirmation_needed` for a wide rule that was not confirmed."""
+    """Raises CallerError for an answer that does not fit the question.
+
+    `scope_invalid`; `confirmation_needed` for a wide rule that was not confirmed."""
     usable = verdict.scope in question.scopes
     if not verdict.allow:  # a no is remembered for the session, whatever scope came with it
         usable = verdict.scope is not GrantScope.ALWAYS or question.suggestion(False) is not None

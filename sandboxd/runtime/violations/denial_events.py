@@ -1,4 +1,4 @@
-"""Denial events of one command: their attribution to rules, and those that the daemon makes itself."""
+"""Denial events of one command: attribution to rules, and the daemon's own."""
 
 from __future__ import annotations
 

@@ -77,8 +77,10 @@ class _Record:
 
 
 class ViolationStore:
-    """`clock` gives seconds since the epoch, `steady` those that no clock setting changes. `feed` numbers what happens
-    and hears of it; `later` calls back after a number of seconds."""
+    """Violations of one session.
+
+    `clock` gives seconds since the epoch, `steady` those that no clock setting changes. `feed` numbers events and tells
+    subscribers; `later` calls back after a number of seconds."""
 
     def __init__(
         self,
@@ -195,7 +197,9 @@ class ViolationStore:
             self._feed.tell(record.violation, record.number)
 
     def _oldest_of_the_loudest(self) -> _Record:
-        """The oldest record of the command with most records, so that none pushes out another's."""
+        """The oldest record of the command with most records.
+
+        It makes room, so that no command pushes out another's."""
         loudest = max(self._of_command, key=self._of_command.__getitem__)
         return next(record for record in self._records.values() if record.violation.command_id == loudest)
 
@@ -307,7 +311,7 @@ class ViolationFeed:
         return f"{self._epoch}-{number}"
 
     def position(self, cursor: str | None) -> int | None:
-        """The number of the last event a subscriber has seen; None when the cursor is not one of this daemon."""
+        """The number of a subscriber's last event; None for a foreign cursor."""
         epoch, _, number = (cursor or "").partition("-")
         if epoch != self._epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
             return None
